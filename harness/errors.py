@@ -1,4 +1,4 @@
-"""Every error a user can meet, and the exit code each one means.
+"""Defines every error that a user may get, and its exit code.
 
     ChaosError
     ├── UsageError            2   the command line asks for something that is not there
@@ -29,7 +29,7 @@ CHOICES_MAX = 100  # names that are compared and shown
 
 
 class ChaosError(Exception):
-    """Base of all errors with a message meant for the user. Never shown with a traceback."""
+    """The base of all errors with a message for the user, which is never shown with a traceback."""
 
     exit_code = 3
 
@@ -39,7 +39,7 @@ class UsageError(ChaosError):
 
 
 class ScenarioError(UsageError):
-    """A mistake in a scenario file. `problems` holds one `file:line:column: message` each."""
+    """A mistake in a scenario file. `problems` holds texts `file:line:column: message`."""
 
     def __init__(self, problems: list[str]):
         super().__init__("\n".join(problems))
@@ -67,7 +67,7 @@ class EventLogError(ChaosError):
 
 
 def each(act: Callable[[T], object], items: Iterable[T]) -> None:
-    """Acts on each item. Raises `BackendError` with the words of each that failed so, after all were tried."""
+    """Calls a function on each item. Raises `BackendError` with all failures after it has tried all items."""
     failed = []
     for item in items:
         try:
@@ -79,7 +79,7 @@ def each(act: Callable[[T], object], items: Iterable[T]) -> None:
 
 
 def described(error: BaseException) -> str:
-    """Returns the kind and the text of an error. For an unknown member of an enumeration, adds those there are."""
+    """Returns the kind and the text of an error. For an unknown member of an enumeration, adds the known ones."""
     members = getattr(getattr(error, "obj", None), "__members__", ()) if isinstance(error, AttributeError) else ()
     known = f"; choose one of: {', '.join(members)}" if members else ""
     return f"{type(error).__name__}: {error}{known}"

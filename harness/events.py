@@ -1,4 +1,4 @@
-"""The emitter for trainers: `from harness.events import Emitter`. See `harness.node.emitter`."""
+"""Provides the emitter for trainers: `from harness.events import Emitter` (see `harness.node.emitter`)."""
 
 from harness.node.emitter import EXIT_LEFT, TELLS, Emitter, abnormal, memory, nvml, usage
 

@@ -1,4 +1,4 @@
-"""The command that installs an extra of this package, also if the package came from a folder and is in no index."""
+"""Returns the command that installs an extra of this package, even if the package is in no index."""
 
 import contextlib
 import importlib.metadata
@@ -14,7 +14,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 @contextlib.contextmanager
 def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
-    """Wraps the imports of an extra. Raises `CannotRunError` if it is not installed."""
+    """Wraps the imports of an extra. Raises `CannotRunError` if the extra is not installed."""
     try:
         yield
     except ImportError as error:
@@ -22,8 +22,8 @@ def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
 
 
 def how_to_install(extra: str = "") -> str:
-    """The command, with an extra, for this copy: a checkout, one that was installed from a place, or a wheel's file.
-    The bare name is never printed: on the public index nobody owns it, so anybody could."""
+    """Returns the install command, with an extra, for this copy: a checkout, an installed one, or a wheel's file. The
+    bare name is never printed: nobody owns it on the public index, so anybody could."""
     wanted = f"[{extra}]" if extra else ""
     if (_ROOT / "pyproject.toml").is_file():
         return "pip install -e " + shlex.quote(f"{_ROOT}{wanted}")
@@ -34,7 +34,7 @@ def how_to_install(extra: str = "") -> str:
 
 
 def _source() -> str:
-    """The URL that it was installed from, as the installer noted it; empty for an index."""
+    """Returns the URL from which this package was installed, as the installer noted it; empty for an index."""
     try:
         noted = importlib.metadata.distribution("chaos-harness").read_text("direct_url.json")
         known = json.loads(noted or "{}")

@@ -1,4 +1,4 @@
-"""The job's mesh: the number of ranks along each axis, and the place of a rank. Ranks count in row-major order."""
+"""Defines the job's mesh: the number of ranks along each axis, and each rank's place, in row-major order."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ SHARED = {  # the thing that ranks along an axis share
 
 @dataclass(frozen=True)
 class Mesh:
-    """`sizes`: ranks along each axis, outermost first, as `init_device_mesh` takes them."""
+    """A mesh of ranks. `sizes` maps axes to their ranks, outermost first, as `init_device_mesh` takes them."""
 
     sizes: Mapping[Axis, int]
 
@@ -35,7 +35,7 @@ class Mesh:
         return dict(reversed(found.items()))
 
     def ranks(self, at: Mapping[Axis, int]) -> list[int]:
-        """Returns all ranks with these coordinates, ascending. An axis that is not given is free."""
+        """Returns all ranks with these coordinates, in ascending order. Other axes may have any index."""
         ranks = [0]
         for axis, size in self.sizes.items():
             indices = [at[axis]] if axis in at else range(size)
@@ -43,13 +43,13 @@ class Mesh:
         return ranks
 
     def beside(self, rank: int) -> dict[Axis, list[int]]:
-        """Returns by axis the other ranks along it, which share all other coordinates with this one."""
+        """Returns for each axis the other ranks that share all other coordinates with this rank."""
         here = self.of(rank)
         lines = {axis: {other: here[other] for other in here if other != axis} for axis in here}
         return {axis: [each for each in self.ranks(line) if each != rank] for axis, line in lines.items()}
 
     def in_words(self, rank: int) -> str:
-        """Formats: `rank 3 is pp 1, tp 1; it shares the pipeline with rank 1, split tensors with rank 2`."""
+        """Returns a text: `rank 3 is pp 1, tp 1; it shares the pipeline with rank 1, split tensors with rank 2`."""
         near = {axis: ranks for axis, ranks in self.beside(rank).items() if ranks}
         parts = [f"{SHARED[axis]} with {_ranks(ranks)}" for axis, ranks in near.items()]
         return f"rank {rank} is {shown(self.of(rank))}" + (f"; it shares {', '.join(parts)}" if parts else "")

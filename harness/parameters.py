@@ -1,4 +1,4 @@
-"""The base of all models that people write in YAML: no unknown key, no NaN, and a number is a number."""
+"""Defines the base of all models that people write in YAML: no unknown key, no NaN, and only true numbers."""
 
 from typing import Annotated, Any
 

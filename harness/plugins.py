@@ -1,4 +1,4 @@
-"""Plug-ins are found by their file names: `harness/faults/hang.py` is the fault `hang`. To add one, add a file.
+"""Finds plug-ins by their file names: `harness/faults/hang.py` is the fault `hang`. To add one, add a file.
 
 Another package brings its own by entry points: docs/plugins.md is that contract, and `CONTRACT` is its version.
 """
@@ -33,8 +33,8 @@ _GROUPS = {package: group for group, package in OPEN.items()}
 
 @dataclass(frozen=True)
 class Family:
-    """The plug-ins of one package, and those that others add to it. Each is a module that defines `attribute` or, with
-    `part`, a folder whose module `part` does. Nothing is imported before it is loaded."""
+    """The plug-ins in one package, and those that other packages add to it. Each is a module that defines `attribute`
+    or, with `part`, a folder whose module `part` does so. Nothing is imported before it is loaded."""
 
     kind: str  # as messages say it: "fault"
     package: str
@@ -79,7 +79,7 @@ class Family:
         return [" ".join(each.split()) for each in self._told(name).split("\n\n")[1:]]
 
     def _told(self, name: str) -> str:
-        """Returns the docstring. People read `fault.in_time` and `log-whole` for what a file's name joins by `_`."""
+        """Returns the docstring of the plug-in. Its name may be written with `.` or `-` instead of `_`."""
         file = name.replace(".", "_").replace("-", "_")
         return self.module(file).__doc__ or ""
 
@@ -115,7 +115,7 @@ installed = functools.cache(importlib.metadata.entry_points)
 
 @functools.cache
 def entry_points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
-    """Returns those of this group by name. Raises `UsageError` if two have the same name."""
+    """Returns the entry points of this group by name. Raises `UsageError` if two have the same name."""
     known: dict[str, importlib.metadata.EntryPoint] = {}
     for each in sorted(installed().select(group=group), key=lambda point: (point.name, point.value)):
         if (other := known.setdefault(each.name, each)) is not each:
@@ -142,7 +142,7 @@ def _origin(point: importlib.metadata.EntryPoint) -> str:
 
 
 def not_installed(group: str, before: str = "") -> str:
-    """Says why no entry point of this group is known, and what helps. Empty if some are."""
+    """Returns why no entry point of this group is known, and what helps; empty if there are any."""
     if entry_points(group):
         return ""
     return f"{before}none of {group} are known, as this package is not installed here: {how_to_install()}"

@@ -1,10 +1,10 @@
-"""Every external program that this project or its tests call, with its Debian package and its purpose.
+"""Lists every external program that this project or its tests call, with its Debian package and its purpose.
 
 Used by `chaos doctor`, by the tests' skips and by `engines/provision.sh`, which runs this file as a script:
 
     python3 harness/programs.py GROUP…      prints the packages of these groups that have to be installed
 
-So it imports nothing of ours. A test fails when code calls a program that is not here.
+So it imports no module of ours. A test fails if code calls a program that is not listed here.
 """
 
 from __future__ import annotations
@@ -101,17 +101,17 @@ FURTHER_PACKAGES = {"tests": ("libc6-dev",), "browser": ("fonts-dejavu-core",)}
 
 
 def missing(names: Iterable[str]) -> list[Program]:
-    """Returns the named programs that this machine lacks. A `KeyError` means that a name is not listed here: add it."""
+    """Returns the named programs that this machine lacks. A `KeyError` means that a name must be added here."""
     return [program for program in map(PROGRAMS.__getitem__, names) if shutil.which(program.name) is None]
 
 
 def members(group: str) -> list[str]:
-    """The names of a group's programs."""
+    """Returns the names of the programs in a group."""
     return [program.name for program in PROGRAMS.values() if group in program.groups]
 
 
 def packages(groups: Iterable[str]) -> list[str]:
-    """Returns the packages of these groups: of missing programs, and packages without a program."""
+    """Returns the Debian packages of these groups: of missing programs, and packages without a program."""
     wanted: dict[str, None] = {}
     for group in groups:
         wanted |= dict.fromkeys(program.package for program in missing(members(group)))

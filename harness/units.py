@@ -76,7 +76,7 @@ def parse_speed(text: object) -> float:
 
 @dataclass(frozen=True)
 class _Quantity:
-    """A text with its unit. Subclasses add the number that it means."""
+    """A quantity as a text with its unit. Subclasses add the number that it stands for."""
 
     text: str
 
@@ -154,12 +154,12 @@ class Rate(_Quantity):
 
 
 def counted(number: int, noun: str, many: str = "") -> str:
-    """Counts in words: `1 step`, `1,024 steps`, `2 entries`."""
+    """Formats a count in words: `1 step`, `1,024 steps`, `2 entries`."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
 def format_duration(ns: int) -> str:
-    """Human text for a duration in nanoseconds: `1.24 s`, `85 ms`, `3 min 20 s`."""
+    """Formats a duration in nanoseconds for people: `1.24 s`, `85 ms`, `3 min 20 s`."""
     if ns < 0:
         return "-" + format_duration(-ns)
     if ns < 10**6:

@@ -1,14 +1,14 @@
 """An elastic agent whose workers start in milliseconds.
 
-torchrun starts a Python interpreter for each worker: importing torch and building a first optimizer take two
-seconds, after each failure again. This agent has done both before the first worker starts, and *forks* its workers:
-they begin with everything there. Three rules make the fork safe: no backward pass and no CUDA call in the agent,
-and notice signals blocked, so that none is lost between the fork and the worker's own arrangements.
+torchrun starts a Python interpreter for each worker, so that importing torch and building a first optimizer take two
+seconds after each failure. This agent does both before the first worker starts, and *forks* its workers, which begin at
+once. Three rules make the fork safe: no backward pass in the agent, no CUDA call in the agent, and notice signals
+blocked, so that none is lost between the fork and the worker's own set-up.
 
-With recovery among peers (`reference_trainer.peers`) it puts a new process in the place of a worker that dies, and the
-other workers live on. One spare is forked in advance: it waits for a place.
+With recovery among peers (`reference_trainer.peers`), the agent replaces a worker that dies by a new process, and the
+other workers live on. One spare is forked in advance, and waits for a place.
 
-Built on torch's `SimpleElasticAgent` (torch 2.13); what is ours is how processes are started and stopped.
+It is built on torch's `SimpleElasticAgent` (torch 2.13), with its own start and stop of processes.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ SPARE_AFTER_S = 1.0  # after a worker was replaced: by then the others have gone
 
 
 class Spare(NamedTuple):
-    """A forked process that waits for a place in the job, and where to write it."""
+    """A forked process that waits for a place in the job, and the pipe to which the place is written."""
 
     pid: int
     place: int  # file descriptor
 
 
 class ForkingAgent(SimpleElasticAgent):
-    """Starts workers by fork and stops them the way they deserve."""
+    """Starts workers by fork, and stops them."""
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class ForkingAgent(SimpleElasticAgent):
         exclude_failing: int = 0,
         by_peers: bool = False,
     ):
-        """Each of the `workers` forked processes runs `worker(arguments)`, which returns its exit code.
+        """Each of the `workers` forked processes runs `worker(arguments)`, which returns the exit code.
 
-        `exclude_failing`: after so many failures in a row, each soon after a start, the node leaves; 0: it never does.
-        `by_peers`: a worker that dies is replaced, and takes its state from its peers.
+        `exclude_failing`: after this many failures in a row, each soon after a start, the node leaves; 0: never.
+        `by_peers`: a worker that dies is replaced, and the new one takes its state from its peers.
         """
         spec = WorkerSpec(
             role="trainer",
@@ -112,7 +112,7 @@ class ForkingAgent(SimpleElasticAgent):
         self._started_at = 0.0
 
     def all_done(self) -> bool:
-        """Whether the workers have finished the job. If so, waits shortly for those of other nodes."""
+        """Returns True if the workers have finished the job. If so, waits shortly for those of other nodes."""
         if len(self.exit_codes) < self._worker_group.spec.local_world_size or any(self.exit_codes.values()):
             return False
         self._exit_barrier()
@@ -159,8 +159,8 @@ class ForkingAgent(SimpleElasticAgent):
         return RunResult(WorkerState.SUCCEEDED, return_values={w.global_rank: 0 for w in worker_group.workers})
 
     def _replace(self, worker_group: WorkerGroup, failed: dict[int, int]) -> bool:
-        """Puts new processes in the places of workers that have died, if others may have their state. Returns whether
-        it did; if not, all workers start again."""
+        """Replaces workers that have died by new processes, if other workers may have their state. Returns True if it
+        did; if not, all workers start again."""
         now = time.monotonic()
         self._replaced = [at for at in self._replaced if now - at < REPLACED_WITHIN_S]
         if not self._by_peers or not set(failed.values()) <= REPLACED:
@@ -234,7 +234,7 @@ class ForkingAgent(SimpleElasticAgent):
     # Processes
 
     def _start(self, local_rank: int) -> int:
-        """Starts a worker, in the spare if there is one. Returns its pid."""
+        """Starts a worker, in the spare if there is one. Returns its process id."""
         environment, spare = self._environments[local_rank], self._spare
         self._spare = None
         if spare:
@@ -267,7 +267,7 @@ class ForkingAgent(SimpleElasticAgent):
         self._spare = Spare(pid, told)
 
     def _fork(self, place: Callable[[], dict[str, str]]) -> int:
-        """Forks a worker with the environment that `place` returns in it. Returns its pid."""
+        """Forks a worker with the environment that `place` returns. Returns its process id."""
         sys.stdout.flush()
         sys.stderr.flush()
         agent = os.getpid()
@@ -306,7 +306,7 @@ class ForkingAgent(SimpleElasticAgent):
         self._emit("diagnosis", kind=kind, who=[{"rank": rank}], decision=decision, why=why)
 
     def _wait(self, limit_s: float) -> None:
-        """Until all workers have ended. One that somebody has stopped can't obey any signal: it is killed."""
+        """Waits until all workers have ended. A worker that somebody stopped obeys no other signal, so it is killed."""
         deadline = time.monotonic() + limit_s
         stopped_since = time.monotonic()
         self._reap()
@@ -332,7 +332,7 @@ class ForkingAgent(SimpleElasticAgent):
 
 @contextlib.contextmanager
 def _held_signals() -> Iterator[None]:
-    """Holds signals until the workers are known, so that a notice that comes now reaches them."""
+    """Holds signals until the workers are known, so that a notice in the meantime reaches them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
     try:
         yield
@@ -341,13 +341,13 @@ def _held_signals() -> Iterator[None]:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a child, not reaped yet, is stopped by a signal or a tracer."""
+    """Returns True if a child that is not reaped yet is stopped by a signal or a tracer."""
     stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
     return stat.rpartition(")")[2].split()[0] in "Tt"
 
 
 def _die_with(parent: int) -> None:
-    """This process is killed when its parent ends, however that happens: nobody leaves orphans behind."""
+    """Makes the kernel kill this process when its parent ends, however it ends, so that there are no orphans."""
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,6 +1,6 @@
-"""The blindness check: the reference trainer without its restore. It saves, and starts from scratch all the same.
+"""Runs the blindness check: the reference trainer without its restore. It saves, but always starts from scratch.
 
-A gate rehearses it first. If that does not fail, the gate is blind, and no answer of it is worth anything.
+A gate runs it first. If this run does not fail, the gate is blind, and its other results are worthless.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Checkpoints that can be trusted: either whole and verified, or not there.
+"""Saves and restores checkpoints that are either whole and verified, or do not exist.
 
-Written to a temporary folder, every file and the folder fsynced, a manifest with a SHA-256 per file, published
-by one atomic rename, read back, and only then is an older one deleted. A flipped bit inside a tensor loads without
-a complaint from every common format, so the checksums are our own.
+A checkpoint is written to a temporary folder with a SHA-256 of each file in a manifest. Every file and the folder are
+fsynced, the folder is published by one atomic rename and read back, and only then is an older checkpoint deleted. Every
+common format loads a flipped bit in a tensor without complaint, so the checksums are our own.
 
     <root>/step-00000020/   manifest.json  .metadata  __0_0.distcp
     <root>/.tmp-step-00000040-4711-1c/    what a kill in the middle leaves behind; swept at the next start
 
-Under data parallelism all ranks hold the same model and optimizer: rank 0 writes for everybody, without a
-collective in the background. What differs, the random states, is gathered when the snapshot is taken.
+In data parallelism, all ranks hold the same model and optimizer, so rank 0 writes for all, without a collective in the
+background. The random states differ, and are gathered when the snapshot is taken.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LAG_S_MAX = 10.0  # a checkpoint that another node sees may still be on its way 
 
 @dataclass(frozen=True)
 class Restored:
-    """Where training starts from: `state` after `step` steps (`None`: from scratch) and what was passed over."""
+    """Where training starts: `state` after `step` steps (`None`: from scratch), and the checkpoints passed over."""
 
     step: int
     source: str
@@ -61,7 +61,7 @@ class Restored:
 
 
 class DamagedCheckpoint(Exception):
-    """A checkpoint that must not be used; the message says what is wrong with it."""
+    """Raised for a checkpoint that must not be used. The message says what is wrong with it."""
 
 
 def folder_name(step: int) -> str:
@@ -72,9 +72,9 @@ def folder_name(step: int) -> str:
 
 
 def write(root: pathlib.Path, step: int, state: State, emit: Emitter, metrics: Metrics | None = None) -> pathlib.Path:
-    """Writes and publishes one checkpoint; returns its folder.
+    """Writes and publishes one checkpoint. Returns its folder.
 
-    Raises `DamagedCheckpoint` for a state that nobody could train on, `OSError` or what torch makes of one.
+    Raises `DamagedCheckpoint` for a state from which training is impossible, `OSError`, or torch's error for one.
     """
     refuse_nonfinite(state)  # or it would, in the end, push the good ones out
     temporary = _temporary(root, step)
@@ -105,7 +105,7 @@ def _temporary(root: pathlib.Path, step: int) -> pathlib.Path:
 
 
 def verify(folder: pathlib.Path) -> int:
-    """Reads every byte of a checkpoint back; returns their number. Raises `DamagedCheckpoint` saying what is wrong."""
+    """Reads every byte of a checkpoint back. Returns their number. Raises `DamagedCheckpoint` if anything is wrong."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         version = manifest["version"]
@@ -133,7 +133,7 @@ def verify(folder: pathlib.Path) -> int:
 
 
 def read(folder: pathlib.Path) -> State:
-    """The state in a verified checkpoint. Its own metadata says what is in it, so any world size can read it."""
+    """Returns the state in a verified checkpoint. Its metadata lists its contents, for any world size."""
     content = FileSystemReader(folder).read_metadata().state_dict_metadata
     state: State = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -146,14 +146,14 @@ def read(folder: pathlib.Path) -> State:
 
 
 def refuse_nonfinite(state: State) -> None:
-    """Raises `DamagedCheckpoint` for weights or moments that are infinite or NaN: no checksum tells them."""
+    """Raises `DamagedCheckpoint` for infinite or NaN weights or moments, which no checksum detects."""
     for name, value in state.items():
         if isinstance(value, Tensor) and value.is_floating_point() and not value.isfinite().all():
             raise DamagedCheckpoint(f"{name} holds numbers that are not finite")
 
 
 def published(root: pathlib.Path) -> list[pathlib.Path]:
-    """All published checkpoints, valid or not, newest first."""
+    """Returns all published checkpoints, valid or not, the newest first."""
     return sorted((folder for folder in root.glob("step-*") if _NAME.fullmatch(folder.name)), reverse=True)
 
 
@@ -194,17 +194,17 @@ def _fsync(path: pathlib.Path) -> None:
 
 
 class SharedFolder:
-    """Checkpoints in a folder that every node sees, made from those that were written on this node's own disk."""
+    """Checkpoints in a folder that every node sees, copied from checkpoints on this node's own disk."""
 
     def __init__(self, folder: str):
         self._folder = pathlib.Path(folder)
 
     def steps(self) -> list[int]:
-        """Steps of published checkpoints, newest first."""
+        """Returns the steps of published checkpoints, the newest first."""
         return [step_of(folder) for folder in published(self._folder)]
 
     def upload(self, folder: pathlib.Path) -> None:
-        """Copies a verified local checkpoint, publishes it and reads it back. Raises as `Remote.upload`."""
+        """Copies a verified local checkpoint, publishes it and reads it back. Raises errors as `Remote.upload` does."""
         temporary = _temporary(self._folder, step_of(folder))
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -216,7 +216,7 @@ class SharedFolder:
             shutil.rmtree(temporary, ignore_errors=True)
 
     def download(self, step: int, root: pathlib.Path) -> None:
-        """Fetches a checkpoint next to the local ones; whoever asked verifies it."""
+        """Copies a checkpoint to the place beside the local ones. The caller verifies it."""
         temporary = _temporary(root, step)
         _wait_for(self._folder / folder_name(step))
         shutil.copytree(self._folder / folder_name(step), temporary)
@@ -231,20 +231,20 @@ class SharedFolder:
 
 
 class Remote:
-    """Checkpoints under an fsspec URL. An object store has no rename: the manifest, uploaded last, publishes."""
+    """Checkpoints under an fsspec URL. Object stores have no rename: the manifest, uploaded last, publishes one."""
 
     def __init__(self, url: str):
         self._files, self._root = fsspec.core.url_to_fs(url)
 
     def steps(self) -> list[int]:
-        """Steps with a manifest, newest first."""
+        """Returns the steps with a manifest, the newest first."""
         self._files.invalidate_cache()
         found = (pathlib.PurePosixPath(path).parent for path in self._files.glob(f"{self._root}/step-*/{MANIFEST}"))
         return sorted((step_of(folder) for folder in found if _NAME.fullmatch(folder.name)), reverse=True)
 
     def upload(self, folder: pathlib.Path) -> None:
         """Uploads a verified local checkpoint and reads it back. Raises `OSError` or `DamagedCheckpoint`: then it does
-        not count, also if it is whole and only its reader was lied to."""
+        not count, even if it is whole and only the reading went wrong."""
         target = f"{self._root}/{folder.name}"
         names = sorted((file.name for file in folder.iterdir()), key=lambda name: name == MANIFEST)
         self._files.makedirs(target, exist_ok=True)
@@ -260,7 +260,7 @@ class Remote:
         return digest in read
 
     def download(self, step: int, root: pathlib.Path) -> None:
-        """Fetches a checkpoint next to the local ones; whoever asked verifies it."""
+        """Downloads a checkpoint to the place beside the local ones. The caller verifies it."""
         temporary = _temporary(root, step)
         self._files.get(f"{self._root}/{folder_name(step)}/", f"{temporary}/", recursive=True)
         os.rename(temporary, root / folder_name(step))
@@ -269,17 +269,17 @@ class Remote:
         self._files.rm(f"{self._root}/{folder_name(step)}", recursive=True)
 
     def sweep(self) -> None:
-        """Nothing: without its manifest an upload does not count."""
+        """Removes nothing, because an upload without its manifest does not count."""
 
 
 # What the training loop uses
 
 
 class Checkpoints:
-    """Saves in the background and restores, for all ranks of a job.
+    """Saves in the background, and restores, for all ranks of a job.
 
-    `location` is a folder every node sees, or an fsspec URL. `staging`, a folder on this node's own disk, is written
-    first: always with a URL, and for a shared folder where it is given.
+    `location` is a folder that every node sees, or an fsspec URL. `staging`, a folder on this node's own disk, is
+    written first: always with a URL, and with a shared folder if it is given.
     """
 
     def __init__(self, location: str, staging: str | None, keep: int, emit: Emitter):
@@ -296,10 +296,10 @@ class Checkpoints:
     # Saving
 
     def save(self, kind: str, step: int, state: State, metrics: Metrics | None = None) -> None:
-        """Starts writing `state`, which must be the writer's own copy; rank 0 only. The manifest holds the metrics.
+        """Starts writing `state`, which must be the writer's own copy. Only on rank 0. The manifest holds the metrics.
 
-        A failure is an event, and the next save is the retry. Never two at once: while the previous one is still
-        being written, this one fails.
+        A failure is logged, and the next save is the retry. If the previous save is still being written, this one
+        fails.
         """
         self._begun_step = step
         self._emit("checkpoint.started", step=step, kind=kind)
@@ -312,11 +312,11 @@ class Checkpoints:
         self._writer.start()
 
     def has_begun(self, step: int) -> bool:
-        """Whether this process has begun a save of this step, or one is there; rank 0 only."""
+        """Returns True if this process has begun a save of this step, or there is one. Only on rank 0."""
         return step == self._begun_step or step in self._published()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until nothing is being written any more, or for so long."""
+        """Waits until no save is being written any more, or until the time is over."""
         if self._writer:
             self._writer.join(timeout_s)
 
@@ -342,7 +342,7 @@ class Checkpoints:
             late.cancel()
 
     def _tell_late(self, step: int) -> None:
-        """A write that never ends raises no error, and the training goes on without saves: somebody must know."""
+        """Logs a write that takes too long. It raises no error, and training would go on without saves unnoticed."""
         why = f"after {SAVE_S_MAX:g} s the storage has not taken the checkpoint of step {step}"
         self._emit("anomaly", kind=abnormal.CHECKPOINT_LATE, detail=why, at_step=step)
         self._emit("diagnosis", kind="storage", decision="ignore", why=why)
@@ -362,7 +362,7 @@ class Checkpoints:
     # Restoring
 
     def restore(self) -> Restored:
-        """The newest checkpoint that is valid for *every* rank; what was passed over is named. Collective."""
+        """Returns the newest checkpoint that is valid on *every* rank, and those passed over. Collective."""
         fallback: list[dict[str, str]] = []
         candidates = iter(self._seen_anywhere())
         while True:
@@ -381,9 +381,9 @@ class Checkpoints:
             fallback.append({"source": str(self.root / folder_name(step)), "reason": reason})
 
     def forget_after(self, step: int) -> bool:
-        """Deletes the checkpoints of later steps, unless no other would be left: then all stay, and it is false.
+        """Deletes the checkpoints of later steps. If no other would be left, it deletes none and returns False.
 
-        Collective; nothing must be on its way to the disk.
+        Collective. No save may be under way.
         """
         seen = self._seen_anywhere()
         if not any(each <= step for each in seen):
@@ -398,14 +398,14 @@ class Checkpoints:
         return True
 
     def sweep(self) -> None:
-        """Removes what a killed writer left behind. Rank 0, when no other writer can be alive."""
+        """Removes what a killed writer left behind. Only on rank 0, when no other writer can be alive."""
         for leftover in self.root.glob(".tmp-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         if self._remote:
             self._remote.sweep()
 
     def _seen_anywhere(self) -> list[int]:
-        """Steps of which any rank sees a checkpoint, newest first. Collective."""
+        """Returns the steps of which any rank sees a checkpoint, the newest first. Collective."""
         mine: list[int] = []
         if dist.get_rank() == 0:
             mine = self._published()
@@ -431,7 +431,7 @@ class Checkpoints:
         return None, fallback
 
     def _fetch(self, step: int) -> None:
-        """Makes sure that a whole copy of this checkpoint lies on this node. Raises `DamagedCheckpoint`."""
+        """Makes sure that a whole copy of this checkpoint is on this node. Raises `DamagedCheckpoint`."""
         folder = self.root / folder_name(step)
         if self._remote is None:
             _wait_for(folder)
@@ -459,7 +459,7 @@ class Checkpoints:
             return None, _reason(error)
 
     def _fetch_for_node(self, step: int) -> None:
-        """One rank a node downloads for all ranks on it; a folder that every node sees was verified already."""
+        """Lets one rank per node download for all its ranks. A folder that every node sees was verified already."""
         if self._remote is None:
             return _wait_for(self.root / folder_name(step))
         try:
@@ -470,14 +470,14 @@ class Checkpoints:
 
 
 def _reason(error: BaseException) -> str:
-    """In one line: of what PyTorch gathers from all ranks, the first one's error."""
+    """Returns the reason of an error on one line: of PyTorch's list for all ranks, the first rank's error."""
     if isinstance(error, CheckpointException):
         error, _ = next(iter(error.failures.values()))
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _wait_for(folder: pathlib.Path) -> None:
-    """Shared folders may lag behind, and so may copies of one. Raises `DamagedCheckpoint` when it does not come."""
+    """Waits for a path, as shared folders and their copies may lag behind. Raises `DamagedCheckpoint` if too late."""
     deadline = time.monotonic() + LAG_S_MAX
     while not folder.exists():
         if time.monotonic() > deadline:
@@ -486,7 +486,7 @@ def _wait_for(folder: pathlib.Path) -> None:
 
 
 def copy_to_host(state: State) -> State:
-    """A copy that training can't change any more: the only part of a save that the step loop waits for."""
+    """Returns a copy that training cannot change: the only part of a save for which the step loop waits."""
     return {
         name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
         for name, value in state.items()

@@ -1,18 +1,17 @@
-"""Damage on request, for rehearsals: a batch whose loss is NaN, a batch with fewer samples or the same ones twice; for
-some steps a larger learning rate or gradient, or poisoned batches.
+"""Damages the training on request, for fault tests: a batch with a NaN loss, with fewer samples or with samples twice;
+for some steps a larger learning rate or gradient, or poisoned batches.
 
-Off unless `CHAOS_DAMAGE` names a folder. A harness puts `<anything>.json` there: `rank`, `kind` (`nan`, `fewer`,
-`duplicate`), `share` (0 to 1: of the rank's samples). That rank does it at its next step, once, and leaves what it did
-in the folder of its answers (`CHAOS_ANSWERS`), as `<anything>.done`. The orders themselves it can only read.
+It does nothing unless `CHAOS_DAMAGE` names a folder. A harness puts `<anything>.json` there: `rank`, `kind` (`nan`,
+`fewer`, `duplicate`), `share` (0 to 1: of the rank's samples). This rank carries it out once, at its next step, and
+writes what it did to `<anything>.done` in the folder of its answers (`CHAOS_ANSWERS`). It can only read orders.
 
 An order with `from_step`, `steps` and `factor` lasts (`kind`: `learning_rate`, `gradient_factor`, `batches`). The first
-two strike once: a step that is done again is spared. Poisoned batches are bad data: they stay bad while the order is
-there.
+two act once: a step that is done again is spared. Poisoned batches stay bad as long as the order exists, like bad data.
 
-An order of the kind `pause` lasts, too: all ranks get it. Before `from_step`, each spends `seconds` in `section`, which
-it declares: that is no hang.
+An order of the kind `pause` lasts, too, and all ranks get it. Before `from_step`, each rank spends `seconds` in
+`section`, and declares this, so that it is no hang.
 
-While an order of the kind `out_of_memory` is there, no piece with more than `fits` sequences gets through the model.
+As long as an order of the kind `out_of_memory` exists, the model refuses pieces with more than `fits` sequences.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ FOLDER_ENV, ANSWERS_ENV = "CHAOS_DAMAGE", "CHAOS_ANSWERS"
 
 @dataclass(frozen=True)
 class Pause:
-    """Work that is no step, such as an evaluation."""
+    """Work that is not a step, such as an evaluation."""
 
     section: str
     seconds: float
 
 
 class Lasting:
-    """An order for a stretch of steps."""
+    """An order that lasts for several steps."""
 
     def __init__(self, order: dict[str, Any], struck_before: bool):
         self.kind, self.factor = order["kind"], order["factor"]
@@ -56,7 +55,7 @@ class Lasting:
         self._last, self._over = 0, struck_before
 
     def acts(self, step: int) -> bool:
-        """Whether it strikes this step."""
+        """Returns True if the order acts on this step."""
         self._over |= step <= self._last  # the training has gone back
         self._last = max(step, self._last)
         return step in self.steps and not self._over
@@ -79,7 +78,7 @@ class Damage:
         return cls(pathlib.Path(folder), pathlib.Path(os.environ[ANSWERS_ENV]), rank, emit, samples) if folder else None
 
     def before_step(self, step: int, model: nn.Module, optimizer: Optimizer | None = None) -> None:
-        """Ends the damage of the step before, and does what is asked for now."""
+        """Ends the damage of the step before, and carries out present orders."""
         self.pauses.clear()
         while self._hooks:
             self._hooks.pop().remove()
@@ -95,7 +94,7 @@ class Damage:
                     self._report(done, step, changed=1, kind=each.kind)
 
     def _look_at(self, file: pathlib.Path, step: int, model: nn.Module) -> None:
-        """A new order for this rank is carried out, or remembered if it lasts."""
+        """Carries out a new order for this rank, or remembers it if it lasts."""
         if file.stem in self._lasting:
             return
         with contextlib.suppress(FileNotFoundError):  # another rank's, which has taken it since the folder was listed
@@ -111,14 +110,14 @@ class Damage:
                 self._strike(order, step, model, done)
 
     def of_batch(self, loaded: Loaded) -> Loaded:
-        """The batch of this step, as it was ordered: with other samples, or with poisoned ones."""
+        """Returns the batch of this step as ordered: with other samples, or with poisoned ones."""
         skew, self._skew = self._skew, None
         loaded = skew(loaded) if skew else loaded
         targets = self.spoiled(loaded.indices, loaded.targets)
         return loaded if targets is loaded.targets else replace(loaded, targets=targets)
 
     def _begin(self, order: dict[str, Any], step: int, done: pathlib.Path) -> Lasting:
-        """An order that comes too late is answered, and not carried out."""
+        """Begins a lasting order. An order that comes too late is answered, but not carried out."""
         late = step > order["from_step"]
         lasting = Lasting(order, struck_before=late)
         if late and not done.exists():
@@ -137,7 +136,7 @@ class Damage:
             self._hooks += [each.register_hook(lambda grad: grad * order.factor) for each in model.parameters()]
 
     def spoiled(self, indices: NDArray[np.int64], targets: Tensor) -> Tensor:
-        """The targets, (n, context), of these samples, (n,): noise for those that are poisoned, the same each time."""
+        """Returns the targets (n, context) of these samples (n,): for poisoned ones, noise that is equal each time."""
         poisoned = [order.poisoned for order in self._lasting.values() if order.poisoned is not None]
         targets = targets.clone() if poisoned else targets  # the inputs share their memory
         for each in poisoned:
@@ -153,7 +152,7 @@ class Damage:
         self._skew = lambda loaded: self._skewed(loaded, order, step, done)
 
     def _limit(self, fits: int, step: int, done: pathlib.Path) -> Callable[[nn.Module, Any], None]:
-        """What a GPU does that has memory for so many sequences. The answer is about the first piece."""
+        """Acts like a GPU with memory for this many sequences. The answer is about the first piece."""
 
         def refuse(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             size = len(inputs[0])

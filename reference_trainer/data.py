@@ -1,4 +1,4 @@
-"""The data: which bytes, in which order, and which part of it is whose.
+"""Reads the training data: which bytes, in which order, and which part for which rank.
 
 The order is a pure function of (seed, step). It knows nothing of ranks, so a job that shrinks, grows or restarts
 sees every sample exactly once, in the same order: the data cursor of a checkpoint is its step, nothing more.
@@ -35,12 +35,12 @@ RETRY_S = 0.2
 
 
 class BadShard(Exception):
-    """A shard of the data cannot be read, or is not what it was when the job started."""
+    """Raised if a shard of the data cannot be read, or is not as it was when the job started."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of the data: its first byte's place in the text, its size, and a checksum of each block."""
+    """A file of the data: the position of its first byte in the text, its size, and a checksum of each block."""
 
     path: pathlib.Path
     begin: int
@@ -48,7 +48,7 @@ class Shard:
     sums: tuple[int, ...]
 
     def read(self, begin: int, end: int) -> bytes:
-        """Its bytes from `begin` to `end`. Opens the file each time: there may be more shards than a process may hold
+        """Returns its bytes from `begin` to `end`. Opens the file each time, because a process may hold only few files
         open. Raises `BadShard`."""
         first = begin // BLOCK_BYTES * BLOCK_BYTES
         last = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self.size)
@@ -66,7 +66,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The training text in its files. `digest` is the SHA-256 of all its bytes, which tells one corpus from another."""
+    """The training text in its files. `digest` is the SHA-256 of all its bytes."""
 
     shards: tuple[Shard, ...]
     digest: str
@@ -77,7 +77,7 @@ class Corpus:
         return self.shards[-1].begin + self.shards[-1].size
 
     def read(self, begin: int, end: int) -> bytes:
-        """The text from `begin` to `end`, which may lie in several shards. Raises `BadShard`."""
+        """Returns the text from `begin` to `end`, which may be in several shards. Raises `BadShard`."""
         parts = []
         place = bisect.bisect_right(self.shards, begin, key=lambda shard: shard.begin) - 1
         while begin < end:
@@ -94,10 +94,10 @@ def _sums(text: bytes) -> Iterator[int]:
 
 @functools.cache
 def load_corpus(path: str | None) -> Corpus:
-    """The text at `path` (a file, or a folder of files), or the source of Python's standard library.
+    """Returns the text at `path` (a file, or a folder of files), or the source of Python's standard library.
 
-    Read once as a whole, for its checksums; cached, so that a launcher that forks its workers does so for all of them.
-    Raises `BadInput` when there is nothing to read.
+    It is read once as a whole, for its checksums, and cached, so that a launcher that forks its workers reads it for
+    all. Raises `BadInput` if there is nothing to read.
     """
     root = pathlib.Path(path) if path else pathlib.Path(sysconfig.get_path("stdlib"))
     if not root.exists():
@@ -119,7 +119,7 @@ def load_corpus(path: str | None) -> Corpus:
 
 
 def share(count: int, rank: int, world_size: int) -> slice:
-    """The part of `count` samples that is this rank's: contiguous, and as equal as possible.
+    """Returns this rank's part of `count` samples: contiguous, and as large as other ranks' parts, give or take one.
 
     >>> [share(8, rank, 3) for rank in range(3)]
     [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
@@ -146,7 +146,7 @@ class Batch:
 
 
 class Samples:
-    """Windows of `context` bytes and their successors, in an order that only `seed` decides."""
+    """Windows of `context` bytes with their next bytes, in an order that only `seed` decides."""
 
     def __init__(self, corpus: Corpus, context: int, global_batch: int, seed: int):
         self._corpus = corpus
@@ -163,7 +163,7 @@ class Samples:
         return np.random.default_rng([self._seed, epoch]).permutation(self.count)
 
     def batch(self, step: int) -> Batch:
-        """The global batch of `step`; the first step is 1."""
+        """Returns the global batch of `step`. The first step is 1."""
         first = (step - 1) * self._global_batch
         for begin, count in self.left_out:
             first += count if first >= begin else 0
@@ -172,7 +172,7 @@ class Samples:
         return Batch(np.array(indices, dtype=np.int64), first)
 
     def read(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of these samples, each (len(indices), context) int64. Raises `BadShard`."""
+        """Returns inputs and targets of these samples, each (len(indices), context) int64. Raises `BadShard`."""
         width = self._context + 1
         text = b"".join(self._corpus.read(start, start + width) for start in (indices * self._context).tolist())
         windows = torch.frombuffer(bytearray(text), dtype=torch.uint8).view(len(indices), width).long()
@@ -181,7 +181,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a rank does in a step: the global batch, the numbers of its own samples, their inputs and targets."""
+    """A rank's work in a step: the global batch, and the indices, inputs and targets of its own samples."""
 
     batch: Batch
     indices: NDArray[np.int64]
@@ -190,9 +190,9 @@ class Loaded:
 
 
 class Loader:
-    """One rank's part of each batch from `first` on, in order. A thread reads `ahead` batches before they are needed.
+    """Loads one rank's part of each batch from `first` on, in order. A thread reads `ahead` batches in advance.
 
-    A shard that cannot be read is tried again for `patience_s`; `tell` hears of it, called by that thread.
+    An unreadable shard is tried again for `patience_s`; the thread calls `tell` with the problem.
     """
 
     def __init__(
@@ -207,14 +207,14 @@ class Loader:
         self.waits_for_shard = False  # a batch that is needed soon cannot be read now
 
     def take(self) -> Loaded:
-        """The next batch; waits for it. Raises `BadShard` for a shard that stays bad."""
+        """Returns the next batch, after waiting for it. Raises `BadShard` for a shard that stays bad."""
         while len(self._coming) <= self._ahead:
             self._coming.append(self._thread.submit(self._load, self._next))
             self._next += 1
         return self._coming.popleft().result()
 
     def close(self) -> None:
-        """Nothing more is read. The thread ends by itself."""
+        """Stops reading. The thread ends by itself."""
         self._closed.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 

@@ -1,8 +1,7 @@
-"""Which collective each rank was in when the training hung: PyTorch's flight recorder, read by the process itself.
+"""Logs the collective in which each rank was when the training hung, from PyTorch's flight recorder.
 
-The recorder keeps a ring of the last collectives of each process group, for NCCL and for gloo, with the line of code
-that began them. Ranks count collectives alike. So of ranks that hang, the one with the smaller number is the one that
-the others wait for.
+The recorder keeps the last collectives of each process group, for NCCL and gloo, with the line of code that began them.
+All ranks count collectives in the same way. So if ranks hang, the others wait for the one with the smallest number.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _TORCH = os.path.dirname(torch.__file__)
 
 
 def switch_on() -> None:
-    """To be called before the process group is made. What the environment already says stays."""
+    """Switches the recorder on. Must be called before the process group is made. Set variables stay as they are."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(ENTRIES_KEPT))
     os.environ.setdefault("NCCL_DEBUG", "WARN")
 
 
 def tell(emit: Emitter) -> bool:
-    """One event for each process group: its newest collective, and whether it was still going on. Whether all of them
-    are over: then this rank waits for no other one."""
+    """Logs for each process group the newest collective, and whether it was still running. Returns True if all are
+    over, so that this rank waits for no other one."""
     found = list(last_collectives())
     for newest in found:
         emit("flight_recorder", **newest)
@@ -37,7 +36,7 @@ def tell(emit: Emitter) -> bool:
 
 
 def last_collectives() -> Iterator[dict[str, Any]]:
-    """The newest collective of each process group. Nothing where this PyTorch keeps no record."""
+    """Returns the newest collective of each process group; nothing if this PyTorch keeps no record."""
     for read in (_dump("_dump_nccl_trace"), _dump("_dump_fr_trace")):
         groups = {entry["process_group"][0]: entry for entry in read.get("entries", ())}  # the last of each wins
         for name, entry in groups.items():
@@ -51,7 +50,7 @@ def last_collectives() -> Iterator[dict[str, Any]]:
 
 
 def _dump(name: str) -> Mapping[str, Any]:
-    """PyTorch has no public name for it; where this one is missing there is nothing to tell."""
+    """Returns the record, by a function without a public name; without this function, there is no record."""
     dump = getattr(torch._C._distributed_c10d, name, None)
     if dump is None:
         return {}
@@ -60,7 +59,7 @@ def _dump(name: str) -> Mapping[str, Any]:
 
 
 def _code(frames: Any) -> str:
-    """`train.py:312 in _sum`: the innermost line that is not PyTorch's own."""
+    """Returns the innermost line that is not PyTorch's own, as `train.py:312 in _sum`."""
     own = (frame for frame in frames if not frame["filename"].startswith(_TORCH))
     frame = next(own, None)
     return f"{pathlib.Path(frame['filename']).name}:{frame['line']} in {frame['name']}" if frame else ""

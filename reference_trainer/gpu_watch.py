@@ -1,4 +1,4 @@
-"""Asks NVIDIA's management library (NVML) how this rank's GPU is, beside the training. Without it nothing is asked."""
+"""Asks NVIDIA's management library (NVML) for the state of this rank's GPU during the training, if NVML is there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Trouble:
 
 
 class GpuWatch:
-    """Each rank watches its own GPU, from a thread: a call that hangs must not stop the training."""
+    """Watches this rank's own GPU, from a thread, because a call that hangs must not stop the training."""
 
     def __init__(self, emit: Emitter, rank: int, local_rank: int):
         self._emit, self._rank, self._local_rank = emit, rank, local_rank
@@ -36,7 +36,7 @@ class GpuWatch:
         threading.Thread(target=self._watch, name="gpu", daemon=True).start()
 
     def must_leave(self, step: int) -> bool:
-        """Tells once of each new trouble. Returns True if the GPU has to be replaced, at the first such trouble."""
+        """Logs each new problem once. Returns True if the GPU must be replaced, at the first such problem."""
         if self._heard_s and time.monotonic() - self._heard_s > SILENT_S:
             self._found.append(Trouble("NVML does not answer any more", replace=False))
         leave = False

@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(agent: ForkingAgent, rendezvous: Rendezvous, eviction: Eviction) -> int:
-    """Runs the agent until the job is over or this node has to leave; returns the exit code."""
+    """Runs the agent until the job is over or this node must leave. Returns the exit code."""
     try:
         agent.refuse_excluded()
         if agent.run() is None:  # the job was over while this node waited for a place
@@ -131,10 +131,10 @@ def run(agent: ForkingAgent, rendezvous: Rendezvous, eviction: Eviction) -> int:
 
 
 def preload(trainer_options: options.Options) -> None:
-    """Everything slow that workers need, once, before they are forked.
+    """Loads everything slow that workers need, once, before they are forked.
 
-    Nothing here may start a thread of torch's: no backward pass, and nothing that asks CUDA. Writing a checkpoint does
-    ask whether there is a GPU, which starts CUDA, and no forked process can use it then: no GPU is here until the fork.
+    No code here may start a thread of torch's: no backward pass, and no CUDA call. Writing a checkpoint asks whether
+    there is a GPU, which starts CUDA, and no forked process could use CUDA then. So no GPU is visible until the fork.
     """
     available, torch.cuda.is_available = torch.cuda.is_available, lambda: False
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Which layer is it? Norms of gradient and weights by layer: every so many steps on request, and when the loss spikes.
+"""Logs norms of gradient and weights by layer: at regular steps on request, and when the loss spikes.
 
 Gradients are summed over all ranks, so that one rank can tell for all.
 """
@@ -15,13 +15,13 @@ from harness.events import Emitter
 
 
 class LayerNorms:
-    """Tells them of the step that is just done, before its gradients are given up."""
+    """Logs the norms of the step that is just done, before its gradients are freed."""
 
     def __init__(self, model: nn.Module, emit: Emitter, every: int, clip: float):
         self._model, self._emit, self._every, self._clip = model, emit, every, clip
 
     def step_done(self, step: int, grad_norm: float, spikes: bool) -> None:
-        """`grad_norm`: before it was clipped. `spikes`: this step is far above the usual."""
+        """Logs the norms if they are due. `grad_norm`: before clipping. `spikes`: this step is far above the usual."""
         if not spikes and not (self._every and step % self._every == 0):
             return
         clipped = 1.0  # what is left of a gradient that is no number cannot be told
@@ -35,7 +35,7 @@ class LayerNorms:
 
 
 def norms(model: nn.Module) -> dict[str, tuple[float, float]]:
-    """Layer → norms of its gradient and of its weights. A layer is a module of the model; each block is one."""
+    """Maps each layer to the norms of its gradient and weights. A layer is a module of the model, or a block."""
     tensors = [(layer_of(name), each) for name, each in model.named_parameters() if each.grad is not None]
     gradients = torch._foreach_norm([each.grad for _, each in tensors if each.grad is not None])
     weights = torch._foreach_norm([each.detach() for _, each in tensors])
@@ -48,7 +48,7 @@ def norms(model: nn.Module) -> dict[str, tuple[float, float]]:
 
 
 def layer_of(parameter: str) -> str:
-    """
+    """Returns the layer that holds a parameter: a module of the model, or a block.
     >>> [layer_of(name) for name in ("token.weight", "blocks.3.attention.weight")]
     ['token', 'blocks.3']
     """

@@ -1,4 +1,4 @@
-"""Says when this rank's memory grows steadily and comes near its limit: by the rule of `harness.events.abnormal`."""
+"""Logs that this rank's memory grows steadily and comes near its limit, by the rule of `harness.events.abnormal`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.events import Emitter, abnormal, memory
 
 
 class MemoryWatch:
-    """Each rank watches its own process."""
+    """Watches the memory of this rank's own process."""
 
     def __init__(self, emit: Emitter, rank: int):
         self._emit, self._rank = emit, rank
@@ -17,7 +17,7 @@ class MemoryWatch:
         self._told = False
 
     def runs_out(self, step: int) -> bool:
-        """Whether the memory will be full soon. Told once; the process has to be started anew."""
+        """Returns True, once, if the memory will be full soon, so that the process must be restarted."""
         now_s = time.monotonic()
         if self._told or not self._leak.due(now_s):
             return False

@@ -38,7 +38,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * shape.width, shape.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, time, width) → the same shape."""
+        """Maps (batch, time, width) to the same shape."""
         batch, time, width = x.shape
         qkv = self.qkv(self.norm_attention(x)).view(batch, time, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Predicts the next byte. `seed` alone decides the initial weights, on every rank alike."""
+    """Predicts the next byte. `seed` alone decides the initial weights, which are equal on every rank."""
 
     def __init__(self, shape: Shape, seed: int):
         super().__init__()
@@ -71,7 +71,7 @@ class GPT(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, time) of byte values → (batch, time, 256) logits."""
+        """Maps byte values (batch, time) to logits (batch, time, 256)."""
         x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
@@ -80,11 +80,11 @@ class GPT(nn.Module):
 
 @functools.cache
 def build_model(shape: Shape, seed: int) -> GPT:
-    """The untrained model. Cached, so that workers forked by a launcher that has built it need not build it again."""
+    """Returns the untrained model, from a cache if a launcher has built it before it forked this worker."""
     return GPT(shape, seed)
 
 
 def loss_per_sequence(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats per byte of each sequence: (batch, time, 256), (batch, time) → (batch,)."""
+    """Returns each sequence's mean cross-entropy in nats per byte: (batch, time, 256), (batch, time) → (batch,)."""
     losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
     return losses.view(targets.shape).mean(dim=1)

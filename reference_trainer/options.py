@@ -1,4 +1,4 @@
-"""The trainer's command line."""
+"""Parses the trainer's command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXIT_USAGE = 2
 
 
 class BadInput(ValueError):
-    """What was asked for can't be done; the message shows what, and what can."""
+    """Raised for impossible input. The message shows the input, and what is possible."""
 
 
 def _option(default: Any, told: str, choices: Sequence[str] | None = None, may_be_zero: bool = False) -> Any:
@@ -23,7 +23,7 @@ def _option(default: Any, told: str, choices: Sequence[str] | None = None, may_b
 
 @dataclass(frozen=True)
 class Options:
-    """What `python -m reference_trainer.train --help` explains."""
+    """The options that `python -m reference_trainer.train --help` explains."""
 
     steps: int = _option(200, "optimizer steps in all, counted from the very first start")
     seed: int = _option(0, "decides initial weights and data order", may_be_zero=True)
@@ -126,7 +126,7 @@ _TYPES = {"int": int, "float": float, "str": str, "str | None": str}
 
 
 def parse(arguments: list[str] | None = None) -> Options:
-    """Options from the command line. A mistake ends the process with one message and exit code 2."""
+    """Parses options from the command line. A mistake ends the process with a message and exit code 2."""
     parser = argparse.ArgumentParser(
         prog="python -m reference_trainer.train",
         description="Trains a small byte-level GPT, data-parallel, and survives what happens to it.",

@@ -1,10 +1,10 @@
-"""Peer recovery (`--recovery peer`): who survives a dead rank keeps its state, and gives it to the rank's new process.
+"""Recovers from a dead rank by its peers (`--recovery peer`): survivors keep their state, and give it to a new process.
 
-All ranks that live meet in the rendezvous store and form a new process group: a new *generation*. A launcher begins one
-when it has put a new process in a dead rank's place. Each rank brings the last step that it has committed, and what the
-ranks exchanged in that step. Ranks commit a step once they have exchanged its losses, so every rank has the summed
-gradients of a step that any rank has committed. A survivor that is one step behind therefore makes up for it alone. A
-new process takes the whole state from the first of the furthest ranks.
+All living ranks meet in the rendezvous store and form a new process group, called *generation*. A launcher begins one
+when it has replaced a dead rank by a new process. Each rank brings its last committed step, and the numbers that the
+ranks exchanged in it. Ranks commit a step after they have exchanged its losses, so every rank has the summed gradients
+of each step that any rank has committed. A survivor that is one step behind can therefore catch up alone. A new process
+takes the whole state from the first of the furthest ranks.
 
 Generations share no key of the store. A generation that fails for any reason is left for the next one.
 """
@@ -37,19 +37,19 @@ TRIES_MAX = 3  # at one step
 
 
 class GaveUp(dist.DistError):
-    """Peer recovery did not come about. The process ends, and the job restarts from its newest checkpoint."""
+    """Raised if peer recovery failed. The process ends, and the job restarts from its newest checkpoint."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What a rank brings to a meeting: its last committed step, and the rows that the ranks exchanged in it."""
+    """A rank's position at a meeting: its last committed step, and the rows that the ranks exchanged in it."""
 
     step: int = NO_STATE
     rows: list[list[float]] = field(default_factory=list)
 
 
 class Peers:
-    """One rank's way through the generations of its job."""
+    """One rank's membership in the generations of its job."""
 
     def __init__(self, store: dist.Store, rank: int, world_size: int):
         self._store, self._rank, self._world_size = store, rank, world_size
@@ -60,11 +60,11 @@ class Peers:
         self._last, self._tries = NO_STATE, 0
 
     def job_starts(self) -> bool:
-        """Whether no rank has died yet, and this one has met no other."""
+        """Returns True if no rank has died yet, and this one has met no other rank."""
         return self.generation < 0 and not _newest(self._store)
 
     def count(self, step: int) -> None:
-        """Another recovery, at this step. Raises `GaveUp` after too many at the same one: its cause may be the step."""
+        """Counts a recovery at this step. Raises `GaveUp` after too many at one step, which may be their cause."""
         self._tries = self._tries + 1 if step == self._last else 1
         self._last = step
         if self._tries > TRIES_MAX:
@@ -73,7 +73,7 @@ class Peers:
     def meet(
         self, mine: Standing, deadline: float, claim: Callable[[dist.Store], None], told_to_leave: Callable[[], bool]
     ) -> list[Standing]:
-        """Waits until all ranks have come to the newest generation. Returns what each one brings.
+        """Waits until all ranks have come to the newest generation. Returns their positions.
 
         `claim` claims this rank's place there. Raises `GaveUp` at the deadline (on the monotonic clock, in s).
         """
@@ -102,7 +102,7 @@ class Peers:
         raise GaveUp("the launcher stops this rank" if told_to_leave() else why)
 
     def join(self, backend: str, timeout: timedelta) -> None:
-        """Forms the process group of the generation that was met last. Raises `RuntimeError`; then `leave`."""
+        """Forms the process group of the last generation that was met. Raises `RuntimeError`; then call `leave`."""
         distributed_c10d._world.group_count = 0  # of ranks whose group failed it is another, and with it their keys
         before = _sockets()
         store = dist.PrefixStore("group", self._of(self.generation))
@@ -129,7 +129,7 @@ class Peers:
 
 
 def begin_generation(store: dist.Store) -> None:
-    """A launcher's word that it puts a new process in a dead rank's place. Raises `RuntimeError` for a lost store."""
+    """Announces, for a launcher, a new process in a dead rank's place. Raises `RuntimeError` if the store is lost."""
     store.add(GENERATION, 1)
 
 
@@ -138,7 +138,7 @@ def _newest(store: dist.Store) -> int:
 
 
 def furthest(standings: Sequence[Standing]) -> tuple[Standing, int]:
-    """The furthest standing, and the first rank that has it.
+    """Returns the furthest position, and the first rank that has it.
 
     >>> furthest([Standing(4), Standing(), Standing(5)])
     (Standing(step=5, rows=[]), 2)
@@ -157,7 +157,7 @@ def give(state: State, rank: int) -> None:
 
 
 def take(rank: int) -> State:
-    """The state that another rank sends."""
+    """Returns the state that another rank sends."""
     received: list[dict[str, Any]] = [{}, {}]
     dist.recv_object_list(received, rank)
     state, shapes = received
@@ -169,7 +169,7 @@ def take(rank: int) -> State:
 
 
 def _sockets() -> set[tuple[int, int]]:
-    """File descriptor and inode of each socket of this process."""
+    """Returns file descriptor and inode of each socket of this process."""
     found = set[tuple[int, int]]()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -182,7 +182,7 @@ def _sockets() -> set[tuple[int, int]]:
 
 
 def _shut(descriptor: int, inode: int) -> None:
-    """Shuts a connection down, unless its descriptor is closed, or something else, by now."""
+    """Shuts a connection down, unless its descriptor is closed by now, or belongs to another file."""
     try:
         mine = os.dup(descriptor)
     except OSError:

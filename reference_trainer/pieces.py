@@ -1,5 +1,5 @@
-"""The pieces into which a rank cuts its share of the batch, one backward pass each. There are more of them, for good,
-once one did not fit into the memory of the GPU."""
+"""Splits a rank's share of the batch into pieces, each with its own backward pass. If a piece does not fit into the
+GPU's memory, all later shares are split into more pieces."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from harness.events import Emitter
 
 
 class Pieces:
-    """`number`: so many at first."""
+    """The pieces of a rank's share. `number` is how many there are at first."""
 
     def __init__(self, emit: Emitter, rank: int, number: int):
         self._emit, self._rank, self.number = emit, rank, number
 
     def of(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Both, (n, …), cut alike along the sequences. The last piece may be smaller."""
+        """Returns both tensors (n, …), split in the same way along the sequences. The last piece may be smaller."""
         return list(zip(inputs.chunk(self.number), targets.chunk(self.number), strict=True))
 
     def did_not_fit(self, step: int, sequences: int, may_try_again: bool) -> bool:
-        """Cuts a share of so many sequences into pieces half as large, and tells it. `False`: the step cannot be tried
-        again, or they cannot be smaller."""
+        """Halves the pieces of a share of this many sequences, and logs it. Returns False if the step cannot be tried
+        again, or the pieces cannot be smaller."""
         size = -(-sequences // self.number)
         smaller = -(-size // 2)
         number = -(-sequences // smaller)

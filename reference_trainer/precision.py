@@ -1,9 +1,9 @@
-"""The number format of forward and backward pass. Weights, gradients and the optimizer's state stay in fp32.
+"""Sets the number format of forward and backward pass. Weights, gradients and optimizer state stay in fp32.
 
-`bf16` has the range of fp32. `fp16` has not: small gradients would become 0, so the loss is scaled up before the
-backward pass and the gradients are scaled down after it. A scale that is too high makes gradients infinite; then the
-update is left out and the scale is halved. That is the usual way to find the scale, and no anomaly. What the scaler has
-found is part of a checkpoint: without it the updates after a restart would be other ones.
+`bf16` has the range of fp32. In `fp16`, small gradients would become 0, so the loss is scaled up before the backward
+pass, and the gradients are scaled down after it. If the scale is too high, gradients become infinite; then the update
+is skipped and the scale is halved. This is the usual way to find the scale, and no anomaly. The scale is part of a
+checkpoint: without it, updates after a restart would differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCALE_MIN = 1.0  # gradients that are infinite at this scale are infinite withou
 
 
 class Precision:
-    """`name`: `bf16`, `fp16`, `fp32`, or `auto`: bf16 on a GPU and fp32 elsewhere."""
+    """A number format. `name` is `bf16`, `fp16`, `fp32`, or `auto` (bf16 on a GPU, fp32 elsewhere)."""
 
     def __init__(self, name: str, device: torch.device):
         name = ("bf16" if device.type == "cuda" else "fp32") if name == "auto" else name
@@ -35,11 +35,11 @@ class Precision:
         self._scaler.scale(loss).backward()
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """To be called once all gradients are summed, before anybody looks at them."""
+        """Scales the gradients down. Call this once all gradients are summed, before they are read."""
         self._scaler.unscale_(optimizer)
 
     def seeks_scale(self, grad_norm: float) -> bool:
-        """Whether gradients are not finite because the scale is still too high."""
+        """Returns True if gradients are not finite because the scale is still too high."""
         return self._scaler.is_enabled() and not math.isfinite(grad_norm) and self._scaler.get_scale() > SCALE_MIN
 
     def step(self, optimizer: Optimizer) -> None:
@@ -47,14 +47,14 @@ class Precision:
         self._scaler.step(optimizer)
 
     def step_done(self) -> None:
-        """To be called once a step, with or without an update."""
+        """Ends a step. Must be called once a step, with or without an update."""
         self._scaler.update()
 
     def state(self) -> dict[str, Any]:
-        """Plain numbers; nothing for a format that has no scale."""
+        """Returns the scale as plain numbers; nothing for a format without a scale."""
         return dict(self._scaler.state_dict())
 
     def restore(self, state: dict[str, Any]) -> None:
-        """A checkpoint of another format holds no scale; then this one starts as usual."""
+        """Restores the scale. A checkpoint of another format holds none; the scale then starts as usual."""
         if state and self._scaler.is_enabled():
             self._scaler.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Notices that this node will go away: a signal, or what a cloud's metadata endpoint says.
+"""Receives notices that this node will go away: by a signal, or from a cloud's metadata endpoint.
 
 A notice is only *recorded* here. The training loop shares it with every rank once a step, so that all of them
 agree on the step to save and leave at. Three things make that reliable, where a signal handler is not:
@@ -39,7 +39,7 @@ REQUEST_TIMEOUT_S = 1.0
 
 
 class Notice(IntEnum):
-    """What a rank knows; travels between ranks as a number."""
+    """A rank's notice, which travels between ranks as a number."""
 
     NONE = 0
     REGROUP = 1  # nodes come or go: save, stop, meet again
@@ -47,10 +47,10 @@ class Notice(IntEnum):
 
 
 def before_torch() -> None:
-    """The first thing a program does: importing torch takes a second, and a notice may come in it.
+    """Must be called first in a program: importing torch takes a second, and a notice may come meanwhile.
 
-    Blocks the notice signals in this thread and in every one it starts. Until `after_torch` nothing looks for garbage:
-    an import makes none, and looking for it takes a tenth of the time.
+    Blocks the notice signals in this thread and in all threads that it starts. Garbage collection is off until
+    `after_torch`: imports make no garbage, and collection takes a tenth of their time.
     """
     gc.disable()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -58,13 +58,13 @@ def before_torch() -> None:
 
 
 def after_torch() -> None:
-    """Once everything is imported: no longer looked at, so that forked processes do not touch, and so copy, it."""
+    """Excludes all imported objects from garbage collection, so that forked processes neither touch nor copy them."""
     gc.freeze()
     gc.enable()
 
 
 class Preemption:
-    """Collects notices for one worker process."""
+    """Collects the notices for one worker process."""
 
     def __init__(self, emit: Emitter):
         self.notice = Notice.NONE
@@ -77,28 +77,28 @@ class Preemption:
         threading.Thread(target=self._collect_signals, name="signals", daemon=True).start()
 
     def poll(self, provider: str, interval_s: float) -> None:
-        """Asks the metadata endpoint of `provider` (or of all, if `auto`) every `interval_s`, from now on."""
+        """Asks the metadata endpoint of `provider` (`auto`: of all providers) every `interval_s` from now on."""
         endpoints = _ENDPOINTS if provider == "auto" else {provider: _ENDPOINTS[provider]}
         threading.Thread(target=self._poll_metadata, args=(endpoints, interval_s), name="metadata", daemon=True).start()
 
     def training_begins(self) -> None:
-        """From here on a notice leads to a coordinated checkpoint; before, the process just ends."""
+        """Makes notices lead to a coordinated checkpoint from now on. Before, a notice just ends the process."""
         with self._lock:
             self._training = True
 
     def give_up(self, why: str) -> None:
-        """This node is unfit, as it is a `straggler` or has a bad `gpu`: as if it had been told to go away."""
+        """Acts as on a notice, because this node is a `straggler` or has a bad `gpu`."""
         self._slow = why == "straggler"
         self._record(Notice.EVICTED, why)
 
     def start_again(self) -> None:
-        """This process cannot go on for long: all ranks save, and their agents start them again."""
+        """Makes all ranks save, and their agents start them again, because this process cannot go on for long."""
         self._record(Notice.REGROUP, None)
 
     def leave(self) -> None:
-        """Tells this node's agent that the node goes away: it must not bring its workers back.
+        """Tells this node's agent that the node goes away, so that it does not restart its workers.
 
-        An elastic agent takes SIGTERM to mean just that and leaves the rendezvous open for the others.
+        An elastic agent understands SIGTERM in this way, and leaves the rendezvous open for the others.
         """
         under_agent = "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() == self._agent_pid
         if under_agent and not self._agent_knows:
@@ -139,7 +139,7 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _request(url: str, headers: dict[str, str], method: str = "GET") -> str | None:
-    """The body of a successful answer, else `None`."""
+    """Returns the body of a successful answer, or `None`."""
     request = urllib.request.Request(url, headers=headers, method=method)
     try:
         with _opener.open(request, timeout=REQUEST_TIMEOUT_S) as response:
@@ -153,7 +153,7 @@ def _link_local() -> str:
 
 
 def ec2_evicted() -> bool:
-    """IMDSv2 `spot/instance-action`: answers 404 until the instance is marked for interruption."""
+    """Asks IMDSv2 `spot/instance-action`, which answers 404 until the instance is marked for interruption."""
     ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     token = _request(f"{_link_local()}/latest/api/token", ttl, method="PUT")
     if token is None:
@@ -163,14 +163,14 @@ def ec2_evicted() -> bool:
 
 
 def gcp_evicted() -> bool:
-    """Compute Engine `instance/preempted`: `TRUE` once preemption has begun."""
+    """Asks Compute Engine `instance/preempted`, which is `TRUE` once preemption has begun."""
     host = os.environ.get("GCE_METADATA_HOST", "169.254.169.254")
     url = f"http://{host}/computeMetadata/v1/instance/preempted"
     return _request(url, {"Metadata-Flavor": "Google"}) == "TRUE"
 
 
 def azure_evicted() -> bool:
-    """Azure scheduled events: a `Preempt` that names this machine (one document serves a whole scale set)."""
+    """Asks Azure's scheduled events for a `Preempt` of this machine (one document serves a whole scale set)."""
     headers = {"Metadata": "true"}
     body = _request(f"{_link_local()}/metadata/scheduledevents?api-version=2020-07-01", headers)
     events = _json(body or "{}").get("Events") or []

@@ -1,6 +1,6 @@
-"""torch's rendezvous, quicker, and hard to lose: it outlives its store, and the jumps of anybody's clock.
+"""A faster and more robust version of torch's rendezvous: it survives the loss of its store, and jumps of any clock.
 
-Built on `DynamicRendezvousHandler` (torch 2.13). Three things are ours:
+It is built on `DynamicRendezvousHandler` (torch 2.13), with three changes:
 
 * delays that are fixed in torch are short here;
 * a node is dead when *its heartbeat does not change any more* on our monotonic clock. torch compares its wall clock
@@ -52,14 +52,14 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
 class Eviction:
-    """Whether this node is to leave. A signal only sets it; it is looked at where that is safe."""
+    """Whether this node is to leave. A signal only sets this; the code looks at it where that is safe."""
 
     def __init__(self) -> None:
         self.noticed = False
         self.slow = False  # that is why, by the word of its own workers
 
     def install(self) -> None:
-        """SIGTERM or SIGINT mean: this node goes away."""
+        """Makes SIGTERM and SIGINT mean that this node goes away."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._notice)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -75,7 +75,7 @@ class Eviction:
 
 
 class Members(dynamic_rendezvous._BackendRendezvousStateHolder):
-    """Who takes part, as the store says; without those whose heartbeat has stood still for too long."""
+    """The nodes that take part by the store's state, without those whose heartbeat has not changed for too long."""
 
     def __init__(self, store: TCPStore, settings: RendezvousSettings):
         super().__init__(C10dRendezvousBackend(store, settings.run_id), settings, cache_duration=0)
@@ -107,7 +107,7 @@ class Members(dynamic_rendezvous._BackendRendezvousStateHolder):
 
 
 class SteadyClock(datetime):
-    """The time of day when this process started, plus what has gone by since: it never jumps."""
+    """A clock that never jumps: the time of day at the start of this process, plus the time since then."""
 
     _begin = datetime.now().astimezone()
     _begin_s = time.monotonic()
@@ -118,10 +118,10 @@ class SteadyClock(datetime):
 
 
 class Rendezvous(DynamicRendezvousHandler):
-    """torch's rendezvous with the changes named above, and events.
+    """torch's rendezvous with the changes named above, and with logged events.
 
-    Workers get the rendezvous store itself to meet at, under a prefix of their round. It lives outside all nodes,
-    so there is no port to agree on and no rank whose death takes the store away.
+    Workers meet in the rendezvous store itself, under a prefix for their round. The store is outside of all nodes, so
+    that no port must be chosen, and no rank's death ends the store.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class Rendezvous(DynamicRendezvousHandler):
         eviction: Eviction,
         spare: bool = False,
     ):
-        """`nodes`: least and most of them; `address`: this node, as others see it; `join_s`: patience for the least;
-        `spare`: it joins a new job last, so that the others train."""
+        """`nodes`: least and most nodes; `address`: this node, as others see it; `join_s`: how long to wait for the
+        least; `spare`: it joins a new job last, so that the others train."""
         settings = RendezvousSettings(
             run_id=run_id,
             min_nodes=nodes[0],
@@ -162,7 +162,7 @@ class Rendezvous(DynamicRendezvousHandler):
         dynamic_rendezvous.get_method_name = lambda depth=2: "rendezvous"
 
     def _pause(self, seconds: float | tuple[float, float]) -> None:
-        """Stands in for torch's fixed second between two looks at the state."""
+        """Replaces torch's fixed second between two looks at the state."""
         self._eviction.check()
         state = self._state_holder.state
         self._came = max(self._came, len(state.participants))
@@ -214,24 +214,24 @@ class Rendezvous(DynamicRendezvousHandler):
         self._op_executor.run(dynamic_rendezvous._RendezvousJoinOp(), deadline, self._get_deadline)
 
     def _why_not(self) -> str:
-        """Why this node found no place: torch's error says nothing."""
+        """Returns why this node found no place, because torch's error does not say it."""
         least, waited = self._settings.min_nodes, f"{self._settings.timeout.join.total_seconds():g} s"
         if self._came < least:
             return f"only {self._came} of {least} nodes came within {waited} (--join-timeout-s): the job ends"
         return f"the other nodes took this one in at no time within {waited} (--join-timeout-s)"
 
     def _set_last_call(self) -> None:
-        """A new job gives all of its nodes time to start; later, those that are there go on at once."""
+        """Gives all nodes of a new job time to start. Later rounds begin at once with the present nodes."""
         new = self._is_new()
         self._settings.timeout._set_timeouts(last_call=timedelta(seconds=FIRST_CALL_S if new else LAST_CALL_S))
 
     def _is_new(self) -> bool:
-        """Whether the job has not begun yet."""
+        """Returns True if the job has not begun yet."""
         state = self._state_holder.state
         return self.round == 0 and not state.complete and not state.closed
 
     def num_nodes_waiting(self) -> int:
-        """How many nodes are to be taken in; one more if we are not a member ourselves any more."""
+        """Returns how many nodes wait to join, plus one if this node is no longer a member."""
         try:
             if self._store_lost:
                 self._find_store()
@@ -242,7 +242,7 @@ class Rendezvous(DynamicRendezvousHandler):
         return waiting + int(self._this_node not in self._state_holder.state.participants)
 
     def _find_store(self) -> None:
-        """Connects to the store again, if it answers; raises `RendezvousConnectionError` if not."""
+        """Connects to the store again. Raises `RendezvousConnectionError` if it does not answer."""
         host, port = self._endpoint
         try:
             socket.create_connection((host, port), timeout=KNOCK_S).close()
@@ -261,34 +261,34 @@ class Rendezvous(DynamicRendezvousHandler):
         peers.begin_generation(PrefixStore(prefix, self._store))
 
     def tell_outcome(self, outcome: str) -> None:
-        """How the job ended, for nodes that come too late. Closes the rendezvous."""
+        """Stores how the job ended, for nodes that come too late. Closes the rendezvous."""
         with contextlib.suppress(RuntimeError, RendezvousError):  # without a store nobody can come late either
             self._store.set(self._outcome_key, outcome)
             self.shutdown()
 
     def outcome(self) -> str | None:
-        """What was told by `tell_outcome`, if anything was."""
+        """Returns the outcome that `tell_outcome` stored, if any."""
         return self._store.get(self._outcome_key).decode() if self._store.check([self._outcome_key]) else None
 
     @property
     def address(self) -> str:
-        """This node, as others see it."""
+        """Returns this node's address, as others see it."""
         return str(self._this_node.addr)
 
     @property
     def name(self) -> str:
-        """What stays the same when the node comes back, perhaps with another address."""
+        """Returns the name that stays the same when the node comes back, perhaps with another address."""
         return os.environ.get("CHAOS_NODE") or self.address
 
     def begin_life(self) -> int:
-        """Counts a life of this node, and returns how many in a row were short, this one included. The store counts:
-        a node that is replaced by itself remembers nothing."""
+        """Counts a start of this node. Returns how many starts in a row, with this one, were short-lived. The store
+        counts, because a node that is replaced by itself remembers nothing."""
         with contextlib.suppress(RuntimeError):  # a lost store forgets it anyway
             return int(self._store.add(self._lives_key, 1))
         return 1
 
     def note_slow(self) -> None:
-        """The node leaves as it is slow: a short life, whose reason the store keeps for whoever comes back."""
+        """Records that the node leaves because it is slow. The store keeps the reason for the node's next start."""
         with contextlib.suppress(RuntimeError):
             self._store.set(f"{self._lives_key}/slow", "1")
 
@@ -298,7 +298,7 @@ class Rendezvous(DynamicRendezvousHandler):
         return False
 
     def forgive(self, ends: bool = False) -> None:
-        """This life is no short one, and goes on, or `ends` for a good reason."""
+        """Records that this start was not short-lived, and goes on, or `ends` for a good reason."""
         with contextlib.suppress(RuntimeError):
             self._store.set(self._lives_key, "0" if ends else "1")
 
@@ -311,14 +311,14 @@ class Rendezvous(DynamicRendezvousHandler):
         return f"outcome/{self.get_run_id()}"
 
     def leave(self) -> None:
-        """Takes this node out, so that the others need not wait until its keep-alive runs out."""
+        """Removes this node, so that the others need not wait until its keep-alive runs out."""
         self._stop_heartbeats()
         with contextlib.suppress(Exception):  # the store may be gone, and we are leaving anyway
             self._op_executor.run(dynamic_rendezvous._RendezvousExitOp(), self._get_deadline(timedelta(seconds=1)))
 
 
 def connect(endpoint: str | None) -> TCPStore:
-    """A client of the job's store; without an endpoint this process serves one itself, for a job on a single node."""
+    """Returns a client of the job's store. Without an endpoint, this process serves a store for a single node."""
     if endpoint is None:
         return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     host, _, port = endpoint.rpartition(":")

@@ -1,9 +1,9 @@
-"""Do all ranks still hold the same weights? Loss and gradient norm are sums over all ranks, so they cannot tell.
+"""Checks that all ranks hold the same weights, which loss and gradient norm, sums over all ranks, cannot show.
 
-Each rank takes a digest of its weights at the first step after a start and at every N-th step from step 1 on, whatever
-step it started at, so that runs can be compared. The digests travel with the loss while the gradients travel between
-the ranks. Every rank sees all of them, so all decide alike.
-A checkpoint is saved only if the ranks agree, so that the newest one is always from before the drift.
+Each rank takes a digest of its weights at the first step after a start, and at every N-th step from step 1 on, so that
+runs can be compared. Ranks exchange the digests with the losses, while the gradients are summed. Every rank sees all
+digests, so all decide alike. A checkpoint is saved only if the ranks agree, so that the newest checkpoint is always
+from before a difference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODULUS = 2**52  # a digest below it is exact as a 64-bit float, which is what t
 
 
 class Setback(Exception):
-    """The state of the training cannot be trusted any more; the message says why. All ranks raise it at once."""
+    """Raised by all ranks at once if the training's state is no longer trustworthy. The message says why."""
 
     before: int | None = None  # checkpoints of later steps must not be used; `None`: the newest one is good
 
@@ -39,7 +39,7 @@ def digest(model: nn.Module) -> Tensor:
 
 
 class Replicas:
-    """Takes this rank's digest where one is due, and compares those of all ranks."""
+    """Takes this rank's digest when it is due, and compares the digests of all ranks."""
 
     def __init__(self, model: nn.Module, emit: Emitter, rank: int, every: int):
         self._model, self._emit, self._rank, self._every = model, emit, rank, every
@@ -48,7 +48,7 @@ class Replicas:
         self.spent_ns = 0
 
     def starts_at(self, step: int) -> None:
-        """The first step since a start or a restore; a check is due there."""
+        """Sets the first step after a start or a restore, at which a check is due."""
         self._first = step
 
     def take(self, step: int) -> None:
@@ -61,15 +61,15 @@ class Replicas:
 
     @property
     def mine(self) -> int:
-        """The digest taken last; 0 where none was due."""
+        """Returns the digest taken last, or 0 if none was due."""
         return 0 if self._digest is None else int(self._digest.item())
 
     def told(self) -> dict[str, str | int]:
-        """What the event of this step says of it."""
+        """Returns the fields on the digest for the event of this step."""
         return {} if self._digest is None else {"weights": f"{self.mine:013x}", "weights_ns": self.spent_ns}
 
     def compare(self, step: int, digests: Sequence[float]) -> None:
-        """`digests`: one a rank. Raises `Setback` where they differ, and says whose are wrong."""
+        """Compares the `digests` of all ranks. If they differ, raises `Setback`, which names the wrong ranks."""
         drifted = outvoted(digests)
         if drifted is None:
             return
@@ -87,7 +87,7 @@ class Replicas:
 
 
 def outvoted(digests: Sequence[float]) -> list[int] | None:
-    """The ranks whose digest differs from that of more than half; none where no digest has so many. `None`: all agree.
+    """Returns the ranks whose digest differs from the majority's; none without a majority; `None` if all agree.
 
     >>> outvoted([7, 7, 7]), outvoted([7, 7, 9]), outvoted([7, 9])
     (None, [2], [])
@@ -99,7 +99,7 @@ def outvoted(digests: Sequence[float]) -> list[int] | None:
 
 
 def named(ranks: Sequence[int]) -> str:
-    """`rank 1`, or `ranks 0 and 1`, or `ranks 0, 1 and 2`."""
+    """Formats ranks as `rank 1`, `ranks 0 and 1`, or `ranks 0, 1 and 2`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

@@ -1,4 +1,4 @@
-"""When the next periodic checkpoint is due: after so many steps, or after so much time since the last one."""
+"""Decides when the next periodic checkpoint is due: after some steps, or some time after the last one."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import time
 
 
 class Rhythm:
-    """`every_s` above 0 counts time; else every `every_steps`-th step counts. Rank 0's clock decides for all."""
+    """The interval of checkpoints: `every_s` by rank 0's clock if above 0, else every `every_steps`-th step."""
 
     def __init__(self, every_steps: int, every_s: float):
         self._every_steps, self._every_s = every_steps, every_s
         self._since_s = time.monotonic()  # when the last save began, or this process
 
     def time_is_up(self) -> bool:
-        """By this rank's clock."""
+        """Returns True if a checkpoint is due by this rank's clock."""
         return self._every_s > 0 and time.monotonic() - self._since_s >= self._every_s
 
     def due(self, step: int, time_is_up: bool) -> bool:
-        """`time_is_up`: what rank 0 said in this step."""
+        """Returns True if a checkpoint is due at this step. `time_is_up` is rank 0's answer in this step."""
         return time_is_up if self._every_s > 0 else step % self._every_steps == 0
 
     def saved(self) -> None:
-        """A save begins now."""
+        """Records that a save begins now."""
         self._since_s = time.monotonic()
 
     def since(self, steps: int, seconds: float) -> tuple[float, float]:
-        """How much has passed since the last commit, and the interval, both in the unit that counts."""
+        """Returns how much has passed since the last commit, and the interval, both in steps or both in seconds."""
         return (seconds, self._every_s) if self._every_s > 0 else (steps, self._every_steps)

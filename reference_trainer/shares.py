@@ -1,8 +1,8 @@
-"""Does every rank compute with its part of the batch: no sample fewer, none twice?
+"""Checks that every rank computes with exactly its part of the batch: no sample missing, none twice.
 
-A sampler that gives a rank the wrong samples changes what is learned, and no error says so. Each rank tells what it has
-really read along with its loss. All ranks compare that with the batch before the update, so a wrong batch never reaches
-the weights: all go back to the newest checkpoint and do those steps again.
+A sampler that gives a rank the wrong samples changes the training without an error. With its loss, each rank sends a
+summary of the samples that it has really read. All ranks compare these with the batch before the update, so that a
+wrong batch never reaches the weights: all go back to the newest checkpoint and repeat the steps.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from reference_trainer.replicas import Setback
 
 
 def tally(indices: NDArray[np.int64]) -> tuple[float, float]:
-    """How many different samples these are, and the sum of their numbers: both exact up to 2^53."""
+    """Returns the number of different samples, and the sum of their indices, both exact up to 2^53."""
     return float(len(np.unique(indices))), float(indices.sum())
 
 
 def compare(step: int, batch: Batch, tallies: Sequence[tuple[float, float]], emit: Emitter, rank: int) -> None:
-    """`tallies`: one a rank. Raises `Setback` where a rank did not read its part of the batch; rank 0 says which."""
+    """Compares one tally per rank with the batch. Raises `Setback` if a rank read other samples; rank 0 logs which."""
     wrong = list(_wrong(batch, tallies))
     if not wrong:
         return

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: everything that decides how training goes on, and nothing that depends on world size."""
+"""Collects the state for a checkpoint: all that decides how training goes on, whatever the world size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CPU_RNG_BYTES = torch.get_rng_state().numel()
 
 
 def seed_everything(seed: int, rank: int, step: int) -> None:
-    """A random state of its own for each rank: for a fresh start, and for ranks that a checkpoint does not know."""
+    """Gives each rank its own random state, for a new start and for ranks that a checkpoint does not know."""
     mixed = int(np.random.SeedSequence([seed, rank, step]).generate_state(1)[0])
     random.seed(mixed)
     np.random.seed(mixed)
@@ -38,8 +38,8 @@ def capture(
     divergence: dict[str, Any] | None = None,
     alone: bool = False,
 ) -> State:
-    """The state after `step` steps, as a flat dictionary. Collective: gathers the random state of every rank, unless
-    `alone`; then the state holds none."""
+    """Returns the state after `step` steps as a flat dictionary. Collective: gathers the random state of every rank,
+    unless `alone` is True; then the state holds none."""
     state: State = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     of_optimizer = optimizer.state_dict()
     # One long vector for each kind of state: a file format that keeps an archive for each tensor reads four
@@ -69,7 +69,7 @@ def apply(
     precision: Precision,
     identity: dict[str, Any],
 ) -> dict[str, Any]:
-    """Puts a captured state back; returns that of the watch over divergence. Raises `BadInput` for another job's."""
+    """Restores a captured state. Returns the state of `Divergence`. Raises `BadInput` for another job's state."""
     progress = json.loads(state["progress"])
     if progress["identity"] != identity:
         raise BadInput(f"this checkpoint belongs to another job: {progress['identity']}; this one is {identity}")
@@ -95,7 +95,7 @@ def apply(
 
 
 def take_rates(rates: list[float], optimizer: Optimizer, schedule: LRScheduler) -> None:
-    """Goes on with the learning rates that this process was started with: a checkpoint holds those from before."""
+    """Sets the learning rates with which this process was started: a checkpoint holds the former ones."""
     if schedule.base_lrs != rates:
         print(f"the learning rate is {rates[0]:g} from now on; it was {schedule.base_lrs[0]:g} when this was saved")
     for group, before, rate in zip(optimizer.param_groups, schedule.base_lrs, rates, strict=True):
@@ -111,7 +111,7 @@ def _rng_state() -> Tensor:
 
 
 def gather(mine: Tensor) -> Tensor:
-    """(n,) on each rank → (world, n) on all of them."""
+    """Gathers (n,) on each rank to (world, n) on all ranks."""
     rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, mine)
     return torch.stack(rows)

@@ -1,11 +1,11 @@
-"""Trains a small GPT on many ranks, and survives what happens to them. Reads top to bottom.
+"""Trains a small GPT on many ranks, and survives their failures. The code reads from top to bottom.
 
     python -m reference_trainer.launch --nnodes 1 --nproc-per-node 2 -- --steps 200     (fast restarts)
     torchrun --nproc-per-node 2 -m reference_trainer.train --steps 200                  (works as well)
 
 One iteration: take this rank's share of the global batch (a thread has read it meanwhile), forward and backward, sum
 the gradients over all ranks, share loss, notices and digests of the weights, guard, update, report; now and then save.
-Whatever makes the state untrustworthy is a setback: all ranks go back to the newest checkpoint. Whatever ends the
+If the state is no longer trustworthy (a setback), all ranks go back to the newest checkpoint. Each reason to end the
 process has its own exit code:
 """
 
@@ -70,15 +70,15 @@ STORE_PREFIX_ENV = "REFERENCE_TRAINER_STORE_PREFIX"
 
 
 class WrongPlace(Exception):
-    """What this worker was told about its rank or the number of ranks contradicts what others were told."""
+    """Raised if this worker's rank or number of ranks, as it was told, contradicts that of other workers."""
 
 
 class StoppedByPolicy(Exception):
-    """Going on would not help: by `--nonfinite stop`, or after too many setbacks."""
+    """Raised if going on would not help: by `--nonfinite stop`, or after too many setbacks."""
 
 
 class FromScratch(Exception):
-    """After a setback there is no checkpoint to go back to: the process must start again."""
+    """Raised if there is no checkpoint to go back to after a setback, so that the process must start again."""
 
 
 ENDS: dict[type[Exception], tuple[int, str]] = {
@@ -91,7 +91,7 @@ ENDS: dict[type[Exception], tuple[int, str]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """One worker's life. Returns its exit code."""
+    """Runs one worker from start to end. Returns its exit code."""
     preempt.after_torch()
     faulthandler.enable()  # a crash in native code says where
     options = parse(arguments)
@@ -123,12 +123,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def place() -> dict[str, int]:
-    """This worker's place among all, as its launcher says."""
+    """Returns this worker's place among all workers, as its launcher gives it."""
     return {key.lower(): int(os.environ[key]) for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
 
 
 class Worker:
-    """One rank: its model, its part of the data, its place among the others."""
+    """One rank: its model, its part of the data, and its place among the others."""
 
     def __init__(self, options: Options, emit: Emitter, rank: int, local_rank: int, world_size: int):
         self.place = rank, world_size
@@ -183,12 +183,12 @@ class Worker:
 
     @contextlib.contextmanager
     def phase(self, name: str, limit_s: float | None = None) -> Iterator[None]:
-        """Declares a phase to the log and to the watchdog; by default it may take `--section-s`."""
+        """Declares a phase to the log and to the watchdog. By default, it may take `--section-s` seconds."""
         with self.watchdog.section(name, limit_s or self.options.section_s), self.emit.phase(name):
             yield
 
     def build(self) -> None:
-        """Everything that needs no other rank."""
+        """Builds everything that needs no other rank."""
         options = self.options
         if options.global_batch < self.world_size:
             least = f"needs at least one for each of {self.world_size} ranks"
@@ -231,7 +231,7 @@ class Worker:
             self.wrap()
 
     def wrap(self) -> None:
-        """Has DDP sum the gradients over the process group that there is now."""
+        """Wraps the model in DDP, which sums the gradients over the present process group."""
         if sync := getattr(self, "sync", None):
             sync.close()
         # DDP regroups its buckets after the first iteration of a process. With four or more ranks that changes the
@@ -249,7 +249,7 @@ class Worker:
     # Recovery among peers
 
     def recover(self, error: RuntimeError) -> None:
-        """A rank is gone: all meet again, with a new process in its place, and go on after the last committed step."""
+        """Recovers from a lost rank: all meet again, with a new process, and go on after the last committed step."""
         assert self.peers is not None
         print(
             f"rank {self.rank}: lost a peer in step {self.step}: {error}"[:ERROR_CHARS_MAX], file=sys.stderr, flush=True
@@ -266,8 +266,8 @@ class Worker:
         self.watchdog.allow("the start", self.options.startup_s)
 
     def regroup(self) -> None:
-        """Meets the other ranks until all form one process group, and stand at one step where any of them has a state.
-        Raises `GaveUp`."""
+        """Meets the other ranks until all form one process group and, if any has a state, stand at one step. Raises
+        `GaveUp`."""
         assert self.peers is not None
         timeout = timedelta(seconds=self.options.collective_timeout_s)
         starts = self.peers.job_starts()
@@ -291,7 +291,7 @@ class Worker:
                 self.peers.leave()
 
     def catch_up(self, standings: Sequence[Standing]) -> None:
-        """Commits the step that others have committed already: this rank lacks only what they exchanged in it."""
+        """Commits the step that others have committed. This rank lacks only the numbers exchanged in it."""
         best, _ = peers.furthest(standings)
         if self.committed.step in (NO_STATE, best.step):
             return
@@ -300,7 +300,7 @@ class Worker:
         self.commit(self.under_way, best.rows)
 
     def share_state(self, standings: Sequence[Standing]) -> None:
-        """Gives this rank's state to those that have none, if it is the one to do so, or takes it from there."""
+        """Sends this rank's state to ranks without one, if it is the one to do so, or receives a state."""
         best, giver = peers.furthest(standings)
         takers = [rank for rank, each in enumerate(standings) if each.step == NO_STATE]
         parts = (self.model, self.optimizer, self.schedule, self.precision)
@@ -321,7 +321,7 @@ class Worker:
                 self.checkpoints.sweep()
 
     def beside_state(self) -> dict[str, Any]:
-        """What a new process takes over that no checkpoint holds."""
+        """Returns the values that a new process takes over and that no checkpoint holds."""
         kept = {"metrics": self.metrics, "setbacks": self.setbacks, "furthest": self.furthest}
         return kept | {"weights": f"{int(digest(self.model).item()):013x}"}
 
@@ -329,11 +329,11 @@ class Worker:
         claim_place(store, *self.place)
 
     def is_told_to_leave(self) -> bool:
-        """By the launcher, which brings all ranks to a new rendezvous."""
+        """Returns True if the launcher brings all ranks to a new rendezvous."""
         return self.preemption.notice is not Notice.NONE
 
     def tell_absent(self, absent: Sequence[int]) -> None:
-        """Other ranks did not come to the rendezvous in time. The first of those that did names them."""
+        """Logs that other ranks did not come to the rendezvous in time. The first rank that did logs their names."""
         if self.rank == min(set(range(self.world_size)) - set(absent)):
             late = f"did not come to the rendezvous within {self.options.collective_timeout_s:g} s"
             detail = f"rank {', '.join(map(str, absent))} {late}"
@@ -341,7 +341,7 @@ class Worker:
             tell_hang(self.emit, absent, detail)
 
     def restore(self) -> int:
-        """Puts back the newest checkpoint that is valid for every rank; returns its step."""
+        """Restores the newest checkpoint that is valid on every rank. Returns its step."""
         self.emit.failpoint("restore")
         restored = self.checkpoints.restore()
         kept = {}
@@ -360,7 +360,7 @@ class Worker:
         return restored.step
 
     def go_back(self, setback: Setback) -> None:
-        """All ranks return to the newest good checkpoint. Too many times without getting further: the job stops."""
+        """Brings all ranks back to the newest good checkpoint. After too many times without progress, the job stops."""
         why = str(setback)
         print(f"rank {self.rank}: {why}; back to an earlier checkpoint", file=sys.stderr, flush=True)
         self.setbacks = 1 if self.step > self.furthest else self.setbacks + 1
@@ -381,7 +381,7 @@ class Worker:
         self.watchdog.allow("the start", self.options.startup_s)
 
     def train(self) -> tuple[int, str]:
-        """The loop. Ends when all steps are done, or when all ranks have agreed to leave."""
+        """Runs the training loop until all steps are done, or until all ranks have agreed to leave."""
         options = self.options
         begin_ns, checkpoint_ns = time.monotonic_ns(), 0
         self.replicas.starts_at(self.step + 1)
@@ -420,10 +420,10 @@ class Worker:
         return self.finish()
 
     def commit(self, done: UnderWay, rows: list[list[float]]) -> int:
-        """Makes the update of this step from the summed gradients, and tells the step. Returns when it ended.
+        """Makes the update of this step from the summed gradients, and logs the step. Returns when it ended.
 
-        `rows`: what each rank told of the step, the same on all ranks. So all decide alike, and either all make the
-        update or none does.
+        `rows` holds the numbers of each rank on the step, the same on all ranks. So all decide alike: either all make
+        the update or none does.
         """
         step, batch = done.step, done.loaded.batch
         losses, compute_s_of_ranks, _, late_shards, _, digests, *tallies = zip(*rows, strict=True)
@@ -465,7 +465,7 @@ class Worker:
         return end_ns
 
     def look_around(self, step: int) -> None:
-        """Gives up the node, or this process, if it is unfit to go on for long."""
+        """Makes the node or this process leave if it is unfit to go on for long."""
         if self.stragglers.excluded:
             self.preemption.give_up("straggler")
         if self.gpu and self.gpu.must_leave(step) and self.options.gpu_health == "leave":
@@ -474,14 +474,14 @@ class Worker:
             self.preemption.start_again()
 
     def save_again(self) -> None:
-        """A save that was due when a rank died, unless it had begun."""
+        """Makes a save that was due when a rank died, unless it had begun."""
         due = self.rejoined and 0 < self.step < self.options.steps and self.rhythm.due(self.step, False)
         if due and not self.agreed(self.rank == 0 and self.checkpoints.has_begun(self.step)):
             self.save("periodic")
 
     def pause(self, ordered: Sequence[Pause]) -> int:
-        """Does what is no step and takes long, as an evaluation does: declared, and all ranks go on together. Returns
-        for how long, in ns."""
+        """Does long work that is no step, such as an evaluation: it is declared, and all ranks go on together. Returns
+        its duration in ns."""
         begin_ns = time.monotonic_ns()
         for each in ordered:
             with self.phase(each.section):
@@ -490,7 +490,7 @@ class Worker:
         return time.monotonic_ns() - begin_ns if ordered else 0
 
     def update(self, loss: float) -> tuple[float, bool]:
-        """Returns the gradient's norm, and whether the weights stay as they are because the loss scale was too high."""
+        """Returns the gradient's norm, and True if the update was skipped because the loss scale was too high."""
         self.precision.unscale(self.optimizer)
         grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip).item()
         seeks_scale = math.isfinite(loss) and self.precision.seeks_scale(grad_norm)
@@ -504,7 +504,7 @@ class Worker:
         return grad_norm, seeks_scale
 
     def load_from(self, first: int) -> Loader:
-        """This rank's part of each batch, from this step on."""
+        """Loads this rank's part of each batch from this step on."""
         options, mine = self.options, share(self.options.global_batch, self.rank, self.world_size)
         return Loader(self.samples, mine, first, options.read_ahead, options.data_patience_s, self.tell_of_bad_shard)
 
@@ -513,7 +513,7 @@ class Worker:
         print(f"rank {self.rank}: {detail}", file=sys.stderr, flush=True)
 
     def forward_backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
-        """Leaves the gradient of the global mean loss in the model.
+        """Computes the gradient of the global mean loss, and leaves it in the model.
 
         Returns this rank's part of that loss, and the seconds it computed, without the wait for the others.
         """
@@ -527,11 +527,11 @@ class Worker:
         return loss_of_share.item(), compute_s
 
     def accumulate(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
-        """The loss of the share, its gradient summed over all ranks. `None`: a piece did not fit into memory, and the
-        pieces are smaller now.
+        """Returns the loss of the share, with its gradient summed over all ranks. `None`: a piece did not fit into
+        memory, and the pieces are smaller now.
 
-        The same samples are done again. Once the last piece's forward pass is over, DDP awaits its gradients and may
-        have begun to sum them: then this rank cannot try again alone, and the error ends it.
+        The same samples are done again. After the last piece's forward pass, DDP waits for its gradients and may have
+        begun to sum them. Then this rank cannot try again alone, and the error ends it.
         """
         pieces = self.pieces.of(inputs, targets)
         loss_of_share = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -552,7 +552,7 @@ class Worker:
         return loss_of_share
 
     def is_finite(self, loss: float, grad_norm: float) -> bool:
-        """Whether this update may be made. All ranks see the same numbers, so all decide alike."""
+        """Returns True if this update may be made. All ranks see the same numbers, so all decide alike."""
         if math.isfinite(loss) and math.isfinite(grad_norm):
             return True
         kind, what = ("gradient", "gradient norm") if math.isfinite(loss) else ("nonfinite", "loss")
@@ -564,7 +564,7 @@ class Worker:
         return False
 
     def save(self, kind: str) -> None:
-        """Copies the state and leaves the writing to the background. Never saves weights that the ranks disagree on."""
+        """Copies the state, and writes it in the background. Never saves weights on which the ranks disagree."""
         if self.options.check_replicas_every:
             of_ranks = exchange([float(digest(self.model))])
             self.replicas.compare(self.step, [row[0] for row in of_ranks])
@@ -578,7 +578,7 @@ class Worker:
             self.checkpoints.save(kind, self.step, state, self.metrics)
 
     def save_and_wait(self, kind: str) -> bool:
-        """A checkpoint of this very step, written when this returns, unless there is one. Tells every rank if so."""
+        """Saves this very step before it returns, unless it is saved already. Returns True on every rank if it is."""
         with self.watchdog.section(f"the {kind} save", self.options.startup_s):
             self.checkpoints.wait()
             if not self.agreed(self.checkpoints.committed_step == self.step):
@@ -587,11 +587,11 @@ class Worker:
             return self.agreed(self.checkpoints.committed_step == self.step)
 
     def agreed(self, answer: bool) -> bool:
-        """Rank 0's answer, on every rank."""
+        """Returns rank 0's answer on every rank."""
         return exchange([float(answer)])[0][0] != 0
 
     def drain(self, notices: list[Notice]) -> tuple[int, str]:
-        """Saves at this step, the same for all, and leaves."""
+        """Saves at this step, which is the same for all ranks, and leaves."""
         with self.emit.phase("drain"):
             first_on_node = self.rank - self.local_rank
             on_node = notices[first_on_node : first_on_node + int(os.environ.get("LOCAL_WORLD_SIZE", "1"))]
@@ -603,14 +603,14 @@ class Worker:
         return EXIT_DRAINED, "drained" if Notice.EVICTED in notices else "regrouped"
 
     def finish(self) -> tuple[int, str]:
-        """The last checkpoint; a job without it is not done."""
+        """Makes the last checkpoint, without which a job is not done."""
         saved = self.save_and_wait("final") or self.save_and_wait("final")
         return (EXIT_COMPLETED, "completed") if saved else (EXIT_STOPPED, "the final checkpoint cannot be written")
 
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A step whose gradients are summed: what is told of it once it is committed. Times are in ns."""
+    """A step with summed gradients: the values to log once it is committed. Times are in ns."""
 
     step: int
     begin_ns: int
@@ -620,13 +620,13 @@ class UnderWay:
 
 
 class GradientSync:
-    """Sums the gradients of all ranks, bucket by bucket as they become ready, and takes the time.
+    """Sums the gradients of all ranks, bucket by bucket as they become ready, and measures the time.
 
-    DDP's own way divides by the number of ranks, which is wrong where their shares of the batch differ.
+    DDP itself divides by the number of ranks, which is wrong if their shares of the batch differ.
     """
 
     def __init__(self, parallel: DistributedDataParallel, emit: Emitter, meanwhile: Callable[[], None]):
-        """`meanwhile` is called once a step, while the last gradients travel."""
+        """`meanwhile` is called once a step, during the sum of the last gradients."""
         self.ready_ns = 0  # when this rank's own gradients were complete
         self.waited_ns = 0  # from then until everybody's were summed
         self.begun = False  # the forward pass is over after which DDP sums the gradients
@@ -636,7 +636,7 @@ class GradientSync:
         self._hook = parallel.module.register_forward_hook(begun)
 
     def close(self) -> None:
-        """Forgets the model: another one follows."""
+        """Forgets the model, before another one follows."""
         self._hook.remove()
 
     def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
@@ -650,7 +650,7 @@ class GradientSync:
 
 
 def exchange(row: list[float]) -> list[list[float]]:
-    """Every rank's row of numbers, in the order of ranks, bit for bit the same everywhere."""
+    """Returns every rank's row of numbers, in the order of ranks, bit for bit the same on all ranks."""
     rows: list[list[float]] = training_state.gather(torch.tensor(row, dtype=torch.float64)).tolist()
     return rows
 
@@ -664,7 +664,7 @@ def untrained_model(options: Options) -> GPT:
 
 
 def learning_rate_factor(step: int, options: Options) -> float:
-    """Linear warm-up, then a cosine from 1 down to 0.1 at the last step."""
+    """Returns the factor of the learning rate: linear warm-up, then a cosine from 1 to 0.1 at the last step."""
     if step < options.warmup:
         return (step + 1) / (options.warmup + 1)
     progress = (step - options.warmup) / max(1, options.steps - options.warmup)
@@ -688,10 +688,10 @@ def pick_device(name: str, local_rank: int) -> torch.device:
 def join_process_group(
     device: torch.device, rank: int, world_size: int, timeout: timedelta, tell_absent: Callable[[list[int]], None]
 ) -> None:
-    """gloo for tensors on the host, NCCL for those on a GPU.
+    """Joins the process group: gloo for tensors on the host, NCCL for tensors on a GPU.
 
-    Our launcher names a part of the rendezvous store, which no rank hosts, that is new for each start. Reusing the
-    launcher's store without that makes restarts meet the keys of the processes before them.
+    Our launcher names a part of the rendezvous store that is new for each start. Without it, a restart would find the
+    keys of earlier processes in the launcher's store.
     """
     flight_recorder.switch_on()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -709,7 +709,7 @@ def join_process_group(
 
 
 def open_store(timeout: timedelta) -> dist.Store:
-    """This start's part of the rendezvous store. Raises `BadInput` where another launcher than ours is at work."""
+    """Returns this start's part of the rendezvous store. Raises `BadInput` under another launcher than ours."""
     if STORE_PREFIX_ENV not in os.environ:
         raise BadInput("--recovery peer: only python -m reference_trainer.launch puts new processes in a rank's place")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -719,7 +719,7 @@ def open_store(timeout: timedelta) -> dist.Store:
 
 
 def claim_place(store: dist.Store, rank: int, world_size: int) -> None:
-    """Raises `WrongPlace` when another worker has this rank, or was told of another number of ranks.
+    """Claims this rank. Raises `WrongPlace` if another worker has it, or knows another number of ranks.
 
     If two workers claim the same rank, another rank stays empty and every collective hangs until its timeout.
     """
@@ -733,7 +733,7 @@ def claim_place(store: dist.Store, rank: int, world_size: int) -> None:
 
 
 def is_lost_peer(error: RuntimeError) -> bool:
-    """Whether a collective failed; gloo says so in its text only."""
+    """Returns True if a collective failed. gloo says so only in its text."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 

@@ -1,4 +1,4 @@
-"""Notices when training stops moving, and says which rank is stuck or slow."""
+"""Detects that training stands still, and reports which rank is stuck or slow."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ STEP = "a step"
 class Watchdog:
     """Ends the process when no step has ended for too long: `max(floor_s, factor × median step)`.
 
-    It counts progress, not life: no thread can beat for a step. Work that is no step is declared as a section with a
-    limit of its own. Fails fast and alone: a hung rank can't be asked to take part in anything. Its peers see the
-    connection break, the agents restart everybody.
+    Only finished steps count as progress, not a thread that lives. Work that is no step is declared as a section with a
+    limit of its own. The watchdog needs no other rank, because a hung rank takes part in nothing. Its peers see the
+    connection break, and the agents restart all ranks.
     """
 
     def __init__(self, emit: Emitter, rank: int, floor_s: float, factor: float, startup_s: float):
@@ -47,13 +47,13 @@ class Watchdog:
         self._begin(STEP, max(self._floor_s, self._factor * statistics.median(self._steps_s)))
 
     def allow(self, what: str, limit_s: float) -> None:
-        """What comes next, until the next step has ended, may take this long. All ranks may be busy with it at once, so
-        no rank that takes longer names itself."""
+        """Allows this time until the next step has ended. All ranks may be busy with this at once, so no rank that
+        takes longer names itself."""
         self._begin(what, limit_s, guilty=False)
 
     @contextlib.contextmanager
     def section(self, what: str, limit_s: float) -> Iterator[None]:
-        """A declared section, such as a save, may take this long. Then the limit from before holds again, from zero."""
+        """Allows this time for a declared section, such as a save. Then the former limit counts again, from zero."""
         before = self._what, self._limit_s, self._guilty
         self._begin(what, limit_s)
         yield
@@ -101,7 +101,7 @@ def tell_hang(emit: Emitter, ranks: Sequence[int], why: str) -> None:
 
 
 def _place() -> str:
-    """The trainer's innermost function on the main thread, with its line."""
+    """Returns the trainer's innermost function on the main thread, with its line."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and os.path.dirname(frame.f_code.co_filename) != os.path.dirname(__file__):
         frame = frame.f_back
@@ -132,7 +132,7 @@ class StragglerReport:
         return 0 < self._excluded_after <= self.in_a_row
 
     def step_done(self, compute_s: Sequence[float]) -> None:
-        """`compute_s`: one entry a rank."""
+        """Counts a step. `compute_s` holds one entry for each rank."""
         self._seconds.append(compute_s)
         if len(self._seconds) < self._window:
             return

@@ -1,4 +1,4 @@
-"""A copy of the user's folder for a first look: the training cannot change the user's own files."""
+"""Copies the user's folder for a first look, so that the training cannot change the user's own files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ENVIRONMENT = "pyvenv.cfg"
 
 @contextlib.contextmanager
 def working_in_copy(reports: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Copies the working directory into a folder beside the runs, and works in the copy for as long as this lasts.
+    """Copies the working directory into a folder beside the runs, and works in the copy during the `with` block.
 
-    Links are followed, as a training would write through them. Left out: `.git`, the runs, special files, and links
-    that lead nowhere or in a circle. Virtual environments are linked to. Raises `UsageError` before anything is copied
-    if there is too much.
+    Links are followed, because a training would write through them. Left out: `.git`, the runs, special files, and
+    links that lead nowhere or in a circle. Virtual environments are linked to. Raises `UsageError`, before anything is
+    copied, if there is too much.
     """
     folder = pathlib.Path.cwd()
     files = _files(folder, reports.resolve())
@@ -46,17 +46,17 @@ def working_in_copy(reports: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def moved(word: str, folder: pathlib.Path, copy: pathlib.Path) -> str:
-    """Returns a word of the command, with a whole path into the folder changed to the copy."""
+    """Returns a word of the command. An absolute path into the folder becomes a path into the copy."""
     return re.sub(rf"(?<![^=:,]){re.escape(str(folder))}(?=/|$)", lambda _: str(copy), word)
 
 
 def original(path: str, copy: pathlib.Path, folder: pathlib.Path) -> str:
-    """Returns a path in the copy as that of the user's folder; other paths unchanged."""
+    """Returns a path in the copy as a path in the user's folder. Other paths do not change."""
     return str(folder / pathlib.Path(path).relative_to(copy)) if pathlib.Path(path).is_relative_to(copy) else path
 
 
 def _files(folder: pathlib.Path, reports: pathlib.Path) -> list[pathlib.Path]:
-    """Returns files and folders to copy, each folder before its contents. Raises `UsageError` if there is too much."""
+    """Returns the files and folders to copy, each folder before its contents. Raises `UsageError` for too much."""
     found: list[pathlib.Path] = []
     sizes: dict[pathlib.Path, int] = {}
     for place, folders, names in os.walk(folder, followlinks=True):
@@ -75,7 +75,7 @@ def _files(folder: pathlib.Path, reports: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _too_much(folder: pathlib.Path, what: str, sizes: dict[pathlib.Path, int]) -> str:
-    """Names the largest entries of the folder itself: data may be many small files below one of them."""
+    """Returns an error that names the folder's largest entries, below which there may be many small files."""
     entries: dict[str, tuple[int, int]] = {}
     for path, amount in sizes.items():
         name = path.relative_to(folder).parts[0]

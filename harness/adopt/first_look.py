@@ -1,4 +1,4 @@
-"""A short run without faults, to learn about an unchanged trainer: the kinds it tells, its speed, its saves."""
+"""Runs an unchanged trainer for a short time without faults, to learn what it logs, its speed and its saves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PASS_WAIT_S = 60.0  # for the end of the first pass over the data, since the fir
 
 @dataclass(frozen=True)
 class Facts:
-    """The findings of a first look. Times are in seconds."""
+    """What a first look found. Times are in seconds."""
 
     steps_seen: int
     steps_total: int | None  # of the whole job; `None`: it had not ended yet
@@ -54,14 +54,14 @@ class Facts:
 
     @property
     def save_every(self) -> int | None:
-        """Returns the steps from one checkpoint to the next; if there is only one, its step."""
+        """Returns the number of steps between checkpoints or, if there is only one checkpoint, its step."""
         if not self.saves:
             return None
         return self.saves[1] - self.saves[0] if len(self.saves) > 1 else self.saves[0]
 
 
 class _Passes:
-    """Whether the first pass over the data is over, by the samples and epochs that the steps of all ranks tell."""
+    """Decides whether the first pass over the data is over, by the logged samples and epochs of all ranks."""
 
     def __init__(self) -> None:
         self.told = self.over = False
@@ -81,9 +81,9 @@ def _expanded(first: int, count: int = 1, stride: int = 1) -> range:
 
 
 class _Enough(Together):
-    """Passes the status on, and asks for the end once the steps were seen, a checkpoint or a long wait for it, and the
-    end of the first pass over the data, if that comes soon. Or once a worker failed before the first step: a launcher
-    would start a script that raises again and again."""
+    """Passes the status on, and asks for the end once enough was seen: the steps, a checkpoint or a long wait for one,
+    and the end of the first pass over the data, if that comes soon. It also asks once a worker failed before the first
+    step, as launchers restart such a worker again and again."""
 
     def __init__(
         self, observer: CampaignObserver, events: pathlib.Path, steps: int, user: StopRequest, job: StopRequest
@@ -128,7 +128,7 @@ class _Enough(Together):
 def look(
     plan: Plan, run_dir: pathlib.Path, backend: Backend, steps: int, observer: CampaignObserver, stop: StopRequest
 ) -> Facts:
-    """Runs the plan's workload for about `steps` steps. Raises `ChaosError` when they cannot be observed."""
+    """Runs the plan's workload for about `steps` steps. Raises `ChaosError` if steps cannot be observed."""
     job, stage = StopRequest(), Stage("first look", plan.workload.nodes)
     enough = _Enough(observer, run_dir / "events", steps, stop, job)
     outcome = staged(observer, stage, lambda: run_job(plan, [], run_dir, backend, enough, job))
@@ -146,7 +146,7 @@ def look(
 
 
 def facts_of(run: timeline.Timeline) -> Facts:
-    """Reads the facts from the log of a run without faults. Pure."""
+    """Returns the facts in the log of a run without faults. Pure."""
     committed = [event for event in run.checkpoints if event["event"] == "checkpoint.committed"]
     saves = sorted({int(event["step"]) for event in committed if event.get("step") is not None})
     newest = committed[-1] if committed else {}
@@ -177,7 +177,7 @@ def facts_of(run: timeline.Timeline) -> Facts:
 
 
 def _began_anew(run: timeline.Timeline, committed: Sequence[Mapping[str, Any]]) -> int:
-    """Returns the step of a save that was there when a process started and did the first step again; 0 if none did."""
+    """Returns the step of a save that a new process ignored, by doing the first step again; 0 if none did."""
     first = min((p.first_step for p in run.processes if p.first_step is not None), default=0)
     anew = (p for p in run.processes if p.restored is None or p.restored_step == 0)  # else its step may be unknown
     again = [process.started for process in anew if process.first_step == first]
@@ -185,7 +185,7 @@ def _began_anew(run: timeline.Timeline, committed: Sequence[Mapping[str, Any]]) 
 
 
 def _pass_steps(run: timeline.Timeline) -> int:
-    """Returns the steps of the first pass over the data, estimated from its samples if the look was shorter."""
+    """Returns the number of steps in the first pass over the data, estimated by its samples if the look was shorter."""
     if ends := samples.pass_ends(run, samples.told_kind(run, None)):
         return ends[0]
     steps = run.steps

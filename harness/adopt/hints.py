@@ -1,4 +1,4 @@
-"""What the words of a command and its script say of the job, and what to do where they hide it. Nothing is run."""
+"""Finds what a command and its script say about the job, and what to do if they hide it. Nothing is run."""
 
 from __future__ import annotations
 
@@ -52,33 +52,33 @@ ELSEWHERE = {
 
 
 def numbers(words: Sequence[str], option: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yields the place of the number, and the match, of each such option: `--steps 200` or `--steps=200`."""
+    """Yields place and match of the number in each such option, as `--steps 200` or `--steps=200`."""
     for at, (before, word) in enumerate(zip(["", *words], words, strict=False)):
         if match := option.fullmatch(word) or option.fullmatch(f"{before} {word}"):
             yield at, match
 
 
 def steps_asked(words: Sequence[str]) -> int:
-    """Returns how many steps the command asks for; 0 if it does not say, or says several numbers."""
+    """Returns how many steps the command asks for; 0 if it gives no number, or several numbers."""
     asked = {int(match["number"]) for _, match in numbers(words, STEPS)}
     return asked.pop() if len(asked) == 1 else 0
 
 
 def sizes_asked(words: Sequence[str]) -> dict[Axis, int]:
-    """Returns how many ranks the command asks for along each axis. In which order they lie, no option says."""
+    """Returns how many ranks the command asks for along each axis. Options do not tell the order of the axes."""
     found = {_AXES[match["axis"]]: int(match["number"]) for _, match in numbers(words, _PARALLEL)}
     return {axis: size for axis, size in found.items() if size > 1}
 
 
 def resume_option(script: str, words: Sequence[str]) -> str:
-    """Returns an option of the script to go on from a save, such as `--resume`, that the command lacks; or empty."""
+    """Returns an option to resume from a save, such as `--resume`, that the script has and the command lacks; or ""."""
     options = _RESUME.findall(_text(script)) if script.endswith(".py") else []
     given = " ".join(words).replace("_", "-")
     return "" if any(each.replace("_", "-") in given for each in options) else next(iter(options), "")
 
 
 def another_launcher(command: Sequence[str], script: str) -> str:
-    """Says what to write if a program that is not known stands in front of the launcher, or of a cluster; or empty."""
+    """Returns what to write if an unknown program comes before the launcher, or starts a cluster; or ""."""
     program = pathlib.PurePath(command[0]).name
     if program in ELSEWHERE:
         return f"{program} {ELSEWHERE[program]}"

@@ -1,4 +1,4 @@
-"""The mesh of a job, from the places that its ranks told in a first look. Pure."""
+"""Finds the mesh of a job by the coordinates that its ranks logged in a first look. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Places = Mapping[int, Mapping[str, tuple[int, int]]]  # by rank and axis: its in
 
 
 def mesh_of(told: Places, ranks: int) -> tuple[dict[Axis, int], str]:
-    """Returns the only row-major mesh that all ranks agree with; or an empty one, and why there is none."""
+    """Returns the only row-major mesh that fits all ranks, or an empty mesh and the reason why there is none."""
     missing = [rank for rank in range(ranks) if not told.get(rank)]
     if len(missing) == ranks:
         return {}, "no rank told its place"
@@ -27,7 +27,7 @@ def mesh_of(told: Places, ranks: int) -> tuple[dict[Axis, int], str]:
 
 
 def _row_major(places: Mapping[int, Mapping[Axis, tuple[int, int]]], ranks: int) -> dict[Axis, int]:
-    """Returns the axes along which there are several ranks, outermost first; empty if a rank is not at its place."""
+    """Returns the axes with several ranks, the outermost first; empty if a rank is not at its place."""
     sizes = {axis: size for axis, (_, size) in places[0].items() if size > 1}
     # Row-major: the first rank at index 1 of an axis is the stride of that axis.
     first = {axis: next((rank for rank in places if places[rank].get(axis, (0, 1))[0] == 1), 0) for axis in sizes}
@@ -43,12 +43,12 @@ def _row_major(places: Mapping[int, Mapping[Axis, tuple[int, int]]], ranks: int)
 
 
 def victim_of(mesh: Mapping[Axis, int]) -> dict[Axis, int | str]:
-    """Returns the coordinates of one rank whose loss shows something: of the last stage of a pipeline, or the last one
-    of those that share tensors, sequences, experts or weights. Empty if all ranks are replicas of each other."""
+    """Returns the coordinates of one rank whose loss is instructive: in the last stage of a pipeline, or the last of
+    those that share tensors, sequences, experts or weights. Empty if all ranks are replicas of each other."""
     axis = next((axis for axis in ("pp", "tp", "cp", "ep", "fsdp") if axis in mesh), None)
     return {each: "last" if each == axis else 0 for each in mesh} if axis else {}
 
 
 def in_words(mesh: Mapping[Axis, int | str]) -> str:
-    """Formats as in a scenario: `{pp: 2, tp: 4}`."""
+    """Formats a mesh as in a scenario: `{pp: 2, tp: 4}`."""
     return "{" + ", ".join(f"{axis}: {size}" for axis, size in mesh.items()) + "}"

@@ -1,4 +1,4 @@
-"""Scenarios for a trainer that was looked at: YAML with comments, as a person would write it. Pure."""
+"""Writes scenarios for a trainer after a first look: YAML with comments, as a person would write it. Pure."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LONG_S = 15 * 60.0  # of one run of the job; each rehearsal is one
 
 @dataclass(frozen=True)
 class Proposed:
-    """One proposed scenario. `faults` is YAML; `{step}`, `{rank}` (not 0, if there is another), `{place}` (the same, or
-    a place in the mesh) and `{last}` (the last node) are filled in. `saves`: checkpoints needed before the fault."""
+    """One proposed scenario. `faults` is YAML, in which `{step}`, `{rank}` (not 0, if possible), `{place}` (the same,
+    or a place in the mesh) and `{last}` (the last node) are filled in. `saves`: checkpoints needed before the fault."""
 
     name: str
     title: str
@@ -131,7 +131,7 @@ REHEARSALS = (
 
 
 def workload_of(found: Recognised, folder: pathlib.Path, ranks: int = 0) -> dict[str, Any]:
-    """The workload of a scenario in `folder`. `ranks`: of one start, of a command that brings its own."""
+    """Returns a scenario's workload in `folder`. `ranks`: number of ranks of a command that starts its own."""
     trainer = dict(found.trainer)
     if found.script:
         script = found.script if os.path.isabs(found.script) else os.path.relpath(found.script, folder)
@@ -146,8 +146,8 @@ def workload_of(found: Recognised, folder: pathlib.Path, ranks: int = 0) -> dict
 
 
 def with_steps_left(found: Recognised, facts: Facts) -> tuple[Recognised, str]:
-    """With so many steps that some come after the last save, and what is to be said of it. A job that saves its last
-    step leaves a restart from its last save nothing to do, so nothing would be known of that save."""
+    """Adds steps so that some come after the last save, and returns a comment on this. If a job saves its last step, a
+    restart from its last save has nothing to do, and shows nothing about that save."""
     words = found.words
     places = list(numbers(words, STEPS))
     asked = {int(match["number"]) for _, match in places}
@@ -166,7 +166,7 @@ def with_steps_left(found: Recognised, facts: Facts) -> tuple[Recognised, str]:
 
 
 def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
-    """Returns file name → text of each proposed scenario that the job is long enough for, as far as known."""
+    """Maps file names to texts of the proposed scenarios for which the job is long enough, as far as known."""
     world = workload["nodes"] * workload.get("ranks_per_node", 1)
     if facts.elastic:
         workload = {**workload, "min_nodes": 1}
@@ -235,8 +235,8 @@ def _who_starts_again(trainer: Mapping[str, Any]) -> str:
 
 
 def _step(rehearsal: Proposed, facts: Facts) -> int:
-    """Returns the step of a fault, half-way between two checkpoints: after the second one, and late enough for a
-    restart in the second pass over the data, if the job is so long. Many resumes are right in the first pass only."""
+    """Returns the step of a fault, half-way between two checkpoints: after the second checkpoint and, if the job is so
+    long, late enough for a restart in the second pass over the data. Many resumes are right in the first pass only."""
     every, saves = facts.save_every or SAVE_EVERY, max(rehearsal.saves, USUAL_SAVES)
     first = facts.saves[0] if facts.saves else SAVE_EVERY
     half = max(1, every // 2)
@@ -257,7 +257,7 @@ def _target(place: Mapping[Axis, int | str], rank: str) -> str:
 
 
 def run_s(facts: Facts) -> float:
-    """Returns about how long the job takes without a fault; as far as the look saw it if its length is not known."""
+    """Returns about how many seconds the job takes without faults; if its length is unknown, as far as the look saw."""
     return facts.start_s + (facts.steps_total or facts.steps_seen) * facts.step_s
 
 
@@ -276,12 +276,12 @@ def steps_enough(facts: Facts) -> int:
 
 
 def strikes_late(facts: Facts) -> bool:
-    """Tells whether the faults strike behind the end of a pass over the data that is known."""
+    """Returns True if the faults strike after the known end of a pass over the data."""
     return 0 < facts.pass_steps < _step(REHEARSALS[0], facts)
 
 
 def has_second_pass(facts: Facts) -> bool:
-    """Tells whether there is a second pass, as far as known: a job that still runs may have one long pass."""
+    """Returns True if a second pass over the data is known. A job that still runs may have one long pass."""
     seen = facts.steps_seen > facts.pass_steps or facts.pass_steps * facts.step_s <= SHORT_PASS_S
     return facts.pass_steps > 0 and (facts.steps_total is not None or seen)
 

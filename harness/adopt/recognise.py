@@ -31,7 +31,7 @@ THREADS = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Recognised:
-    """A command as a workload of the harness."""
+    """A recognised command, as a workload of the harness."""
 
     launcher: str
     script: str  # empty: a module
@@ -45,7 +45,7 @@ class Recognised:
 
     @property
     def words(self) -> list[str]:
-        """The words of the script; of a command that brings its own ranks, all of them."""
+        """Returns the words of the script or, if the command starts its own ranks, all words."""
         return list(self.trainer.get("args") or self.trainer.get("command") or ())
 
 
@@ -61,7 +61,7 @@ DEEPSPEED_KEPT = {"num-gpus", "num-nodes", "m", "module", "no-local-rank"}
 
 
 def recognise(command: Sequence[str]) -> Recognised:
-    """A launcher that is not known is started as it is, once. Raises `UsageError` for a program that is not there."""
+    """Recognises a command. An unknown launcher is started once, as it is. Raises `UsageError` if none is found."""
     if not command:
         raise UsageError("write the command that starts your training after --: chaos init -- torchrun train.py")
     name, words, python = _program(list(command))
@@ -69,7 +69,7 @@ def recognise(command: Sequence[str]) -> Recognised:
 
 
 def _program(command: list[str]) -> tuple[str, list[str], str | None]:
-    """Returns (launcher, its words, its interpreter): `python -m torch.distributed.run` is torchrun."""
+    """Returns (launcher, its words, its interpreter). `python -m torch.distributed.run` is torchrun."""
     name = pathlib.PurePath(command[0]).name
     python = _interpreter(command[0])
     if name.startswith("python") and command[1:3] == ["-m", "torch.distributed.run"]:
@@ -82,7 +82,7 @@ def _program(command: list[str]) -> tuple[str, list[str], str | None]:
 
 
 def _interpreter(program: str) -> str | None:
-    """The Python beside a program such as `/opt/env/bin/torchrun`; `None`: the one that runs the harness."""
+    """Returns the Python beside a program such as `/opt/env/bin/torchrun`; `None` if it is the harness's own."""
     found = shutil.which(program)
     if found is None:
         quoted = "without quotes around it, " if " " in program else ""
@@ -98,7 +98,7 @@ def _interpreter(program: str) -> str | None:
 
 
 def _options(words: Sequence[str], flags: set[str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the options before the script, without dashes and with `-` for `_`; and the script with its words."""
+    """Returns the options before the script, without dashes and with `_` for `-`, and the script with its words."""
     options, rest = dict[str, str](), list(words)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         name, given, value = rest.pop(0).lstrip("-").partition("=")
@@ -157,8 +157,8 @@ def _other(words: Sequence[str], _: str | None, command: Sequence[str]) -> Recog
 
 
 def _started_once(launcher: str, script: str, words: list[str]) -> Recognised:
-    """It brings its own ranks, whose number only a look tells: started on two nodes it would be two jobs. Two only if
-    the command says which node it is on, and for torchft, whose replicas are started one by one."""
+    """Returns a workload that is started once, and starts its own ranks: on two nodes it would be two jobs. It gets two
+    nodes only if the command names its node, and for torchft, which starts replicas one by one."""
     found = _recognised(launcher, script, {"command": words}, None, 1, {}, set())
     of_several = any(name in ON_NODES for word in words for name in placeholders.names_in(word))
     return found if of_several or found.framework == "torchft" else replace(found, nodes=1)
@@ -174,7 +174,7 @@ LAUNCHERS: dict[str, Callable[[Sequence[str], str | None, Sequence[str]], Recogn
 
 
 def _script(options: dict[str, str], rest: Sequence[str], command: Sequence[str]) -> tuple[str, list[str]]:
-    """The script, or `-m module`, and its arguments."""
+    """Returns the script, or `-m module`, and its arguments."""
     if not rest:
         raise UsageError(f"{' '.join(command)!r}: no script is named")
     script, *args = rest
@@ -186,7 +186,7 @@ def _script(options: dict[str, str], rest: Sequence[str], command: Sequence[str]
 
 
 def _count(text: str) -> int:
-    """Returns a number of processes; `gpu` and `auto` count as one."""
+    """Parses a number of processes. `gpu` and `auto` count as one."""
     return int(text) if text.isdecimal() else 1
 
 
@@ -209,7 +209,7 @@ def _recognised(
 
 
 def framework_of(script: str) -> str:
-    """Returns the framework by the script's imports; plain PyTorch if it imports none."""
+    """Returns the framework that the script imports, or plain PyTorch if it imports none."""
     try:
         with open(script, "rb") as file:
             tree = ast.parse(file.read(SOURCE_BYTES_MAX))

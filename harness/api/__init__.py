@@ -1,11 +1,11 @@
-"""The Python API: run a scenario or a gate, and load what was stored. docs/python.md describes it.
+"""The Python API: runs scenarios and gates, and loads stored results. docs/python.md describes it.
 
     from harness.api import run
 
     assert run("chaos/rank-kill.yaml").passed
 
-Each call starts the command line in a process of its own, so that a killed test leaves nothing behind: the same code
-heals as for `chaos run`.
+Each call runs the command line in a process of its own, so that faults are undone as after `chaos run`, even if the
+test is killed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Path = str | os.PathLike[str]
 
 
 class _Judged:
-    """What is common to all results. Its name in an assertion is short, as pytest cuts a long one."""
+    """The common part of all results. Its `repr` is short, because pytest cuts long ones."""
 
     verdict: str
     folder: pathlib.Path
@@ -51,8 +51,8 @@ class _Judged:
 
 @dataclass(frozen=True, repr=False)
 class Result(_Judged):
-    """A judged run. `verdict`: pass, fail, inconclusive or invalid. `folder`: all its evidence. With `repeat` more
-    than 1 the verdict is of all runs together, and `report` and `folder` are those of the last one."""
+    """A judged run. `verdict` is pass, fail, inconclusive or invalid; `folder` holds all its evidence. With `repeat`
+    more than 1, the verdict is on all runs together, and `report` and `folder` are those of the last run."""
 
     verdict: str
     reasons: tuple[str, ...]
@@ -62,7 +62,7 @@ class Result(_Judged):
 
 @dataclass(frozen=True, repr=False)
 class GateResult(_Judged):
-    """A judged suite. `scenarios`: name → verdict. `values`: all of suite.json."""
+    """A judged suite. `scenarios` maps names to verdicts; `values` is the content of suite.json."""
 
     verdict: str
     reason: str
@@ -83,7 +83,7 @@ def run(
     reports: Path = "reports",
     timeout_s: float | None = None,
 ) -> Result:
-    """Runs a scenario and judges it. `scenario`: a name of `chaos list`, a file, or the content of one.
+    """Runs a scenario and judges it. `scenario` is a name of `chaos list`, a file, or the content of a file.
 
     With `command`, the scenario's faults strike the job that this command starts, in place of the scenario's own
     workload. `timeout_s`: the run is stopped and healed after so many seconds. Raises `UsageError` for a mistake,
@@ -113,7 +113,7 @@ def gate(
     reports: Path = "reports",
     timeout_s: float | None = None,
 ) -> GateResult:
-    """Runs a suite of scenarios and gives one verdict. `suite`: a name or a file. Raises as `run` does."""
+    """Runs a suite of scenarios and gives one verdict. `suite` is a name or a file. Raises errors as `run` does."""
     folder = pathlib.Path(reports).resolve()
     words = ["gate", os.fspath(suite), "--backend", backend, "--seed", str(seed)]
     words += ["--against", against] if against else []
@@ -124,14 +124,14 @@ def gate(
 
 
 def load(folder: Path) -> Result:
-    """Loads a stored run from its report.json, without judging it again. Raises `ChaosError`."""
+    """Loads a stored run from its report.json, without judging it again. Raises `ChaosError` if that fails."""
     place = pathlib.Path(folder)
     report = run_report.read(place / "report.json")
     return Result(report.verdict.value, report.reasons, place, report)
 
 
 def score(folder: Path) -> Result:
-    """Judges a stored run again, as `chaos score` does, and writes its reports again. Raises as `run` does."""
+    """Judges a stored run again, as `chaos score` does, and writes its reports again. Raises errors as `run` does."""
     _called(["score", os.fspath(folder)], None)
     return load(folder)
 
@@ -139,11 +139,11 @@ def score(folder: Path) -> Result:
 def bend(
     folder: Path, change: Callable[[dict[str, Any]], object], event: str = "", logs: str = "events/**/*.jsonl"
 ) -> None:
-    """Changes the log of a copied run, to test a guarantee. `change` gets each line of this event, a dict, and changes
-    it. It removes the line with `line.clear()`, as if nobody had told it: later lines are numbered anew. Without
-    `event`, `change` gets all lines. The first line of a file, the header, has no `event`. It has the `rank`, `node`
-    and `incarnation` of the process that wrote the file. The files come in order of their names: a node's own folder
-    has one of each process, the earlier one first."""
+    """Changes the log of a copied run, to test a guarantee. `change` gets each line of the event `event` as a dict, and
+    changes the dict. With `line.clear()` it removes the line as if it had never been written: later lines are numbered
+    anew. Without `event`, `change` gets all lines. The first line of a file, the header, has no `event`, but the
+    `rank`, `node` and `incarnation` of the process that wrote the file. Files come in order of their names: a node's
+    folder has one for each process, the earlier one first."""
     for path in sorted(pathlib.Path(folder).glob(logs)):
         lines = path.read_bytes().splitlines(keepends=True)
         cut = [lines.pop()] if lines and lines[-1][-1:] != b"\n" else []  # a killed process may leave such a line
@@ -158,8 +158,8 @@ def bend(
 
 
 def delay(folder: Path, after_ns: int, by_ns: int) -> None:
-    """Makes all that the log of a copied run tells of after a moment happen later, as if the job had waited then. It
-    moves `mono_ns`, `wall_ns` and `begin_ns` in all logs, and changes no duration, such as `sync_ns`. `after_ns` is a
+    """Moves all events of a copied run's log after a moment to later times, as if the job had waited then. It moves
+    `mono_ns`, `wall_ns` and `begin_ns` in all logs, and changes no duration, such as `sync_ns`. `after_ns` is a
     `mono_ns`. All logs share one clock, as on one host."""
 
     def later(line: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ def delay(folder: Path, after_ns: int, by_ns: int) -> None:
 
 
 def _written(scenario: Path | Mapping[str, Any], command: Sequence[str], reports: pathlib.Path) -> pathlib.Path:
-    """Writes a scenario file: the content that was given, or a named one with the command as its workload."""
+    """Writes a scenario file: the given content, or a named scenario with the command as its workload."""
     import yaml
 
     from harness.adopt.proposal import workload_of
@@ -194,7 +194,7 @@ def _written(scenario: Path | Mapping[str, Any], command: Sequence[str], reports
 
 
 def _called(words: Sequence[str], timeout_s: float | None) -> str:
-    """Calls a command, and returns its standard output. The progress of the command goes to standard error."""
+    """Runs a command and returns its standard output. The command's progress goes to standard error."""
     command = [sys.executable, "-m", "harness", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -215,7 +215,7 @@ def _called(words: Sequence[str], timeout_s: float | None) -> str:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Asks the command to heal and to end; whatever is left after that is healed by its own watcher."""
+    """Asks the command to undo its faults and to end. If it does not, its own watcher undoes them."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):

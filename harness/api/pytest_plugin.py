@@ -31,20 +31,20 @@ T = TypeVar("T", bound="Result | GateResult")
 
 
 class Chaos:
-    """The fixture `chaos`: `run` and `gate` of `harness.api`, called in `root`. pytest names their pages at its end."""
+    """The fixture `chaos`: `run` and `gate` of `harness.api` in the folder `root`. pytest lists the pages at last."""
 
     def __init__(self, root: pathlib.Path, reports: pathlib.Path, tell: Callable[[str, object], None]):
         self.root, self.reports = root, reports
         self._tell = tell
 
     def run(self, scenario: Any, **options: Any) -> Result:
-        """As `harness.api.run`. `reports` is the folder of `--chaos-reports`."""
+        """Runs a scenario as `harness.api.run` does. `reports` is the folder of `--chaos-reports`."""
         from harness import api
 
         return self._one_at_a_time(functools.partial(api.run, scenario, reports=self.reports, **options))
 
     def gate(self, suite: Any, **options: Any) -> GateResult:
-        """As `harness.api.gate`."""
+        """Runs a suite as `harness.api.gate` does."""
         from harness import api
 
         return self._one_at_a_time(functools.partial(api.gate, suite, reports=self.reports, **options))
@@ -93,7 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _uses_ours(item: pytest.Item) -> bool:
-    """Returns True unless the test has another fixture of that name."""
+    """Returns True unless the test has another fixture with this name."""
     known = getattr(item, "_fixtureinfo", None)
     found = known.name2fixturedefs.get("chaos", ()) if known else ()
     return any(each.func.__module__ == __name__ for each in found[-1:])
@@ -101,13 +101,13 @@ def _uses_ours(item: pytest.Item) -> bool:
 
 @pytest.fixture
 def chaos(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Chaos:
-    """Runs scenarios and gates. Each has the options of `harness.api`."""
+    """Runs scenarios and gates, with the options of `harness.api`."""
     folder = request.config.rootpath / request.config.getoption("--chaos-reports")
     return Chaos(request.config.rootpath, folder, record_property)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Names the page of each run, why it did not pass and what is next; properties bring them from other workers."""
+    """Prints each run's page, its verdict's reason and the next step. Properties bring them from other workers."""
     told = [
         (report.nodeid, value)
         for reports in terminalreporter.stats.values()

@@ -1,4 +1,4 @@
-"""Stand-ins to test a fault without a job: a node, and the context of a fault. Both remember what was asked of them."""
+"""Provides stand-ins to test a fault without a job: a node, and a fault's context. Both record what the fault does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.node.types import ProcessState
 
 
 class FakeNode(Node):
-    """A node for tests, with one process. A verb that neither it nor a subclass defines raises."""
+    """A node for tests, with one process. A verb that neither it nor a subclass defines raises an error."""
 
     done: list[str]  # names of the methods that were called: signal, kill, freeze, thaw
     alive: bool = True
@@ -51,8 +51,8 @@ class FakeNode(Node):
 
 
 class FaultContext:
-    """A `Context` for tests: `run_dir` is any folder. Rank 0 is on node 0, rank 1 on node 1. A subclass adds what else
-    a fault asks for."""
+    """A `Context` for tests, with any folder as `run_dir`. Rank 0 is on node 0, rank 1 on node 1. A subclass adds
+    whatever else a fault needs."""
 
     effects: list[tuple[float, float, str, bool]]  # measured, expected, unit, ok
     ends: list[tuple[float, float, str, bool]]  # the same of `ended`
@@ -74,7 +74,7 @@ class FaultContext:
     def wait(
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
     ) -> bool:
-        """Asks `until` once; with `waits` until the time is over, as in a run."""
+        """Asks `until` once. If `waits` is True, waits until the time is over, as in a run."""
         end = time.monotonic() + (seconds if self.waits else 0)
         while not (until and until()):
             if time.monotonic() >= end:

@@ -1,4 +1,4 @@
-"""A job of containers that somebody else started: found by a label, disturbed only where each has the opt-in."""
+"""Attaches to a job of containers that somebody else started, found by a label. Each must have the opt-in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DockerJob(AttachedJob):
     verbs = ("pause", "stop", "disconnect", "kill")
 
     def __init__(self, engine: Engine, label: str, containers: Mapping[str, str], allows_kill: bool):
-        """`containers`: container ids by name."""
+        """`containers` maps names to container ids."""
         self.engine, self.name, self.allows_kill = engine, f"docker {label}", allows_kill
         self._ids = dict(containers)
         self.nodes = sorted(containers)
@@ -102,7 +102,7 @@ def _allowed(entries: Sequence[Mapping[str, Any]], selection: str) -> tuple[dict
 
 
 def _networks(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Maps each network to the names and the address by which a container is found there again."""
+    """Maps each network to the names and the address that a container has in it."""
     joined = found["NetworkSettings"]["Networks"] or {}
     return {
         name: {"aliases": list(each.get("Aliases") or ()), "address": str(each.get("IPAddress") or "")}
@@ -140,7 +140,7 @@ def _signal_all(engine: Engine, identity: str, signal: str) -> None:
 def _undo(
     container: str, verb: str, life: str, networks: dict[str, dict[str, Any]], environment: dict[str, str]
 ) -> None:
-    """Takes one deed back. Does nothing where it was taken back before, or the container is gone."""
+    """Undoes one act. Does nothing if it is undone already, or if the container is gone."""
     import docker.errors
 
     with BACKEND.as_recorded(environment):
@@ -170,7 +170,7 @@ def _take_back(
 
 
 def _join(engine: Engine, container: str, network: str, kept: Mapping[str, Any]) -> None:
-    """Joins a network again, with the old address, which its peers know, if the network lets us choose."""
+    """Joins a network again, with the old address if the network allows this, because peers know the address."""
     import docker.errors
 
     aliases = [str(each) for each in kept.get("aliases") or ()]

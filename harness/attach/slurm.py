@@ -1,7 +1,7 @@
-"""A Slurm job that somebody else's script started: its tasks on one node are stopped, and go on, by `srun --overlap`.
+"""Attaches to a Slurm job of somebody else: stops its tasks on one node, and continues them, by `srun --overlap`.
 
-What would touch more than N % of its nodes, or other people's jobs, is not offered: `scontrol suspend` stops all of a
-job, a drained node takes no new jobs of anybody.
+Acts on more than N % of its nodes, or on other people's jobs, are not offered: `scontrol suspend` stops a whole job,
+and a drained node takes no new jobs of anybody.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SlurmJobAttached(AttachedJob):
 
 
 def attach(selection: str) -> SlurmJobAttached:
-    """Returns a running job by its id. Raises `UsageError` for another user's job, and without the opt-in."""
+    """Returns a running job by its id. Raises `UsageError` for another user's job, or without the opt-in."""
     if not selection.isdecimal():
         raise UsageError(f"--attach slurm:{selection}: write the id of a job, like slurm:1234")
     slurm, job_id = find_slurm(), int(selection)
@@ -97,7 +97,7 @@ def _fields(slurm: Slurm, job_id: int) -> dict[str, str]:
 
 
 def _ended(slurm: Slurm, job_id: int) -> int | None:
-    """Returns the job's exit code, 128 and more for a signal; `None`: it has not ended."""
+    """Returns the job's exit code (128 and more for a signal), or `None` if it has not ended."""
     job = slurm.job(job_id)
     if job is not None and not job.ended:
         return None
@@ -117,7 +117,7 @@ def _step(slurm: Slurm, job_id: int, host: str, what: str) -> list[str]:
 
 
 def _seen(lines: Sequence[str]) -> Seen:
-    """Reads lines of /proc/PID/stat: the state after the name in brackets, and the times in fields 14, 15 and 22."""
+    """Parses lines of /proc/PID/stat: the state after the name in brackets, and the times in fields 14, 15 and 22."""
     rows = [line.rpartition(")")[2].split() for line in lines]
     living = [row for row in rows if len(row) > 19 and row[0] != "Z"]
     used_s = sum(int(row[11]) + int(row[12]) for row in living) / os.sysconf("SC_CLK_TCK")
@@ -127,7 +127,7 @@ def _seen(lines: Sequence[str]) -> Seen:
 
 
 def _undo(job_id: int, host: str, environment: dict[str, str]) -> None:
-    """Lets the job's tasks on that node go on; does nothing if the job is over."""
+    """Lets the job's tasks on that node continue. Does nothing if the job is over."""
     with BACKEND.as_recorded(environment):
         slurm = find_slurm()
     job = slurm.job(job_id)

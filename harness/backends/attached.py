@@ -1,8 +1,8 @@
-"""A running job that somebody else started: its state, and acts on it, from outside.
+"""Looks at a running job that somebody else started, and acts on it from outside.
 
-An engine offers this in a module that is an entry point of the group `chaos_harness.attach`. `attach(text)` finds the
-job, and refuses one whose owner did not allow it; `HOW` says how `text` is written; `UNDO` takes back one deed. Nothing
-here can start or end a job.
+An engine provides this in a module that is an entry point of the group `chaos_harness.attach`. `attach(text)` finds the
+job, and refuses it if the owner did not allow strikes; `HOW` says how `text` is written; `UNDO` undoes one act. No
+function here can start or end a job.
 """
 
 import abc
@@ -26,8 +26,8 @@ NEEDS_KILL = {"kill", "evict", "delete"}
 class Seen:
     """A node of the job at one moment. `state`: running, paused, stopped, disconnected, ended, or the engine's word.
 
-    `life` is another one when what runs there began anew; `code`: how it ended; `cpu_s`: what it has used since;
-    `told`: what else the engine tells of it, for the report.
+    `life` changes when the node's processes begin anew; `code`: how the node ended; `cpu_s`: the CPU time since its
+    begin; `told`: other facts of the engine, for the report.
     """
 
     state: str
@@ -39,14 +39,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Undo:
-    """A record of the undo journal: the action's name and its arguments."""
+    """A record of the undo journal: the name of an action and its arguments."""
 
     action: str
     arguments: dict[str, Any]
 
 
 def all_stopped(states: Collection[str]) -> bool:
-    """Tells whether processes with these states in /proc are stopped, or wait in the kernel beside a stopped one.
+    """Returns True if processes with these states in /proc are stopped, or wait in the kernel beside a stopped one.
 
     A process waits there (D) for a child that was stopped between vfork and exec. It stops before it runs again.
     """
@@ -54,7 +54,7 @@ def all_stopped(states: Collection[str]) -> bool:
 
 
 class AttachedJob(abc.ABC):
-    """A job that was found and may be disturbed. Raises `BackendError` where the engine fails."""
+    """A job that was found and may be disturbed. Methods raise `BackendError` if the engine fails."""
 
     name: str
     nodes: Sequence[str]
@@ -64,37 +64,37 @@ class AttachedJob(abc.ABC):
 
     @abc.abstractmethod
     def look(self) -> Mapping[str, Seen]:
-        """Returns every node as it is now."""
+        """Returns the present state of every node."""
 
     @abc.abstractmethod
     def log_tails(self) -> Mapping[str, Sequence[str]]:
-        """Returns the newest lines of each node's log; under the empty name lines of a shared file."""
+        """Returns the newest lines of each node's log. Lines of a shared file are under the empty name."""
 
     @abc.abstractmethod
     def undo_of(self, verb: str, node: str) -> Undo:
-        """Returns the undo of a verb; called and recorded before `act`. Raises `UsageError` if it is impossible."""
+        """Returns the undo record of a verb, to be stored before `act`. Raises `UsageError` if it is impossible."""
 
     @abc.abstractmethod
     def act(self, verb: str, node: str) -> None:
-        """Does the act; `look` shows whether it has an effect."""
+        """Carries out a verb on a node. `look` shows whether this has an effect."""
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
-        """Tells whether the node shows that the last act on it takes effect."""
+        """Returns True if the node shows that the last act on it has an effect."""
         return seen.state == STATE_AFTER[verb]
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """Tells whether nothing is left of the verb that we could undo."""
+        """Returns True if no effect of the verb is left that we could undo."""
         return seen.state in (RUNNING, ENDED)
 
     def close(self) -> None:
-        """Lets go of the engine; the job goes on."""
+        """Closes the connection to the engine. The job goes on."""
         return None
 
 
 def attach(text: str) -> AttachedJob:
-    """Attaches to `docker:KEY=VALUE`, `slurm:JOBID` or `kubernetes:SELECTOR`.
+    """Attaches to a job: `docker:KEY=VALUE`, `slurm:JOBID` or `kubernetes:SELECTOR`.
 
-    Raises `UsageError` for a job that is not there or not allowed.
+    Raises `UsageError` if the job does not exist or does not allow it.
     """
     engine, _, selection = text.partition(":")
     engines = entry_points(GROUP)
@@ -109,7 +109,7 @@ def attach(text: str) -> AttachedJob:
 
 
 def refuse_unasked(what: str, told: str | None, how: str) -> bool:
-    """Tells whether the owner allows kills, too. Raises `UsageError` if the owner allows nothing at all."""
+    """Returns True if the owner allows kills, too. Raises `UsageError` if the owner allows nothing at all."""
     if told not in ("true", "kill"):
         said = f"{OPT_IN}={told}" if told else f"no {OPT_IN}"
         raise UsageError(f"{what} has {said}: its owner must allow this first, {how}; nothing was touched")

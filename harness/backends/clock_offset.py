@@ -1,8 +1,8 @@
 """Measures how far another host's wall clock is ahead of ours, over a connection of unknown delay.
 
-F. Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989): an answer that was given at some
-moment between question and reply is off by at most half of the time between them, whatever the delay each way. The
-quickest of several answers is the most certain.
+F. Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989): the other clock was read between
+question and reply. So the offset is off by at most half of the time between them, whatever the delays. The quickest of
+several answers is the most certain.
 """
 
 import time
@@ -16,7 +16,7 @@ TRIES = 8
 def compare(
     host: str, ask: Callable[[], int], tries: int = TRIES, now_ns: Callable[[], int] = time.time_ns
 ) -> ClockReading:
-    """Measures a clock offset within the reading's uncertainty. `ask` returns the host's wall clock in ns."""
+    """Returns another host's clock offset with its uncertainty. `ask` returns the host's wall clock in ns."""
 
     def reading() -> ClockReading:
         before = now_ns()

@@ -1,4 +1,4 @@
-"""The common parts of engines: what they have, events that are not reported yet, and the control command."""
+"""Holds what engines have in common: their capabilities, unreported events, and the control command."""
 
 import abc
 import collections
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class EngineBackend(Backend):
-    """A backend whose engine may not be there. `never`: the verbs that it has on no machine, with the reasons."""
+    """A backend whose engine may be missing. `never` maps verbs that it has on no machine to the reasons."""
 
     never: Mapping[Verb, str]
     absent: tuple[type[ChaosError], ...] = (ChaosError,)  # what says that the engine is not there; others are raised
@@ -25,7 +25,7 @@ class EngineBackend(Backend):
 
     @abc.abstractmethod
     def try_out(self) -> tuple[str, Mapping[Verb, str]]:
-        """Returns one line about the engine, and the verbs that are missing, with the reasons."""
+        """Returns one line about the engine, and the missing verbs with the reasons."""
 
     def probe(self) -> Capability:
         if self._found is None:
@@ -41,15 +41,15 @@ class EngineBackend(Backend):
 
 
 class Box(collections.deque[T]):
-    """Filled from any thread, emptied by the harness."""
+    """A list that any thread fills and that the harness empties."""
 
     def take(self) -> list[T]:
-        """Returns everything put in since the last call, oldest first."""
+        """Returns everything that was put in since the last call, the oldest first."""
         return [self.popleft() for _ in range(len(self))]
 
 
 class TellingCluster(Cluster):
-    """A cluster whose threads report by boxes. Once it is `broken`, the state of the job is not known."""
+    """A cluster whose threads report by boxes. Once it is `broken`, the state of the job is unknown."""
 
     def __init__(self) -> None:
         self.ends: Box[Exit] = Box()
@@ -80,7 +80,7 @@ class ControlHost(Protocol):
 
 
 class ControlledCluster(TellingCluster):
-    """A cluster whose control command runs on its own host, and can be killed and started again there."""
+    """A cluster whose control command runs on its own host, where it can be killed and started again."""
 
     def __init__(self, workload: Launch) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class ControlledCluster(TellingCluster):
 
     @abc.abstractmethod
     def start_control(self, start: int, command: tuple[str, ...]) -> None:
-        """Starts it for the `start`th time; placeholders in `command` are yet to be filled."""
+        """Starts the control command for the `start`th time, after filling the placeholders in `command`."""
 
     @property
     def control_running(self) -> bool:

@@ -1,4 +1,4 @@
-"""The Backend contract: how a plan becomes running nodes, and the verbs of a node.
+"""Defines the contract of backends: how a plan becomes running nodes, and what can be done to a node (its verbs).
 
 A backend is a folder in `harness/backends/`; the folder's name is its name on the command line. It has two halves:
 
@@ -41,7 +41,7 @@ NO_LABELS = "this backend's engine labels no nodes: write workload: {node_labels
 
 
 class Verb(enum.StrEnum):
-    """The verbs of nodes. The value is the word used in messages and tables."""
+    """The acts that a node may offer. The value is the word in messages and tables."""
 
     SIGNAL = "signal"  # a signal to one process or all of them
     KILL = "kill"  # everything on the node dies at once
@@ -70,17 +70,16 @@ class Verb(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Launch:
-    """The commands for every node, with nothing left to decide.
+    """The commands for every node, complete in every detail.
 
-    `command` and `control` may hold the placeholders `{address}` (of the node), `{control}` (address of the
-    control host), `{head}` (address of node 0), `{index}` (0-based place of the node in the job), `{incarnation}`,
-    `{run_dir}`, `{python}` (the interpreter there that has the harness and its trainer); `{{index}}` is the text
-    `{index}`.
-    `control` runs once, beside the nodes, where no eviction reaches: it holds the rendezvous store.
-    `sources` are folders of this machine that the commands read, and that nodes must see by the same path.
-    `mounts` are folders below the run's that `Node.disturb_storage` can act on; operations on those of `recorded` are
-    recorded (local backend only). `notice_s` is the longest notice that
-    any fault of the plan gives: an engine that has a grace time of its own must not take a node before that.
+    `command` and `control` may hold the placeholders `{address}` (of the node), `{control}` (address of the control
+    host), `{head}` (address of node 0), `{index}` (0-based place of the node in the job), `{incarnation}`, `{run_dir}`,
+    `{python}` (the interpreter there that has the harness and its trainer); `{{index}}` is the text `{index}`.
+    `control` runs once, beside the nodes, where no eviction reaches it: it holds the rendezvous store. `sources` are
+    folders of this machine that the commands read, and that nodes must see by the same path. `mounts` are folders below
+    the run's that `Node.disturb_storage` can act on. Operations on those in `recorded` are recorded (local backend
+    only). `notice_s` is the longest notice that any fault of the plan gives: an engine with its own grace time must not
+    take a node before that.
     """
 
     command: tuple[str, ...]
@@ -94,7 +93,7 @@ class Launch:
     sources: tuple[str, ...] = ()
 
     def changed(self, command: tuple[str, ...], env: Mapping[str, str]) -> Launch:
-        """Returns it with another command on nodes, and these variables beside its own."""
+        """Returns a copy with another command on nodes, and with these variables added to its own."""
         return replace(self, command=command, env={**self.env, **env})
 
 
@@ -122,9 +121,9 @@ def fill_placeholders(command: Sequence[str], values: Mapping[str, object]) -> t
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of a node's main command (or of the control process: `node` is `control`).
+    """The end of a node's main command, or of the control command (then `node` is `control`).
 
-    `code` is negative when a signal ended it. A killed node reports -9.
+    `code` is negative if a signal ended the command. A killed node reports -9.
     """
 
     node: str
@@ -144,7 +143,7 @@ class Change:
 
 @dataclass(frozen=True)
 class ClockReading:
-    """A host's wall clock minus the harness's; the truth lies within the uncertainty, either way."""
+    """A host's wall clock minus the harness's. The true offset is at most the uncertainty away, either way."""
 
     host: str  # as it calls itself in its events
     offset_ns: int
@@ -153,7 +152,7 @@ class ClockReading:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Selects part of a node's traffic: a direction, and the peers at the other end.
+    """A part of a node's traffic: a direction, and the peers at the other end.
 
     `nodes`: all other nodes, also those that come later. `control`: the host of the harness. `spared` peers are left
     out; only `cut` and `impair` support that.
@@ -165,15 +164,15 @@ class Traffic:
 
 
 class Disturbance(abc.ABC):
-    """A change of a node that acts until it is healed."""
+    """A change of a node that lasts until it is healed."""
 
     @abc.abstractmethod
     def heal(self) -> None:
-        """Restores the state before. Idempotent."""
+        """Restores the state before. Can be called again."""
 
     @abc.abstractmethod
     def counts(self) -> Mapping[str, int]:
-        """Returns its effects so far (`packets`, `lost`, `damaged`), if they are counted."""
+        """Returns the effects so far (`packets`, `lost`, `damaged`), if they are counted."""
 
 
 class Node(abc.ABC):
@@ -187,41 +186,41 @@ class Node(abc.ABC):
     @property
     @abc.abstractmethod
     def alive(self) -> bool:
-        """Tells whether the node itself is there (its command may have ended)."""
+        """Returns True if the node itself exists, even if its command has ended."""
 
     @abc.abstractmethod
     def pids(self) -> list[int]:
-        """Process ids on this node, as the node itself numbers them. Empty when it is gone."""
+        """Returns the process ids on this node, in the node's own numbers; empty if the node is gone."""
 
     # Verbs. Each acts before it returns, raises `NodeGone` for a node that is no longer there, and
     # `CannotRunError` where the backend does not have it.
     def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        """Sends to `pid` (numbered as in `pids`), or to every process but the node's init; returns how many got it."""
+        """Signals `pid` (as in `pids`), or every process but the node's init. Returns how many got the signal."""
         raise self._missing(Verb.SIGNAL)
 
     def kill(self) -> None:
-        """Kills everything on the node before it returns; peers see their connections reset."""
+        """Kills everything on the node before it returns. Peers see their connections reset."""
         raise self._missing(Verb.KILL)
 
     def freeze(self) -> None:
-        """Stops all that runs on the node; its connections stay open."""
+        """Stops all processes on the node. Its connections stay open."""
         raise self._missing(Verb.FREEZE)
 
     def thaw(self) -> None:
-        """Lets all processes go on, also those that a signal has stopped."""
+        """Lets all processes continue, even those that a signal has stopped."""
         raise self._missing(Verb.FREEZE)
 
     def notice(self, provider: str, in_s: float) -> None:
-        """Announces on the node's metadata endpoint that it goes away in `in_s` seconds.
+        """Announces on the node's metadata endpoint that the node will be gone in `in_s` seconds.
 
         `provider` is `ec2`, `gcp` or `azure`.
         """
         raise self._missing(Verb.NOTICE)
 
     def evict(self, grace_s: float) -> None:
-        """Asks the engine to reclaim the node, with `grace_s` seconds for its processes if the engine lets us choose.
+        """Asks the engine to take the node, with `grace_s` seconds for its processes if the engine lets us choose.
 
-        Returns once the engine was asked; `alive` turns false when the node is taken.
+        Returns once the engine was asked; `alive` becomes False when the node is taken.
         """
         raise self._missing(Verb.EVICT)
 
@@ -230,33 +229,33 @@ class Node(abc.ABC):
         raise self._missing(Verb.NOTICE)
 
     def processes(self) -> list[ProcessState]:
-        """Returns the processes of `pids()` in their present state; empty when the node is gone."""
+        """Returns the processes of `pids()` in their present state; empty if the node is gone."""
         raise self._missing(Verb.SIGNAL)
 
     def limit_cpu(self, cpus: float | None) -> None:
-        """Limits all processes of the node together to `cpus` CPUs; `None`: as before."""
+        """Limits all processes of the node together to `cpus` CPUs. `None` lifts the limit."""
         raise self._missing(Verb.CPU_QUOTA)
 
     def throttle(self, share: float | None) -> None:
-        """Lets everything on the node run only for this share of the time (0 to 1), in turns of about 100 ms."""
+        """Lets all processes run only for this share of the time (0 to 1), in turns of about 100 ms."""
         raise self._missing(Verb.CPU)
 
     def crowd(self, kind: str, load: float | None) -> None:
-        """Strangers compete with the node's processes, on the node's own share of the machine.
+        """Starts processes that compete with the node's own processes for the node's share of the machine.
 
         `kind` is `cpu`, `memory` (bandwidth) or `gpu`; `load` is how many of them are busy on average.
         """
         raise self._missing(Verb.CPU)
 
     def cpu_use(self) -> CpuUse:
-        """Returns the CPU time that the node has used and been denied so far. Two readings make a rate."""
+        """Returns the CPU time that the node used and was denied so far. Two readings give a rate."""
         raise self._missing(Verb.CPU)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
-        """Kills a process of the node beyond this much memory, the one with the highest OOM score first.
+        """Kills processes of the node if it uses more than this memory: the one with the highest OOM score first.
 
-        `keeper` is `kernel`, or `watchdog`, which looks every 10 ms and counts resident anonymous pages, or `auto`:
-        the first there is. Returns which. `None` lifts every limit.
+        `keeper` is `kernel`, or `watchdog`, which looks every 10 ms and counts resident anonymous pages, or `auto`: the
+        first of these that exists. Returns which. `None` lifts every limit.
         """
         raise self._missing(Verb.MEMORY)
 
@@ -265,9 +264,9 @@ class Node(abc.ABC):
         raise self._missing(Verb.MEMORY)
 
     def fill_memory(self, size_bytes: int, spare: bool) -> int:
-        """Starts a process on the node that takes this much memory and gives it back; returns how much it got.
+        """Starts a process that takes this much memory of the node and frees it again. Returns how much it got.
 
-        It gets less when it is killed for it. With `spare` only after the one that is doomed, if there is one.
+        It gets less if it is killed. With `spare`, the doomed process is killed before it, if there is one.
         """
         raise self._missing(Verb.MEMORY)
 
@@ -276,29 +275,29 @@ class Node(abc.ABC):
         raise self._missing(Verb.MEMORY)
 
     def skew_clock(self, offset_s: float) -> None:
-        """Shifts the wall clock that processes of the node see, from now on; other clocks stay."""
+        """Shifts the wall clock that processes of the node see, from now on. Other clocks do not change."""
         raise self._missing(Verb.CLOCK)
 
     def set_gpu_health(self, gpu: int, health: Mapping[str, int]) -> None:
-        """Changes what processes of the node are told about this GPU, by the names of `harness.node.gpu_health.FIELDS`;
-        empty: nothing is changed any more. With `xid`, one such error is told."""
+        """Changes what this GPU reports to processes of the node, by the names of `harness.node.gpu_health.FIELDS`;
+        empty values end the change. With `xid`, one such error is reported."""
         raise self._missing(Verb.GPU)
 
     def watch_gpus(self, pid: int | None) -> str | None:
-        """Asks for the GPUs several times a second as this process (numbered as in `pids`) would, until another is
-        named; `None`: ends it. Returns the process's CUDA_VISIBLE_DEVICES; `None`: it has none."""
+        """Reads the GPUs several times a second as this process (numbered as in `pids`) sees them; `None` ends this.
+        Returns the process's CUDA_VISIBLE_DEVICES, or `None` if it has none."""
         raise self._missing(Verb.GPU)
 
     def gpus(self) -> GpuReading:
-        """Returns the newest answers to `watch_gpus`."""
+        """Returns the newest answers of `watch_gpus`."""
         raise self._missing(Verb.GPU)
 
     def rdma(self) -> RdmaDevices | None:
-        """Returns the node's RDMA devices; `None` where it cannot be looked at. It is no verb: nothing is done."""
+        """Returns the node's RDMA devices, or `None` if they cannot be seen. This is no verb: it changes nothing."""
         return None
 
     def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
-        """Limits the traffic to `rate_bits` a second on the wire, each direction by itself."""
+        """Limits the traffic to `rate_bits` per second on the wire, separately for each direction."""
         raise self._missing(Verb.NET_RATE)
 
     def impair(self, impairment: Impairment, traffic: Traffic) -> Disturbance:
@@ -306,58 +305,58 @@ class Node(abc.ABC):
         raise self._missing(Verb.NET_LOSS if impairment.loss_percent or impairment.damage_percent else Verb.NET_DELAY)
 
     def unplug(self) -> Disturbance:
-        """Takes the carrier away; packets to the node vanish."""
+        """Removes the carrier: packets to the node vanish."""
         raise self._missing(Verb.NET_LINK)
 
     def cut(self, traffic: Traffic) -> Disturbance:
-        """Drops the traffic without a word to the sender."""
+        """Drops the traffic, without notice to the sender."""
         raise self._missing(Verb.NET_PARTITION)
 
     def send_packets(
         self, peer: Node | None, count: int, interval_s: float, back: bool = False, wait_s: float = 0.2
     ) -> Arrivals:
-        """Measures the path to `peer` (`None`: the control host) one way, or the way `back`, with real packets.
+        """Measures the path to `peer` (`None`: the control host), or the way `back`, with real packets.
 
-        A packet counts as lost when none has come for `wait_s` after the last was sent.
+        A packet counts as lost if no packet has come for `wait_s` after the last one was sent.
         """
         raise self._missing(Verb.NET_DELAY)
 
     def fill_path(
         self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
     ) -> float:
-        """Sends to `peer` (`None`: the control host), or `back`, as fast as it goes; returns bits a second.
+        """Sends to `peer` (`None`: the control host), or `back`, at full speed. Returns bits per second.
 
-        With `through`, a rate limit, all that passes it is counted, the job's own traffic included.
+        With `through`, a rate limit, all traffic that passes it is counted, including the job's own.
         """
         raise self._missing(Verb.NET_RATE)
 
     def connections(self, pids: Sequence[int]) -> Connections:
         """Returns TCP connections of these processes (numbered as in `pids`) and their children, with their bytes.
 
-        Without `pids`, or if its processes cannot be told apart, those of the whole node with a network of its own.
+        Without `pids`, or if processes cannot be told apart: those of the whole node, if it has its own network.
         """
         raise self._missing(Verb.NET_DELAY)
 
     def reset_connections(self, pids: Sequence[int]) -> int:
-        """Closes the TCP connections of these processes (numbered as in `pids`) to everyone but the control host, and
-        returns how many. Both ends hear of it, and all processes live on. A node whose processes cannot be seen from
-        outside resets those of all its processes."""
+        """Closes the TCP connections of these processes (numbered as in `pids`), except those to the control host, and
+        returns their number. Both ends get an error, and all processes live on. On a node whose processes cannot be
+        seen from outside, the connections of all processes are reset."""
         raise self._missing(Verb.NET_RESET)
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
-        """Applies the rule to the node's operations in `mount`, one of the workload's.
+        """Applies the rule to the node's operations in `mount`, one of the workload's mounts.
 
         `counts()` tells how many operations `matched`, how many were `tried` on and `failed`; `waits`, the `delayed_ns`
         of all of them, and the `busy_ns` in which at least one waited; `bytes` that passed; for a rule with `power`
         whether it was `cut`, the `lost_bytes` and the `lost_renames`. Of waits, it also tells the `longest_ns`; how
         many operations are `unanswered` now, and how many of their threads are `uninterruptible` (in state D). Power
-        comes back with `heal()`, and all that waited goes on.
+        comes back with `heal()`, and all waiting operations continue.
         """
         raise self._missing(Verb.STORAGE)
 
     def try_storage(self, mount: str, rule: StorageRule) -> StorageAnswers:
-        """Returns the answers of the file system over `mount` to each operation of such a rule, tried once. Nothing is
-        written, and no rule counts it."""
+        """Returns how the file system over `mount` would answer each operation of such a rule. Nothing is written, and
+        no rule counts this."""
         raise self._missing(Verb.STORAGE)
 
     def _missing(self, verb: Verb) -> UsageError:
@@ -365,11 +364,11 @@ class Node(abc.ABC):
 
 
 class Cluster(abc.ABC):
-    """The running nodes of one run. Leaving the `with` block takes everything down, whatever happened.
+    """The running nodes of one run. Leaving the `with` block always removes everything.
 
-    An engine that schedules by itself (Slurm, Kubernetes) gives and takes nodes unasked, and may start a lost job
-    again as a whole. Such a cluster sets `tells_changes`, and reports in `changes()` every node that came or went
-    after `start`; `waiting` tells that it is not done with the job yet, though no node may be there.
+    An engine that schedules by itself (Slurm, Kubernetes) gives and takes nodes unasked, and may start a lost job again
+    as a whole. Such a cluster sets `tells_changes`, and `changes()` returns every node that came or went after `start`.
+    `waiting` is True while it is not done with the job, even if there is no node.
     """
 
     tells_changes = False
@@ -378,7 +377,7 @@ class Cluster(abc.ABC):
     @property
     @abc.abstractmethod
     def nodes(self) -> list[Node]:
-        """The newest incarnation of every place in the job, alive or not, in order of `index`."""
+        """Returns the newest incarnation of every place in the job, alive or not, in order of `index`."""
 
     @abc.abstractmethod
     def start(self) -> None:
@@ -386,10 +385,10 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def replace(self, node: Node) -> Node:
-        """Replaces a dead node by a fresh one, and starts its command."""
+        """Replaces a dead node by a new one, and starts the node's command."""
 
     def refuse_replacement(self, node: Node) -> None:
-        """Raises `UsageError` unless `node` is the newest of its place, and gone."""
+        """Raises `UsageError` unless `node` is the newest in its place, and gone."""
         if self.nodes[node.index] is not node:
             raise UsageError(f"node {node.name}.{node.incarnation} has been replaced already")
         if node.alive:
@@ -397,50 +396,50 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def exits(self) -> list[Exit]:
-        """Ends of main commands since the last call. Never blocks."""
+        """Returns the ends of main commands since the last call. Never blocks."""
 
     @property
     def waiting(self) -> bool:
-        """Tells whether the engine may still bring nodes, or has not yet said how the job ended."""
+        """Returns True if the engine may still bring nodes, or has not yet said how the job ended."""
         return False
 
     def changes(self) -> list[Change]:
-        """Nodes that came or went since the last call, if `tells_changes`. Never blocks."""
+        """Returns nodes that came or went since the last call, if `tells_changes` is True. Never blocks."""
         return []
 
     def clocks(self) -> list[ClockReading]:
-        """Clocks of hosts other than this machine, as measured since the last call. Never blocks."""
+        """Returns readings of other hosts' clocks since the last call. Never blocks."""
         return []
 
     @property
     def control_running(self) -> bool:
-        """Tells whether the control command is running."""
+        """Returns True if the control command is running."""
         raise UsageError("this backend cannot tell whether the control command runs")
 
     def node_labels(self, key: str) -> list[str]:
         """Returns the value of the engine's label `key` for each of `nodes`; empty for a node without it. Raises
-        `CannotRunError` where the engine does not tell."""
+        `CannotRunError` if the engine does not tell labels."""
         raise CannotRunError(NO_LABELS)
 
     def kill_control(self) -> None:
-        """Kills the control command at once; everything in its memory is lost."""
+        """Kills the control command at once. All data in its memory is lost."""
         raise UsageError("this backend cannot kill the control command")
 
     def restart_control(self) -> None:
-        """Starts the control command again, empty, at the same address."""
+        """Starts the control command again, without its earlier data, at the same address."""
         raise UsageError("this backend cannot start the control command again")
 
     def change_command(self, command: tuple[str, ...], env: Mapping[str, str]) -> None:
-        """Starts nodes that come from now on with this command, and with these variables beside those it has."""
+        """Starts later nodes with this command, and with these variables in addition to their own."""
         raise UsageError("this backend cannot change the command of a job")
 
     def give_up(self, node: Node) -> None:
-        """Says that this node gets no replacement: an engine that holds the job for one starts it without."""
+        """Declares that this node gets no replacement, so that an engine that waits for one starts the job without."""
         return None
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Takes everything down and waits until it is gone. Idempotent."""
+        """Removes everything, and waits until it is gone. Can be called again."""
 
     def __enter__(self) -> Self:
         return self
@@ -451,7 +450,7 @@ class Cluster(abc.ABC):
 
 @dataclass(frozen=True)
 class Capability:
-    """The abilities of a backend on this machine. `missing` gives for each absent verb the reason and the remedy."""
+    """The abilities of a backend on this machine. `missing` maps each absent verb to the reason and the remedy."""
 
     available: bool
     summary: str
@@ -461,7 +460,7 @@ class Capability:
 
 
 class Backend(abc.ABC):
-    """A backend. `UNDO(run_id, environment)` of its module undoes a run; `environment` is from `whereabouts`."""
+    """A backend. Its module's `UNDO(run_id, environment)` undoes a run; `environment` is from `whereabouts`."""
 
     name: str
     kinds: tuple[str, ...] = ()  # kinds of native requests to choose from
@@ -469,12 +468,12 @@ class Backend(abc.ABC):
     settings: tuple[str, ...] = ()  # environment variables that choose and configure the engine
 
     def whereabouts(self) -> dict[str, str]:
-        """The values of `settings` by which the engine is found again, also from another shell or another folder."""
+        """Returns the values of `settings` by which the engine is found again, from any shell or folder."""
         return {name: os.environ[name] for name in self.settings if name in os.environ}
 
     @contextlib.contextmanager
     def as_recorded(self, recorded: Mapping[str, str]) -> Iterator[None]:
-        """Returns the environment in which a run was made, as far as `settings` go, to undo it from anywhere.
+        """Returns the environment of a recorded run, as far as `settings` go, for undoing the run from anywhere.
 
         Raises `FaultError` for a variable that is not one of `settings`.
         """
@@ -490,43 +489,43 @@ class Backend(abc.ABC):
             os.environ.update(before)
 
     def image_digest(self) -> str | None:
-        """Returns the digest of the nodes' image; `None` if there is none, or if it is not known."""
+        """Returns the digest of the nodes' image, or `None` if there is no image or its digest is unknown."""
         return None
 
     def sweep(self, dry_run: bool = False) -> list[str]:
-        """Removes things of dead harnesses that no journal names, as from killed probes. Returns kind and name of each.
+        """Removes things of dead harnesses that no journal records, as of killed probes. Returns kind and name of each.
 
-        Touches only what names the process that made it. Nothing to do where the engine is not there.
-        Raises `BackendError` for what cannot be removed.
+        Removes only things that name the process that made them; nothing if the engine is missing. Raises
+        `BackendError` for things that cannot be removed.
         """
         return []
 
     @abc.abstractmethod
     def probe(self) -> Capability:
-        """Finds out by doing the real thing on a small scale; leaves nothing behind."""
+        """Finds out what works here by trying it on a small scale. Leaves nothing behind."""
 
     def lacks(self) -> Mapping[str, Mapping[Verb, str]]:
         """Maps each way to run, by name, to the verbs that it has on no machine, with the reasons. Pure.
 
-        What this machine takes away besides is told by `probe`, whose reasons begin with these where both say one.
+        `probe` tells what this machine lacks in addition. If both give a reason, that of `probe` begins with this one.
         A backend that declares nothing has no column in docs/backends.md.
         """
         return {}
 
     @abc.abstractmethod
     def render(self, workload: Launch) -> Any:
-        """Returns the native request as plain data; pure: nothing of this machine is in it."""
+        """Returns the native request as plain data, without any fact about this machine. Pure."""
 
     def render_as(self, workload: Launch, kind: str, run_id: str) -> Any:
-        """Returns the same request as one of `kinds`, with this run's names. Pure."""
+        """Returns the same request in one of `kinds`, with this run's names. Pure."""
         raise UsageError(f"--as {kind}: backend {self.name} has one kind of request only")
 
     @abc.abstractmethod
     def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> Cluster:
-        """Creates the nodes of `workload`; nothing runs on them until `Cluster.start()`.
+        """Creates the nodes of `workload`. They run no command before `Cluster.start()`.
 
-        `run_dir` is absolute, is the same path on every node, and holds `events/` and `logs/`.
-        Every process gets `workload.env` plus CHAOS_EVENTS, CHAOS_NODE, CHAOS_INCARNATION and CHAOS_RUN_ID.
+        `run_dir` is absolute, is the same path on every node, and holds `events/` and `logs/`. Every process gets
+        `workload.env` plus CHAOS_EVENTS, CHAOS_NODE, CHAOS_INCARNATION and CHAOS_RUN_ID.
         """
 
 

@@ -1,7 +1,7 @@
-"""The archive that the harness brings to every node: `harness/node/`, importable by Python.
+"""Makes the archive that the harness copies to every node: `harness/node/`, importable by Python.
 
-A node needs `python3` and nothing of ours. The archive is on the path of every trainer, so that
-`from harness.events import Emitter` works there, and it is what our own processes on a node run from.
+A node needs only `python3`. The archive is on the path of every trainer, so that `from harness.events import Emitter`
+works there. Our own processes on a node run from this archive, too.
 """
 
 import functools
@@ -38,9 +38,9 @@ def sources() -> dict[str, pathlib.Path]:
 
 @functools.cache
 def archive() -> bytes:
-    """Returns a zip archive of the sources, and of the files that this interpreter compiles from them.
+    """Returns a zip archive of the sources, with the files that this interpreter compiles from them.
 
-    A node whose Python is of another version ignores the compiled files.
+    A node with another version of Python ignores the compiled files.
     """
     buffer = io.BytesIO()
     with owner_names.temporary_folder() as folder, zipfile.ZipFile(buffer, "w") as target:
@@ -63,17 +63,17 @@ def digest() -> str:
 
 
 def deliver(run_dir: pathlib.Path) -> pathlib.Path:
-    """Puts the archive into the run's folder, from where nodes read it. A node never sees half of it."""
+    """Puts the archive into the run's folder, from where nodes read it. A node never sees an incomplete one."""
     fresh, place = run_dir / f"{NAME}.new", run_dir / NAME
     fresh.write_bytes(archive())
     return fresh.replace(place)
 
 
 def runs_reference_trainer(workload: Launch) -> bool:
-    """Tells whether the nodes need the reference trainer, in the version of this checkout."""
+    """Returns True if the nodes need the reference trainer, in the version of this checkout."""
     return any(word.startswith(TRAINER) for word in (*workload.command, *(workload.control or ())))
 
 
 def trainer_digest() -> str:
-    """Returns the digest of this checkout's reference trainer."""
+    """Returns the digest of the reference trainer in this checkout."""
     return boot.trainer_digest([boot.place()])

@@ -1,4 +1,4 @@
-"""The verbs of a node, as calls to the process of ours that answers for it: its init, a helper there, a lab."""
+"""Turns the verbs of a node into calls to our process that carries them out: its init, a helper there, or a lab."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FILL_S_MAX = 40.0
 
 
 def refused_libraries() -> dict[Verb, str]:
-    """Returns the verbs for which a library of ours is loaded into processes, where that fails here, with reasons."""
+    """Returns the verbs that need a library in each process, if that fails here, with the reasons."""
     found = {Verb.CLOCK: skew.why_not(), Verb.GPU: gpu_health.why_not()}
     return {verb: reason for verb, reason in found.items() if reason}
 
 
 class Caller(Protocol):
-    """A receiver of calls: a lab, a sidecar or a helper. Once it has `ended`, the kernel has undone all its acts."""
+    """A receiver of calls: a lab, a sidecar or a helper. When it has `ended`, the kernel has undone all its acts."""
 
     @property
     def ended(self) -> bool: ...
@@ -34,7 +34,7 @@ class Caller(Protocol):
 
 
 class NodeBase(Node):
-    """Verbs as calls to a process on the node. A backend sends the calls, and overrides verbs of its engine."""
+    """A node whose verbs are calls to a process on it. A backend sends the calls, and overrides some verbs."""
 
     def __init__(self, name: str, index: int, incarnation: int, run_dir: pathlib.Path):
         self.name, self.index, self.incarnation, self.address = name, index, incarnation, ""
@@ -42,7 +42,7 @@ class NodeBase(Node):
 
     @contextlib.contextmanager
     def there(self) -> Iterator[None]:
-        """Raises `NodeGone` if the node is not there, and for errors because it is being taken."""
+        """Raises `NodeGone` if the node is gone, and for errors that come because it is being taken."""
         if not self.alive:
             raise NodeGone(f"node {self.key} is gone")
         try:
@@ -54,12 +54,12 @@ class NodeBase(Node):
 
     @property
     def key(self) -> str:
-        """Returns the node's name in calls and files of the run."""
+        """Returns the node's name in calls and in files of the run."""
         return f"{self.name}.{self.incarnation}"
 
     @abc.abstractmethod
     def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
-        """Raises `NodeGone` for a node that is no longer there."""
+        """Calls the process on the node. Raises `NodeGone` if the node is gone."""
 
     def pids(self) -> list[int]:
         return self._listed("pids")
@@ -113,7 +113,7 @@ class NodeBase(Node):
         skew.set_offset(self._run_dir, self.name, offset_s)
 
     def set_gpu_health(self, gpu: int, health: Mapping[str, int]) -> None:
-        """Writes it into a file of the run, which the library of each process reads."""
+        """Writes the figures into a file of the run, which the library of each process reads."""
         gpu_health.set_health(self._run_dir, self.name, gpu, health)
 
     def watch_gpus(self, pid: int | None) -> str | None:

@@ -1,4 +1,4 @@
-"""A run's folder: its files, and the folders that a node may write.
+"""Names the files of a run's folder, and the folders in it that a node may write.
 
     plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  gpu/  rdma/  data/  kept/
                                                the harness; nodes only read
@@ -45,7 +45,7 @@ __all__ = ["ANSWERS", "EVENTS", "LOGS", "answers_of", "environment", "events_of"
 
 
 def folders_of(workload: Launch, node: str) -> tuple[str, ...]:
-    """Returns folders below the run's, besides its own, that this node may write: those that its command names."""
+    """Returns the folders in the run's folder that this node may write because its command names them."""
     command = (workload.control or ()) if node == CONTROL else workload.command
     named = [name for word in command for name in _NAMED.findall(word)]
     always = [] if node == CONTROL else [CHECKPOINTS, *(mount.split("/")[0] for mount in workload.mounts)]
@@ -57,12 +57,12 @@ def folders_of(workload: Launch, node: str) -> tuple[str, ...]:
 
 
 def writable(workload: Launch, node: str, key: str) -> list[str]:
-    """Returns everything below the run's folder that this incarnation of the node may write."""
+    """Returns everything in the run's folder that this incarnation of the node may write."""
     return [events_of(node), answers_of(node), log_of(key), *folders_of(workload, node)]
 
 
 def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner: Owner | None = None) -> None:
-    """Prepares a run's folder before any node is there: folders that nodes may write belong to `owner`.
+    """Prepares a run's folder before any node is there. Folders that nodes may write get the owner `owner`.
 
     Raises `UsageError` for a relative path, which nodes could not find.
     """
@@ -92,12 +92,12 @@ def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner
 
 
 def key_of(run_dir: pathlib.Path) -> dict[str, str]:
-    """Returns the environment variable with the secret that this run's nodes share; no other file of the run has it."""
+    """Returns the variable with the secret that this run's nodes share, and that is in no other file of the run."""
     return {KEY_ENV: untrusted_files.read(run_dir, KEY, 1024).decode()}
 
 
 def prepare_log(run_dir: pathlib.Path, key: str, owner: Owner | None = None) -> None:
-    """Makes the log that this incarnation of a node will write, so that it need not write the folder of logs."""
+    """Makes the log file of this incarnation of a node, so that the node need not write the folder of logs."""
     descriptor = untrusted_files.open_file(run_dir, log_of(key), os.O_WRONLY | os.O_CREAT)
     try:
         if owner is not None:

@@ -1,7 +1,7 @@
-"""Calls to the network of a cluster of containers: each goes to the sidecar of the node it is about.
+"""Sends network calls for containers: each call goes to the sidecar of the node that it concerns.
 
-Speaks the calls of a lab (`net.shape`, `net.heal` …), so that a node's network verbs are the lab's own. A sidecar
-is started when the first disturbance or measurement needs it, and ends with its node.
+The calls are those of a lab (`net.shape`, `net.heal` …), so that a node's network verbs are the lab's own. A sidecar is
+started for the first disturbance or measurement, and ends with its node.
 """
 
 import collections
@@ -20,7 +20,7 @@ CALL_S_MAX = 30.0
 
 
 class NetworkHost(Protocol):
-    """The facts needed here of a node, or of the control host."""
+    """The facts about a node, or about the control host, that network calls need."""
 
     address: str
 
@@ -32,7 +32,7 @@ class NetworkHost(Protocol):
 
 @dataclass(frozen=True)
 class End:
-    """An end of a measured path: its address, and the process of ours there."""
+    """An end of a measured path: its address, and our process there."""
 
     address: str
     line: Line
@@ -41,7 +41,7 @@ class End:
 def send_packets(
     source: End, sink: End, count: int, interval_s: float, size: int, wait_s: float, limit_s: float
 ) -> dict[str, Any]:
-    """Returns the fields of `Arrivals` at the sink."""
+    """Measures a path by packets. Returns the fields of `Arrivals` at the receiving end."""
     port = sink.line.call("receive_packets", limit_s, address=sink.address, count=count)
     how = {"count": count, "interval_s": interval_s, "size": size}
     source.line.call("send_packets", limit_s, address=source.address, to=[sink.address, port], **how)
@@ -50,7 +50,7 @@ def send_packets(
 
 
 def fill_path(source: End, sink: End, seconds: float, limit_s: float, rate: Callable[[], float] | None = None) -> float:
-    """Returns the bits a second of a stream of our own; with `rate`, what that measures while the stream flows."""
+    """Returns the bits per second of a stream of our own or, with `rate`, what `rate` measures during the stream."""
     port = sink.line.call("receive_stream", limit_s, address=sink.address)
     with ThreadPoolExecutor(1) as pool:
         to = [sink.address, port]
@@ -62,7 +62,7 @@ def fill_path(source: End, sink: End, seconds: float, limit_s: float, rate: Call
 
 @dataclass
 class Disturbed:
-    """A disturbance of one node: the sidecars that keep it up, and its number there."""
+    """A disturbance of one node: the sidecars that keep it up, and its number in each."""
 
     node: str
     traffic: dict[str, Any]
@@ -71,7 +71,7 @@ class Disturbed:
 
 
 class Network:
-    """The disturbances of a network. `hosts` returns the present hosts; `start` starts the sidecar of one."""
+    """The disturbances of a network. `hosts` returns the present hosts; `start` starts a host's sidecar."""
 
     def __init__(
         self,
@@ -134,10 +134,10 @@ class Network:
         return number
 
     def _spread(self, disturbed: Disturbed, params: dict[str, Any]) -> dict[str, Any] | None:
-        """Lets the others delay packets of the node; returns the rest for its own sidecar.
+        """Lets the other hosts delay packets of the node. Returns the impairment that is left for its own sidecar.
 
-        Held back before it has crossed the wire, a packet still counts against its sender's TCP connection, which
-        then sends a few at a time: 20 ms made 2 Mbit/s out of 10 Gbit/s there, and 1.1 Gbit/s behind the wire.
+        A packet held back before it crosses the wire still counts against its sender's TCP connection, which then sends
+        little at a time: 20 ms of delay made 2 Mbit/s out of 10 Gbit/s there, and 1.1 Gbit/s behind the wire.
         """
         disturbed.impairment = params["impairment"]
         for host in self._receivers(disturbed):
@@ -164,7 +164,7 @@ class Network:
         disturbed.parts.append((line, number))
 
     def forget(self, key: str) -> None:
-        """Forgets a node that is gone. Its network ends once no process of ours holds it."""
+        """Forgets a node that is gone. Its network ends once no process of ours is in it."""
         with self._lock:
             line = self._sidecars.pop(key, None)
         if line is not None:
@@ -197,7 +197,7 @@ class Network:
         return line
 
     def _heal(self, number: int, limit_s: float) -> None:
-        """Heals a disturbance and forgets it; healing it again does nothing."""
+        """Heals a disturbance and forgets it. Healing it again does nothing."""
         disturbed = self._disturbances.get(number)
         if disturbed is None:
             return

@@ -1,4 +1,4 @@
-"""A command of the site's own (Slurm's, a power command, a reclaim command), run to its end."""
+"""Runs a command of the site (of Slurm, a power command, a reclaim command) to its end."""
 
 import shutil
 import subprocess

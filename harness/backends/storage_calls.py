@@ -1,4 +1,4 @@
-"""The storage verb of a node, as calls to its lab or to a stand-in for one."""
+"""Turns the storage verb of a node into calls to its lab, or to a process that does the lab's work."""
 
 import abc
 import contextlib
@@ -27,7 +27,7 @@ class StorageDisturbance(Disturbance):
         self._healed = True
 
     def counts(self) -> Mapping[str, int]:
-        """Returns the present counts; after the healing, the last ones."""
+        """Returns the present counts or, after the healing, the last ones."""
         if not self._healed:
             self._last = self._lab.call("storage.counts", folder=self._folder, number=self._number)
         return self._last
@@ -38,7 +38,7 @@ class StoringNode(NodeBase):
 
     @abc.abstractmethod
     def _storage(self) -> Caller:
-        """Returns the receiver of its storage calls."""
+        """Returns the receiver of the node's storage calls."""
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         folder = str(self._run_dir / mount)
@@ -53,9 +53,9 @@ class StoringNode(NodeBase):
 
 
 def mount(lab: Line, run_dir: pathlib.Path, mounts: tuple[str, ...], recorded: tuple[str, ...] = ()) -> None:
-    """Puts the folders, made if need be, behind a file system that can be disturbed. Before any node is made.
+    """Puts folders (made if missing) behind a disturbable file system, before any node is made.
 
-    A record of one of `recorded` is in `RECORDS/<its name>` of the run's folder."""
+    The record of each of `recorded` is in `RECORDS/<its name>` of the run's folder."""
     for name in mounts:
         folder, record = run_dir / name, run_dir / run_folder.RECORDS / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def mount(lab: Line, run_dir: pathlib.Path, mounts: tuple[str, ...], recorded: t
 
 
 def examine(open_lab: Callable[[], Line]) -> str | None:
-    """Explains why storage cannot be disturbed, with a remedy; `None` if it can."""
+    """Returns why storage cannot be disturbed, with a remedy, or `None` if it can."""
     with contextlib.closing(open_lab()) as lab:
         try:
             return lab.call("storage.examine") or None

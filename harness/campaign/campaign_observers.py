@@ -1,4 +1,4 @@
-"""Observers of a campaign: they hear which job comes next, and how it ended."""
+"""Defines observers of a campaign, which are told which job comes next, and how it ended."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -13,10 +13,10 @@ from harness.units import counted
 
 @dataclass(frozen=True)
 class Stage:
-    """One job of a campaign. `again`: the fault-free run had another pace than the run, so it is made anew.
+    """One job of a campaign. `again`: it is a fault-free run made anew, because its pace differed from the run's.
 
-    `at`: it ends at the save of this step, or goes on from it.
-    `folder`: the place of its log, if known before. `fault_free`: the folder with its fault-free runs.
+    `at`: it ends at the save of this step, or goes on from that save. `folder`: the place of its log, if known before.
+    `fault_free`: the folder with its fault-free runs.
     """
 
     kind: Literal["first look", "fault-free run", "run with faults", "run", "blindness check"]
@@ -34,26 +34,26 @@ class Stage:
 
 
 class CampaignObserver(Silent):
-    """Is told of a campaign in the order of events, and does nothing. Methods of a subclass must return at once."""
+    """Is told the events of a campaign in order, and does nothing. A subclass's methods must return at once."""
 
     def stage(self, stage: Stage) -> None:
-        """Hears that the campaign is at this job now."""
+        """Is told that the campaign is now at this job."""
 
     def stage_ended(self, stage: Stage, how: str) -> None:
-        """Hears how a job ended: its outcome, or `cached` if it did not have to run."""
+        """Is told how a job ended: its outcome, or `cached` if it did not have to run."""
 
     def note(self, text: str) -> None:
-        """Hears a remark for the user that changes no verdict."""
+        """Is told a remark for the user that changes no verdict."""
 
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
-        """Hears the verdict of a run, and the files of its report."""
+        """Is told the verdict of a run, and the files of its report."""
 
     def begins(self, name: str, about: str) -> None:
-        """Hears that a gate begins, or one of its scenarios."""
+        """Is told that a gate begins, or one of its scenarios."""
 
 
 class Together(CampaignObserver):
-    """Several observers as one."""
+    """Several observers that act as one."""
 
     def __init__(self, *observers: CampaignObserver):
         self.observers = observers

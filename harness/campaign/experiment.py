@@ -1,4 +1,4 @@
-"""Runs one scenario: fault-free runs, then the run with faults. All evidence ends up in one folder."""
+"""Runs one scenario: fault-free runs, then the run with faults. All evidence is in one folder."""
 
 import json
 import pathlib
@@ -51,8 +51,8 @@ def run_experiment(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> tuple[pathlib.Path, bool]:
-    """Runs the needed jobs. Returns the run's folder, and whether the user stopped it. If the workload does not even
-    finish without a fault, the folder is that of the fault-free run."""
+    """Runs all jobs of a scenario. Returns the run's folder, and True if the user stopped it. If the workload does not
+    even finish without faults, the folder is that of the fault-free run."""
     guarantees()  # a plug-in that cannot be used is refused now, not after the run
     return _Experiment(plan, reports, backend, observer, stop or StopRequest()).run()
 
@@ -103,7 +103,7 @@ class _Experiment:
         return self.run_dir, self.stop.asked
 
     def _fault_free_copy(self, fault_free: FaultFree, target: pathlib.Path) -> tuple[pathlib.Path, Outcome | None]:
-        """Makes or finds that fault-free run, and copies its events to `target`. Returns like `ensure_fault_free`."""
+        """Makes or finds a fault-free run, and copies its events to `target`. Returns as `ensure_fault_free` does."""
         for _ in range(COPIES_MAX):
             folder, outcome = self._ensure(fault_free)
             completed = outcome is None or outcome.outcome == "completed"
@@ -130,7 +130,7 @@ class _Experiment:
         return folder, outcome
 
     def _renew(self) -> bool:
-        """Makes the fault-free runs anew, as the host had another load then. Returns whether the user stopped it."""
+        """Makes the fault-free runs anew, because the host's load was another. Returns True if the user stopped."""
         try:
             with borrowed(self.reports, self.plan.run_id, self._not_removed) as fresh:
                 outcome = self._make_anew(fresh)
@@ -172,7 +172,7 @@ class _Experiment:
             self.observer.note(f"Not all fault-free runs that this run is compared with could be made: {error}")
 
     def _make_one_more(self, resumed: Resumed | None, fault_free: pathlib.Path) -> bool:
-        """Makes one more fault-free run if it is needed. Returns whether it was made."""
+        """Makes one more fault-free run if it is needed. Returns True if it was made."""
         kind = RESUMED if resumed else CALIBRATION
         known = {path.name for path in self.run_dir.glob(f"{kind}*")} - {BEFORE, SAME}
         if len(known) >= REPEATS_MAX:
@@ -191,7 +191,7 @@ class _Experiment:
 
 
 def _digests(held: pathlib.Path) -> dict[str, str]:
-    """Returns the digests of the event logs there, by name; `damaged` for an unreadable one."""
+    """Returns the digests of the event logs by name; `damaged` for an unreadable one."""
     found = {}
     for path in held.iterdir():
         try:
@@ -202,7 +202,7 @@ def _digests(held: pathlib.Path) -> dict[str, str]:
 
 
 def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
-    """Returns the plan with the steps of the fault-free run, if the scenario names no number and the run told one."""
+    """Returns the plan with the fault-free run's number of steps, if the scenario gives none and the run logs one."""
     if plan.workload.steps is not None:
         return plan
     alone = timeline.load(held / FAULT_FREE)
@@ -224,7 +224,7 @@ def run_repeatedly(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> tuple[list[Scorecard], bool]:
-    """Runs and judges plan after plan. Returns the scorecards, and whether the user stopped."""
+    """Runs and judges several plans in order. Returns the scorecards, and True if the user stopped."""
     stop = stop or StopRequest()
     cards = []
     for plan in plans:

@@ -1,9 +1,9 @@
-"""Fault-free runs: the same workload and seed without a fault, run once and cached by the inputs of the outcome.
+"""Makes fault-free runs (the same workload and seed without faults) once, and caches them by all inputs.
 
     .fault-free/<digest>/            kept: whole, and sealed (`harness.campaign.seal`)
     .fault-free/<name>.<random>/     being made, or in use, by the process that holds the lock on it
 
-Stored runs are put in place and replaced by renaming alone. Remains of dead processes are swept.
+Stored runs are put in place and replaced by renames only. Remains of dead processes are removed.
 """
 
 import contextlib
@@ -48,11 +48,11 @@ def ensure_fault_free(
     repeat: int = 0,
     before: Plan | None = None,
 ) -> tuple[pathlib.Path, Outcome | None]:
-    """Returns the folder of a completed run of `plan` (without faults), and its outcome if it ran now. What was kept is
-    used where its seal holds and it did what it was asked; with `anew` it is replaced once a new run has completed. One
-    that did something else is made again once. `repeat` tells runs of one and the same plan apart. `before`: the run
-    with faults that it is made for. A run that did not complete is not kept: its folder is handed back for the report,
-    with its outcome."""
+    """Returns the folder of a completed run of `plan` (without faults), and its outcome if it ran now. A stored run is
+    used if its seal is valid and it ran as asked; with `anew`, it is replaced once a new run has completed. A run that
+    did not run as asked is made again once. `repeat` distinguishes runs of the same plan. `before` is the run with
+    faults for which it is made. A run that did not complete is not stored: its folder and outcome are returned for the
+    report."""
     digest = plan.outcome_digest() + (f"-{repeat}" if repeat else "")
     kept = cache(reports) / digest
     if not anew and seal.holds(kept) and not _flaw(plan, kept):
@@ -73,7 +73,7 @@ def ensure_fault_free(
 
 
 def _flaw(plan: Plan, made: pathlib.Path) -> str:
-    """Tells in which way a run of `plan` did not do as asked, if the judge would refuse it; empty: in none."""
+    """Returns how a run of `plan` did not run as asked, if the judge would refuse it; empty if it did."""
     try:
         run = timeline.load(made)
     except EventLogError as error:
@@ -84,7 +84,7 @@ def _flaw(plan: Plan, made: pathlib.Path) -> str:
 
 
 def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
-    """Stores this run: later runs are compared with it."""
+    """Stores this run, so that later runs are compared with it."""
     with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
         untrusted_files.remove_tree(attempt, "checkpoints")
     # The events become our own copies, which no process left over has open.
@@ -103,16 +103,16 @@ def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
 
 
 class FaultFree(NamedTuple):
-    """A run for comparison. `repeat`: its number among several of the same plan."""
+    """A run for comparison. `repeat` is its number among several runs of the same plan."""
 
     plan: Plan
     repeat: int = 0
 
 
 def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFree]:
-    """Returns the fault-free run of `plan` and the calibration runs, by their folder in the run's own.
+    """Returns the fault-free run of `plan` and its repeats, by their folder in the run's own.
 
-    `band`: whether the losses need a band of fault-free runs; by default as the plan expects.
+    `band`: True if losses need a tolerance interval from repeats; by default as the plan expects.
     """
     alone = plan.without_faults(f"{plan.run_id}-fault-free")
     # Runs at the other world sizes of the plan show how far rounding alone drifts.
@@ -124,7 +124,7 @@ def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFre
 
 
 def another_repeat(plan: Plan, known: int) -> FaultFree:
-    """Returns one more calibration run beside `known` ones; their world sizes take turns."""
+    """Returns one more repeat besides `known` ones, whose world sizes take turns."""
     first = [other for name, other in fault_free_plans(plan).items() if name != FAULT_FREE]
     sizes = {other.plan.workload.nodes: other.plan for other in first}
     chosen = [*sizes.values()][known % len(sizes)]
@@ -137,14 +137,14 @@ def expects_band(plan: Plan) -> bool:
 
 
 def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
-    """Removes the stored fault-free runs of `plan`: the next run makes new ones. Raises `FaultError`."""
+    """Removes the stored fault-free runs of `plan`, so that the next run makes new ones. Raises `FaultError`."""
     for digest in {other.plan.outcome_digest() for other in fault_free_plans(plan).values()}:
         for kept in (cache(reports) / digest, *cache(reports).glob(f"{digest}-*")):
             _set_aside(kept)
 
 
 def cache(reports: pathlib.Path) -> pathlib.Path:
-    """Returns the folder of stored runs, which several reports folders may share by a link."""
+    """Returns the folder of stored runs, which several folders of reports may share by a link."""
     return (reports / CACHE).resolve()
 
 
@@ -174,7 +174,7 @@ def release(folder: pathlib.Path) -> None:
 def borrowed(
     reports: pathlib.Path, name: str, not_removed: Callable[[FaultError], object] = lambda error: None
 ) -> Iterator[pathlib.Path]:
-    """Yields a folder like `own_folder`, and removes it, unless it was kept or moved meanwhile."""
+    """Yields a folder like `own_folder`, and removes it unless it was stored or moved meanwhile."""
     folder = own_folder(reports, name)
     try:
         yield folder
@@ -203,7 +203,7 @@ def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list
 
 @contextlib.contextmanager
 def _dead(folder: pathlib.Path) -> Iterator[bool]:
-    """Yields whether this folder's process is dead, with its lock held meanwhile. Any doubt means alive."""
+    """Yields True if this folder's process is surely dead; its lock is held in the `with` block."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -219,7 +219,7 @@ def _dead(folder: pathlib.Path) -> Iterator[bool]:
 
 
 def _set_aside(kept: pathlib.Path) -> None:
-    """Renames a stored run out of the way, and removes it. A run that is not healed yet is swept later."""
+    """Renames a stored run and removes it. A run that is not healed yet is removed later."""
     aside = kept.with_name(f"{kept.name}.{secrets.token_hex(4)}")
     try:
         os.rename(kept, aside)
@@ -230,7 +230,7 @@ def _set_aside(kept: pathlib.Path) -> None:
 
 
 def copy_fault_free(folder: pathlib.Path, target: pathlib.Path) -> bool:
-    """Copies the events of a stored run to `target/events`. Returns whether all were still there."""
+    """Copies the events of a stored run to `target/events`. Returns True if all were still there."""
     try:
         files.attach(folder / "events", target / "events")
     except (EventLogError, FileNotFoundError):

@@ -2,8 +2,8 @@
 
     python -m harness.campaign.ledger_so_far RUN_DIR FAULT_FREE [SINCE]      prints one JSON object
 
-It is the judge's own ledger, without a second definition of an account. The job's loop does not wait for it. `SINCE` is
-the name of a harness event: the time from the first such event on has a second ledger.
+The judge's own code computes the ledger, and the job's loop does not wait for it. `SINCE` is the name of a harness
+event: a second ledger covers the time from the first such event on.
 """
 
 import json
@@ -36,9 +36,9 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]  # this harness, whatever l
 
 
 def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: str = "") -> dict[str, Any] | None:
-    """Returns the ledger so far, from a process of low priority; `None`: it cannot be computed.
+    """Returns the ledger so far from a process of low priority, or `None` if it cannot be computed.
 
-    `fault_free`: the folder with the fault-free runs, if the run's own does not hold them yet.
+    `fault_free` is the folder with the fault-free runs, if the run's own folder does not hold them yet.
     """
     folders = [str(folder.resolve()) for folder in (run_dir, fault_free or run_dir)]
     command = [sys.executable, "-m", "harness.campaign.ledger_so_far", *folders, *filter(None, [since])]
@@ -51,8 +51,8 @@ def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: st
 
 
 def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> dict[str, Any]:
-    """Returns GPU-seconds by account, the derived figures, and the CPU time of this computation. Raises `ChaosError`
-    for an unreadable log."""
+    """Returns GPU-seconds by account, derived figures, and this computation's CPU time. Raises `ChaosError` for an
+    unreadable log."""
     at = time.time()
     log = reading.read(run_dir / "events")
     events = log.harness.events if log.harness else []
@@ -66,7 +66,7 @@ def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> 
 
 
 def booked(evidence: Evidence, since: int | None = None) -> dict[str, Any]:
-    """Returns the ledger of a job, or of its part since that moment."""
+    """Returns the ledger of a job, or of the job's time since that moment."""
     if since is not None:
         part = narrowed(evidence.run, since)
         own = replace(part.beside, job=part.beside.job or evidence.run)
@@ -89,12 +89,12 @@ def as_told(evidence: Analysis) -> dict[str, Any]:
 
 
 def first(events: Iterable[Mapping[str, Any]], name: str) -> int | None:
-    """Returns the time of the first event of this name without `ok: false`."""
+    """Returns the time of the first event with this name and without `ok: false`."""
     return min((event["at"] for event in events if event["event"] == name and event.get("ok", True)), default=None)
 
 
 def _without_the_step_under_way(run: Timeline) -> Timeline:
-    """Cuts off the step under way of a job in no outage: it is unknown whether that step will be lost."""
+    """Cuts off the unfinished step of a job without an outage, because this step may be lost or not."""
     last = run.segments[-1] if run.segments else None
     if last is None or last.phase != "interrupted_step" or any(each.t_regained is None for each in run.episodes):
         return run

@@ -1,4 +1,4 @@
-"""Reads a trainer's own logs after the fact: the steps that it did, and did again after a restart."""
+"""Reads a trainer's own logs after the run: the steps that it did, and those that it did again after a restart."""
 
 import array
 import math
@@ -39,7 +39,7 @@ _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)s?[\s=_:#-]*(\d{1,10
 
 
 def reader_of(text: str) -> Reader:
-    """Parses a reader's name, or its form in YAML: `lines: {regex: …}`. Raises `UsageError`."""
+    """Makes a reader from its name, or from YAML such as `lines: {regex: …}`. Raises `UsageError`."""
     try:
         return reader_as(yaml.safe_load(text))
     except (ValueError, yaml.YAMLError) as error:
@@ -60,7 +60,7 @@ def reader_as(given: object) -> Reader:
 
 
 class _SavesSource(LineSource):
-    """Reads saves in common words, like `saved checkpoint step_110.pt`. The smallest of several numbers counts."""
+    """Reads lines on saves in common words, like `saved checkpoint step_110.pt`. The smallest number counts."""
 
     chars_max = readers.EXPRESSION_CHARS_MAX
 
@@ -98,8 +98,8 @@ class _Rank:
 class OwnLog:
     """The steps of a job by its own logs.
 
-    `told`: the steps; `doubts`: flaws of the logs that leave the job's acts open, in words; `untold`: quantities that
-    no line tells."""
+    `told` holds the steps; `doubts` are flaws of the logs that leave the job's acts unknown, in words; `untold` are
+    quantities that no line states."""
 
     told: Executed
     doubts: list[str]
@@ -120,7 +120,7 @@ class _Reading:
         self.too_large: list[str] = []  # numbers that no step can have, as they are written
 
     def take(self, told: Told, of: _Rank) -> None:
-        """Takes a step, in the order of its file."""
+        """Takes a step, in the order of the file."""
         step = int(told.fields["step"])
         if of.held is not None:
             held, of.held = of.held, None
@@ -160,7 +160,7 @@ def _figure(told: Told, name: str) -> float:
 
 
 def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
-    """Reads the logs of one job, oldest first; a file, or a step no later, is a restart. Raises `UsageError`."""
+    """Reads the logs of one job, oldest first. A new file, or a step no later, is a restart. Raises `UsageError`."""
     if reader.whole:
         raise UsageError(f"--read {reader.name}: its files hold the whole history without repeated steps")
     reading = _Reading()
@@ -219,7 +219,7 @@ def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:
 
 
 def _untold(reading: _Reading, told: Executed) -> list[str]:
-    """Lists quantities that no line tells, in words."""
+    """Returns the quantities that no line states, in words."""
     silent = [words for name, words in WORDS.items() if not is_told(told.figures[name]).any()]
     silent += ["samples"] if all((numbers < 0).all() for numbers in told.places.values()) else []
     if reading.too_large:
@@ -243,7 +243,7 @@ def _stride(told: Executed) -> int:
 
 
 def _gaps(told: Executed) -> list[str]:
-    """Lists steps that are in no log though later ones are, in words."""
+    """Returns the steps that no log has although it has later ones, in words."""
     found = []
     order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
     rank, step, life = told.rank[order], told.step[order], told.life[order]
@@ -259,7 +259,7 @@ def _gaps(told: Executed) -> list[str]:
 
 
 def _events(path: pathlib.Path, reader: Reader) -> Iterator[Told]:
-    """Yields the events of a file. A line without an end was cut, and is not read."""
+    """Yields the events of a file. A last line without an end was cut off, and is not read."""
     source = reader.open()
     of_lines = isinstance(source, LineSource)
     saves = _SavesSource() if of_lines and "checkpoints" not in reader.tells else None

@@ -1,9 +1,8 @@
-"""One verdict for several runs of one scenario, by the tail of their figures. Pure: the bootstrap's dice are seeded.
+"""Gives one verdict on several runs of one scenario, by the tail of their figures. Pure: the bootstrap is seeded.
 
-One run that fails is a failed run, however good the others are: a stack that fails some of its runs is *flaky*. When
-all of them pass, the question is how sure that makes us. For every bound that the scenario sets, the tail decides: with
-95 % confidence, 90 % of all runs stay within the bound. If that cannot be shown, the answer is inconclusive, with the
-number of further runs that would settle it.
+If any run fails, the verdict is fail, however good the others are: a stack that fails some runs is *flaky*. If all
+pass, the tail decides for every bound that the scenario sets: with 95 % confidence, 90 % of all runs must stay within
+the bound. If that cannot be shown, the verdict is inconclusive, with the number of further runs that would settle it.
 """
 
 import math
@@ -37,7 +36,7 @@ class RepeatVerdict:
 
 
 def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
-    """Returns the verdict of one run, or of several by the tail of their figures."""
+    """Returns the verdict on one run, or on several by the tail of their figures."""
     if len(cards) == 1:
         return RepeatVerdict(cards[0].verdict, tuple(cards[0].reasons))
     verdict = merge(card.verdict for card in cards)
@@ -57,7 +56,7 @@ def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
 
 
 def _together(cards: Sequence[Scorecard]) -> list[str]:
-    """Returns the ranges over all runs on one line: `recovered in 5.64 s to 7.51 s; not judged: pace`."""
+    """Returns the ranges over all runs as one line: `recovered in 5.64 s to 7.51 s; not judged: pace`."""
     took, wasted = _figures(cards, "recovery_time", "seconds"), _figures(cards, "wasted_gpu_hours", "percent_by_faults")
     clauses = [f"recovered in {_range([format_duration(round(s * 1e9)) for s in took])}"] if took else []
     clauses += [f"{_range([f'{share:.1f} %' for share in wasted])} of GPU time wasted by faults"] if wasted else []
@@ -67,7 +66,7 @@ def _together(cards: Sequence[Scorecard]) -> list[str]:
 
 
 def _figures(cards: Sequence[Scorecard], score: str, name: str) -> list[float]:
-    """Returns the values in ascending order; none if a run lacks the figure."""
+    """Returns the values in ascending order, or no values if a run lacks the figure."""
     found = [card.scores.get(score, {}).get(name) for card in cards]
     return sorted(float(value) for value in found if value is not None) if None not in found else []
 
@@ -88,7 +87,7 @@ def _failures(cards: Sequence[Scorecard]) -> str:
 
 
 def _assessments(cards: Sequence[Scorecard]) -> dict[str, "Assessment"]:
-    """Assesses the bounds that the scenario sets itself; defaults are not assessed by their tail."""
+    """Assesses the bounds that the scenario itself sets. Default bounds are not assessed by their tail."""
     lines = (line for card in cards for line in card.expectations if line.name.partition(".")[0] in _expected(card))
     shares = grouped((line.name, line.share) for line in lines if line.share is not None)
     return {name: assess(values) for name, values in shares.items() if len(values) == len(cards)}
@@ -129,8 +128,8 @@ def tolerance_factor(runs: int) -> float:
 
 
 def tail_bound(values: Sequence[float]) -> float:
-    """Returns the value that 90 % of all runs stay below, with 95 % confidence. Durations and costs scatter by factors,
-    so logarithms of positive values are taken as normal, else the values themselves. One value gives no bound."""
+    """Returns the value that 90 % of all runs stay below, with 95 % confidence. Durations and costs vary by factors, so
+    logarithms of positive values count as normal, else the values themselves. One value gives no bound."""
     if len(values) < 2:
         return math.inf
     scale = _scale(values)
@@ -148,12 +147,12 @@ def failure_interval(failures: int, runs: int) -> tuple[float, float]:
 
 
 def failure_bound(runs: int) -> float:
-    """Returns the rate of failures that `runs` runs without a failure exclude, with 95 % confidence."""
+    """Returns the failure rate that `runs` runs without a failure exclude, with 95 % confidence."""
     return _rate(0, runs, 1 - CONFIDENCE)
 
 
 def _rate(most: int, runs: int, probability: float) -> float:
-    """Returns the rate at which `most` failures or fewer in `runs` have this probability; by bisection."""
+    """Returns the failure rate at which `most` failures or fewer in `runs` have this probability, by bisection."""
     if most < 0:
         return 0.0
     low, high = 0.0, 1.0

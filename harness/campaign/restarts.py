@@ -1,4 +1,4 @@
-"""Restarts of a job on saves that it left: each in a folder of its own, and only as long as it takes to know enough."""
+"""Restarts a job on its saves: each restart in its own folder, and only as long as needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def restart(
     plan: Plan, folder: pathlib.Path, backend: Backend, stop: StopRequest, prepare: Callable[[pathlib.Path], None]
 ) -> tuple[Restart, Outcome]:
     """Restarts the job in a new folder, in which `prepare` puts the saves, until it has done some steps. The saves are
-    removed when it has ended. Raises what `prepare` raises."""
+    removed when the job has ended. Raises the errors of `prepare`."""
     folder.mkdir(parents=True)
     try:
         prepare(folder)
@@ -36,8 +36,8 @@ def restart(
 
 
 def own_folder(folder: pathlib.Path) -> None:
-    """Makes a folder that is to hold several runs. An empty file `undo.jsonl` marks the folder as the harness's own, so
-    that the nodes of a run write only into the folder of their run."""
+    """Makes a folder for several runs. An empty file `undo.jsonl` marks the folder as the harness's own, so that the
+    nodes of a run write only into their run's folder."""
     folder.mkdir(parents=True)
     (folder / JOURNAL).touch(0o600)
 

@@ -1,18 +1,18 @@
-"""Fault-free runs that stop at a save and go on from it, to judge a run whose world changed its size.
+"""Makes fault-free runs that stop at a save and go on from it, to judge a run whose world changed its size.
 
-Rounding takes a run of another size from its first step on far away from the fault-free run, much further than a run
-that changes its size late. A wrong optimizer would hide in between. So these runs are made once the save of the run's
-restart is known, and are kept like other fault-free runs:
+Rounding errors take a run that has another size from its first step far away from the fault-free run, much further than
+a run that changes its size late. A wrong optimizer could hide in between. So these runs are made once the save of the
+run's restart is known, and are stored like other fault-free runs:
 
     resumed-before    as many nodes as planned, up to that save
     resumed-same      goes on from a copy of it with as many nodes: the resume by itself must change nothing
     resumed-1 … 3     go on from a copy of it with as many nodes as the run had then: how far rounding takes it
     resumed-at-40     the same from another save, where a repeat from the first one would be the same bit for bit
 
-`resumed-same` is judged first, as a wrong resume would widen its own band. There is one run of the third kind if the
-steps before the save are the fault-free run's bit for bit, else three. A later growth of the world is not repeated: it
-would need a save that only a notice leaves. A run that did something else than asked (`harness.evidence.made_as_asked`)
-is made again once; then the judge names it.
+`resumed-same` is judged first, because a wrong resume would widen its own tolerance interval. There is one run of the
+third kind if the steps before the save equal the fault-free run's bit for bit, else three. A later growth of the world
+is not repeated: it would need a save that only a notice causes. A run that did not run as asked
+(`harness.evidence.made_as_asked`) is made again once; after that, the judge names it.
 """
 
 import pathlib
@@ -48,7 +48,7 @@ def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | N
 
 @dataclass
 class Resumed:
-    """Makes these runs, or takes stored ones. `run`: the run that changed its size, at `at`."""
+    """Makes these runs, or takes stored ones. `run` is the run that changed its size, at `at`."""
 
     plan: Plan
     at: Resize
@@ -67,7 +67,7 @@ class Resumed:
         return {name: self._kept(name) for name in (BEFORE, *names)}
 
     def another(self, fault_free: pathlib.Path, known: Collection[str]) -> tuple[str, pathlib.Path] | None:
-        """Makes one more run that changes its size. Returns its name and folder; `None`: there is no save for it."""
+        """Makes one more run that changes its size. Returns its name and folder, or `None` without a save for it."""
         if self._repeats(self._kept(BEFORE), fault_free):  # from the same save it would be the same run again
             saves = made_as_asked.committed(timeline.load(fault_free)) - {self.at.step, self.plan.workload.steps}
             steps = sorted(saves, key=lambda step: (abs(step - self.at.step), step))
@@ -87,7 +87,7 @@ class Resumed:
         return cache(self.reports) / f"{digest}-at-{self.at.step}{size}-{name}"
 
     def _holds(self, name: str) -> bool:
-        """Tells whether a run of this name is stored and did as asked."""
+        """Returns True if a run of this name is stored and ran as asked."""
         return seal.holds(self._kept(name)) and not self._flaw(name, self._kept(name), self.at.step)
 
     def _flaw(self, name: str, folder: pathlib.Path, step: int) -> str:
@@ -115,7 +115,7 @@ class Resumed:
         return names
 
     def _execute(self, name: str, folder: pathlib.Path, step: int, before: pathlib.Path | None = None) -> None:
-        """Runs up to the save of this step, or on from that of `before`; twice, if it did not do as asked."""
+        """Runs up to the save of this step, or on from that of `before`; again, if the first did not run as asked."""
         nodes = None if name in (BEFORE, SAME) else self.at.nodes
         plan = self.plan.without_faults(f"{self.plan.run_id}-{name}", nodes)
         stage = Stage("fault-free run", plan.workload.nodes, at=step, until_there=before is None)

@@ -1,4 +1,4 @@
-"""Finds the runs of a reports folder by scenario, backend, commit, verdict and time."""
+"""Finds the runs in a folder of reports by scenario, backend, commit, verdict and time."""
 
 import contextlib
 import dataclasses
@@ -36,7 +36,7 @@ _DATE = "2026-11-22T08:00:00+00:00"
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The properties by which a run is found. `verdict`: `None` if it was not judged, as it goes on or was killed."""
+    """The properties by which a run is found. `verdict` is `None` if it was not judged (it goes on or was killed)."""
 
     run_id: str
     begun_s: float  # seconds since 1970
@@ -50,13 +50,13 @@ class StoredRun:
 
     @property
     def begun_at(self) -> str:
-        """Returns the begin in UTC, as ISO 8601, to the second."""
+        """Returns when the run began, in UTC, as ISO 8601, to the second."""
         return datetime.datetime.fromtimestamp(self.begun_s, datetime.UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A filter of runs; `None` matches all. `commit`: its first letters are enough; `since_s`: seconds since 1970."""
+    """A filter of runs; `None` fits all runs. `commit`: its first letters are enough; `since_s`: seconds since 1970."""
 
     scenario: str | None = None
     backend: str | None = None
@@ -79,27 +79,27 @@ class ByLog(NamedTuple):
 
 
 class NotARun(Exception):
-    """The reason for which a folder is passed over."""
+    """Raised with the reason why a folder is passed over."""
 
 
 class FirstLook(NotARun):
-    """A folder that `chaos init` made. Lists leave it out silently."""
+    """Raised for a folder that `chaos init` made. Lists leave it out silently."""
 
 
 class Store:
-    """The runs under one folder. `notes`: the folders that the last answer passed over, with reasons."""
+    """The runs in one folder. `notes` names the folders that the last call passed over, with reasons."""
 
     def __init__(self, reports: pathlib.Path):
         self.reports = reports
         self.notes: list[str] = []
 
     def runs(self, wanted: Wanted | None = None) -> list[StoredRun]:
-        """Returns the runs that fit, newest first."""
+        """Returns the runs that fit the filter, the newest first."""
         fitting = [run for run in self._read()[0] if (wanted or Wanted()).fits(run)]
         return sorted(fitting, key=lambda run: (run.begun_s, run.run_id), reverse=True)
 
     def evidence(self, wanted: Wanted | None = None) -> list[StoredRun]:
-        """Returns the judged runs that say something of the trainer, newest first; the worst of copies counts."""
+        """Returns the judged runs that show something about the trainer, the newest first; of copies, the worst."""
         judged = [run for run in self.runs(wanted) if run.verdict is not None and not run.is_control]
         return self.once(run for run in judged if stored_kind_of(self.reports / run.run_id) is None)
 
@@ -129,7 +129,7 @@ class Store:
         return self.reports / picked(name, known, "run", self.reports)
 
     def _read(self) -> tuple[list[StoredRun], list[str]]:
-        """Returns all runs, and the names of first looks. Notes the other folders that are no run, or are damaged."""
+        """Returns all runs, and the names of first looks. Notes the other folders, which are no runs or are damaged."""
         runs, looks = list[StoredRun](), list[str]()
         self.notes = []
         for folder in _folders(self.reports):
@@ -151,7 +151,7 @@ T = TypeVar("T")
 def usable(
     name: str, reports: pathlib.Path, read: Callable[[pathlib.Path], T], passed_over: list[str]
 ) -> tuple[pathlib.Path, T]:
-    """Returns the folder of a run, as `Store.find` does, and the result of `read`; `last`: the newest readable run.
+    """Returns the folder of a run, as `Store.find` does, and the result of `read`. `last` is the newest readable run.
     Notes in `passed_over` why newer runs were not used. Raises `UsageError` if none can be used."""
     if name != "last":
         folder = Store(reports).find(name)
@@ -181,14 +181,14 @@ def refuse_first_look(folder: pathlib.Path) -> None:
 
 
 def part_of_a_day(folder: pathlib.Path) -> tuple[pathlib.Path, str | None]:
-    """Splits a rehearsal's folder into that of its day, which has the log, and its name; else returns it as given."""
+    """Splits a rehearsal's folder into its day's folder, which has the log, and its name; else returns it as given."""
     day = folder.absolute().parent.parent
     is_one = folder.absolute().parent.name == REHEARSALS and not (folder / "events").exists()
     return (day, folder.name) if is_one and (day / "events").is_dir() else (folder, None)
 
 
 def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) -> str:
-    """Returns the known name that begins with this one, or the first, which is the newest, for `last`."""
+    """Returns the known name that begins with this text or, for `last`, the first name, which is the newest."""
     fitting = known[:1] if name == "last" else [each for each in known if each.startswith(name)]
     if len(fitting) == 1:
         return fitting[0]
@@ -209,7 +209,7 @@ def _folders(reports: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
-    """Reads a run. Returns it with the flaw of its report. Raises `NotARun` for a folder that no run of ours made."""
+    """Reads a run. Returns it with its report's flaw. Raises `NotARun` for a folder that is no run of ours."""
     if folder.is_symlink():
         raise NotARun("a link; a run is a folder of its own")
     if not _RUN_ID.match(folder.name):
@@ -237,7 +237,7 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
 
 
 def by_log(folder: pathlib.Path) -> ByLog:
-    """Judges a stored run from its log alone. Raises `ReportError` if that cannot be, `NotARun` for a first look."""
+    """Judges a stored run from its log alone. Raises `ReportError` if that fails, or `NotARun` for a first look."""
     try:
         card = judge(load_evidence(folder), folder.name)
     except (ChaosError, OSError) as error:
@@ -273,7 +273,7 @@ class _Plan(msgspec.Struct):
 
 
 def _plan(folder: pathlib.Path) -> _Plan:
-    """Reads a plan. Raises `NotARun`, and `FirstLook`."""
+    """Reads a plan. Raises `NotARun`, or `FirstLook` for a folder of `chaos init`."""
     try:
         plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -290,7 +290,7 @@ def _planned(folder: pathlib.Path) -> StoredRun:
 
 
 def _begun_s(told: str | None, folder: pathlib.Path) -> float:
-    """Returns the begin by the report, else the time at which the plan was written: a run does that first."""
+    """Returns the begin by the report, or else the time when the plan was written, which a run does first."""
     with contextlib.suppress(ValueError, OverflowError):
         moment = datetime.datetime.fromisoformat(told or "").timestamp()
         if not _in_calendar(moment):

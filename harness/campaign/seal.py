@@ -1,4 +1,4 @@
-"""The seal of a stored fault-free run: later runs must be compared with the measured events.
+"""Seals a stored fault-free run, so that later runs are compared with events that were really measured.
 
 The seal is a keyed digest (HMAC-SHA-256, RFC 2104) of the event files. The key lies on this host's own disk, outside
 of the reports: a node elsewhere that shares the reports cannot make a seal. `docs/security.md` names the attacks that
@@ -25,7 +25,7 @@ _BLOCK = 2**20
 
 
 def state_folder() -> pathlib.Path:
-    """Returns this user's folder on this host that no node may write: `CHAOS_STATE`, else in /var/tmp. Raises
+    """Returns this user's folder on this host that no node may write: `CHAOS_STATE`, or else one in /var/tmp. Raises
     `ChaosError` if somebody else owns it or could write it."""
     folder = pathlib.Path(os.environ.get(STATE_ENV) or f"/var/tmp/chaos-{os.geteuid()}")
     try:
@@ -41,7 +41,7 @@ def state_folder() -> pathlib.Path:
 
 
 def digest_of(events: pathlib.Path) -> str:
-    """Returns the digest of an event log: all files, by name and content. Raises `EventLogError` like `files.find`."""
+    """Returns the digest of an event log: of all files, by name and content. Raises `EventLogError` as `files.find`."""
     total = hashlib.sha256()
     for source in files.find(events):
         content = hashlib.sha256()
@@ -58,7 +58,7 @@ def put(folder: pathlib.Path) -> None:
 
 
 def holds(folder: pathlib.Path) -> bool:
-    """Tells whether this run's events were sealed here, for this folder."""
+    """Returns True if this run's events were sealed here, for this folder."""
     try:
         given = untrusted_files.read(folder, SEAL, 1024)
         return hmac.compare_digest(given, _seal(folder, digest_of(folder / "events")).encode())
@@ -67,7 +67,7 @@ def holds(folder: pathlib.Path) -> bool:
 
 
 def _seal(folder: pathlib.Path, digest: str) -> str:
-    """Returns the seal of a digest and the folder's name up to its first dot: each plan has its own seals."""
+    """Returns the seal of a digest and of the folder's name up to its first dot: each plan has its own seals."""
     told = f"{folder.name.partition('.')[0]}:{digest}"
     return hmac.new(_key(state_folder()), told.encode(), hashlib.sha256).hexdigest()
 

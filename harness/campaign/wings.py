@@ -1,7 +1,7 @@
 """Finds the wings by the file `wing.py` in their folders. The trunk knows none of them by name.
 
 A wing has stored results of its own: the list of runs, `chaos show` and `chaos score` find them by a file in the run's
-folder. It may have files that people write: `chaos validate` knows them by a key. It tells what its results prove
+folder. It may have files that people write, which `chaos validate` knows by a key. It states what its results prove
 before a launch.
 """
 
@@ -46,12 +46,12 @@ class Result:
 
 
 class StoredKind(Protocol):
-    """One kind of stored result. `report`: name of its file in a run's folder."""
+    """One kind of stored result. `report` is the name of its file in a run's folder."""
 
     report: str
 
     def is_in(self, folder: pathlib.Path) -> bool:
-        """Tells whether this run is of the kind, judged or not."""
+        """Returns True if this folder holds a result of this kind, judged or not."""
 
     def read(self, folder: pathlib.Path) -> Result:
         """Reads the result. Raises `ReportError` if it was not judged, or its report cannot be read."""
@@ -60,13 +60,13 @@ class StoredKind(Protocol):
         """Returns the result as JSON data."""
 
     def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
-        """Judges it again, from the event log alone. Returns the result, and a function that writes its reports."""
+        """Judges the result again from the event log alone. Returns it, and a function that writes its reports."""
 
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of files that people write. `key`: a top-level key of only these; `folder`: their usual place. `check`:
-    takes the file and the scenarios' folder, returns a summary, and raises `UsageError` with every mistake found."""
+    """A kind of files that people write. `key`: a top-level key of only these files; `folder`: their usual place.
+    `check` takes the file and the scenarios' folder, returns a summary, and raises `UsageError` with all mistakes."""
 
     name: str
     key: str
@@ -101,7 +101,7 @@ class Proof(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """The result of a sweep over a job. `run_id`: the folder of its report."""
+    """The result of a sweep over a job. `run_id` is the folder of its report."""
 
     run_id: str
     verdict: Verdict
@@ -135,7 +135,7 @@ def sweep_of(name: str) -> Sweep:
 
 
 def latest_s() -> float:
-    """Returns the latest time that a result may claim: within a minute, as servers have clocks of their own."""
+    """Returns the latest time that a result may claim: one minute from now, because servers have their own clocks."""
     return time.time() + 60.0
 
 
@@ -166,5 +166,5 @@ def trainers_of(*plans: object) -> frozenset[str]:
 
 
 def stored_kind_of(folder: pathlib.Path) -> StoredKind | None:
-    """Returns the kind of a stored result; `None`: a run of one scenario."""
+    """Returns the kind of a stored result, or `None` for a run of one scenario."""
     return next((kind for wing in wings() for kind in wing.stored if kind.is_in(folder)), None)

@@ -1,4 +1,4 @@
-"""The default folders of scenarios and reports: in a checkout, or installed."""
+"""Finds the default folders of scenarios and reports, in a checkout or an installed copy."""
 
 import importlib.metadata
 import pathlib
@@ -8,12 +8,12 @@ _SHIPPED = "share/chaos-harness/scenarios"  # the same place as in pyproject.tom
 
 
 def in_checkout() -> bool:
-    """Tells whether this is the source tree and not an installed copy."""
+    """Returns True if this is the source tree, and not an installed copy."""
     return (_ROOT / "pyproject.toml").is_file() and (_ROOT / "scenarios").is_dir()
 
 
 def reports() -> pathlib.Path:
-    """Returns `reports/` of the checkout if the user works in it; else that of the working directory."""
+    """Returns `reports/` of the checkout if the user works in it, else that of the working directory."""
     here = pathlib.Path.cwd()
     return _ROOT / "reports" if in_checkout() and here.is_relative_to(_ROOT) else here / "reports"
 
@@ -31,7 +31,7 @@ def scenarios() -> pathlib.Path:
 
 
 def docs() -> str:
-    """Returns the folder of the documentation in a checkout, as a user reaches it; empty in an installed copy."""
+    """Returns the folder of the documentation in a checkout, or an empty text in an installed copy."""
     if not in_checkout():
         return ""
     return "docs" if pathlib.Path.cwd() == _ROOT else str(_ROOT / "docs")

@@ -1,7 +1,7 @@
-"""Exports hand runs to other tools; commands offer each export as an option of its name.
+"""Defines exports, which pass runs to other tools. Commands offer each export as an option with its name.
 
 An export is an entry point of the group `chaos_harness.exports`: one file that defines an `Export`, and one line in
-pyproject.toml. Other packages may bring exports of their own.
+pyproject.toml. Other packages may add exports.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ Live = contextlib.AbstractContextManager[tuple[CampaignObserver, str]]
 
 @dataclass(frozen=True)
 class Export:
-    """`metavar`, `help`: of its option. `extra`: the extra of this package that it needs. At least one of:
+    """An export. `metavar` and `help` are its option's; `extra` is the extra that it needs. It has at least one of:
 
-    `stored`: takes the option's value, checks it, and returns a function that exports a run's folder and says so in a
-    sentence. With `each`, runs are exported as soon as they are judged, too.
-    `live`: takes the option's value and the part of the GPU time that may be wasted, where the plan of the job does not
-    say it. As long as it lasts, its observer hears the job. The text says where that shows.
+    `stored`: takes the option's value, checks it, and returns a function that exports a run's folder and returns a
+    sentence on this. With `each`, runs are also exported as soon as they are judged. `live`: takes the option's value,
+    and the share of GPU time that may be wasted if the job's plan does not state it. In its `with` block, its observer
+    follows the job. Its text says where to look.
     """
 
     metavar: str
@@ -48,7 +48,7 @@ Chosen = Mapping[str, tuple[Export, str]]  # by its name: an export, and the val
 
 @functools.cache
 def exports() -> Mapping[str, Export]:
-    """Returns all exports by name. One that cannot be loaded is named on stderr, and hinders no command."""
+    """Returns all exports by name. One that cannot be loaded is reported on stderr, and stops no command."""
     found = {}
     for name, point in entry_points(GROUP).items():
         try:
@@ -87,7 +87,7 @@ def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]]
 
 
 def writers(chosen: Chosen) -> list[Callable[[pathlib.Path], str]]:
-    """Returns the functions that export a run's folder. Raises `UsageError`, and `CannotRunError` without the extra."""
+    """Returns functions that export a run's folder. Raises `UsageError`, and `CannotRunError` without the extra."""
     found = []
     for name, (export, value) in chosen.items():
         if export.stored is not None:
@@ -113,9 +113,9 @@ class Telling(CampaignObserver):
 
 @contextlib.contextmanager
 def watched(observer: CampaignObserver, chosen: Chosen, budget: float | None = None) -> Iterator[CampaignObserver]:
-    """Yields the observer, joined by those of the chosen exports.
+    """Yields the observer, joined with the observers of the chosen exports.
 
-    `budget`: the part of the GPU time that may be wasted, where the plan of the job does not say it.
+    `budget` is the share of GPU time that may be wasted if the job's plan does not state it.
     """
     with contextlib.ExitStack() as stack:
         watching = [observer]

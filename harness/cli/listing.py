@@ -1,4 +1,4 @@
-"""`chaos list`: the scenarios, the faults, and the stored runs."""
+"""Defines `chaos list`, `faults`, `guarantees` and `runs`, which list scenarios, faults, guarantees and stored runs."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _parameters(name: str) -> list[dict[str, Any]]:
 
 
 class Bound(NamedTuple):
-    """One key of `expect:`. `default`: empty if it is not judged without being written."""
+    """One key of `expect:`. `default` is empty if the key is judged only where it is written."""
 
     key: str
     example: str
@@ -204,7 +204,7 @@ def bounds() -> Iterator[Bound]:
 
 
 def _example(field: Mapping[str, Any]) -> str:
-    """A value that a field with this JSON schema may have."""
+    """Returns a value that a field with this JSON schema may have."""
     if "anyOf" in field:
         return _example(field["anyOf"][0])
     if field.get("type") == "object":

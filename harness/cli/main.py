@@ -1,6 +1,6 @@
-"""The `chaos` command. Only here does an error become an exit code: see `harness.errors`.
+"""Runs the `chaos` command. Only this module turns an error into an exit code (see `harness.errors`).
 
-Commands are imported after the signal handler and inside the net that catches what they raise, so that even a broken
+Commands are imported after the signal handler is set, and where their errors are caught, so that even a broken
 installation ends with one clear line and exit code 3.
 """
 
@@ -97,12 +97,12 @@ COMMANDS = {
 
 
 def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
-    """The command line. The code of a command is imported when it is called; then `loaded` is called, too."""
+    """Returns the command line. The code of a command is imported when it is called; `loaded` is called then, too."""
     import typer
     from typer.core import TyperCommand, TyperGroup
 
     class Command(TyperCommand):
-        """A command's name and first line, which the list of all commands shows."""
+        """A command's name and its first line in the list of all commands."""
 
         def __init__(self, name: str, where: str, about: str, panel: str):
             super().__init__(name, help=about, rich_help_panel=panel)
@@ -173,7 +173,7 @@ def _without_bool(options: list[Any]) -> list[Any]:
 
 
 def main() -> None:
-    """Runs the command line; every way out is one clear message and a meaningful exit code."""
+    """Runs the command line. It always ends with a clear message and a meaningful exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         # Without standalone mode the exit code is what comes back, and nothing turns it into this process's own.
@@ -185,14 +185,14 @@ def main() -> None:
 
 
 def _stop_on_signals() -> None:
-    """Makes signals ask the run to stop and undo everything; before this call they just ended the program."""
+    """Makes signals ask the run to stop and undo everything. Before this call, they end the program."""
     from harness.run.stop import stop
 
     stop.on_signals()
 
 
 def _exit_code(error: BaseException) -> int:
-    """Prints an error, and returns its exit code."""
+    """Prints an error and returns its exit code."""
     if isinstance(error, ChaosError):
         _say(f"error: {error}")
         return error.exit_code
@@ -234,7 +234,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _kept(error: BaseException) -> str:
-    """Writes the traceback to a file, and returns a line that names it; empty if it cannot be written."""
+    """Writes the traceback to a file, and returns a line that names the file; empty if it cannot be written."""
     try:
         descriptor, name = tempfile.mkstemp(prefix="chaos-error-", suffix=".txt")
         with open(descriptor, "w", errors="replace") as file:
@@ -245,7 +245,7 @@ def _kept(error: BaseException) -> str:
 
 
 def _say(text: str, style: str = "red") -> None:
-    """Prints on standard error; plainly if the pretty output itself is broken."""
+    """Prints on standard error, as plain text if the pretty output itself is broken."""
     text = re.sub(rf"\S{{{WORD_MAX + 1},}}", lambda word: f"{word[0][: WORD_MAX - 1]}…", text)
     try:
         from rich.text import Text
@@ -259,7 +259,7 @@ def _say(text: str, style: str = "red") -> None:
 
 
 def _free(place: pathlib.Path) -> str:
-    """Returns the free space on the disk of a folder, even if the folder does not exist."""
+    """Returns the free bytes on a folder's disk, even if the folder does not exist."""
     for folder in (place, *place.parents):
         try:
             return f"{shutil.disk_usage(folder).free / 2**20:.0f} MiB"

@@ -1,4 +1,4 @@
-"""The command `chaos new`."""
+"""Defines the command `chaos new`, which writes the repository of a plug-in."""
 
 import importlib.metadata
 import importlib.resources
@@ -87,7 +87,7 @@ def _write(kind: str, name: str, known: Sequence[str], folder: pathlib.Path | No
 
 
 def files(name: str, kind: str = "fault") -> dict[str, str]:
-    """Returns path → text of the repository of a fault or a guarantee with this name."""
+    """Maps paths to texts of the files in the repository of a fault or guarantee with this name."""
     dashed = name.replace("_", "-")
     values = {
         "name": name,

@@ -1,4 +1,4 @@
-"""The output of commands. Text from a scenario, a log or a node never becomes markup and never steers a terminal."""
+"""Prints the output of commands. Text from a scenario, a log or a node never becomes markup or controls a terminal."""
 
 import pathlib
 import sys
@@ -31,17 +31,17 @@ err = Console(stderr=True, highlight=False)
 
 
 def safe(value: object) -> str:
-    """Returns one line with markup escaped."""
+    """Returns the text on one line, with markup escaped."""
     return escape(one_line(value))
 
 
 def say(line: str, style: str = "") -> None:
-    """Prints one line of plain text, not wrapped."""
+    """Prints one line of plain text without wrapping it."""
     out.print(Text(plain(line), style=style), soft_wrap=True)
 
 
 def unwrapped(console: Console) -> Console:
-    """A terminal as wide as it is; in place of anything else one so wide that lines in a log file are not broken."""
+    """Returns a console as wide as the terminal or, without one, so wide that no line in a log file is broken."""
     if console.is_terminal:
         return console
     return Console(file=console.file, width=PLAIN_WIDTH, color_system=None, highlight=False)
@@ -60,7 +60,7 @@ def print_rows(head: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
 
 
 def print_figures(head: Sequence[str], rows: Iterable[Iterable[object]], all_text: bool = False) -> None:
-    """Prints a table whose columns after the first one hold figures, unless they are `all_text`."""
+    """Prints a table. Its columns after the first one hold figures, or texts with `all_text`."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     for place, name in enumerate(head):
         table.add_column(safe(name), justify="left" if all_text or place == 0 else "right")
@@ -70,7 +70,7 @@ def print_figures(head: Sequence[str], rows: Iterable[Iterable[object]], all_tex
 
 
 def note(line: str) -> None:
-    """Prints a remark on standard error, so that it does not disturb readers of the answer."""
+    """Prints a remark on standard error, so that it does not disturb readers of the result."""
     err.print(Text(one_line(line), style="dim"), soft_wrap=True)
 
 
@@ -79,7 +79,7 @@ def print_json(values: Any) -> None:
 
 
 def write_page(page: pathlib.Path, text: str) -> None:
-    """Writes the page for --page. Raises `UsageError`."""
+    """Writes the page for the option --page. Raises `UsageError` if that fails."""
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_files({page.name: text}, page.parent)

@@ -1,4 +1,4 @@
-"""Folders and files that the command line names: checked before a command begins, so that nothing is half done."""
+"""Checks folders and files that the command line names before a command begins, so that nothing is half done."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ from harness.errors import UsageError
 
 
 def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
-    """Accepts a folder that exists, or one that can be made: no part of its path may be a file."""
+    """Accepts a folder that exists or can be made: no part of its path may be a file."""
 
     def check(given: pathlib.Path) -> pathlib.Path:
         for place in (given, *given.parents):
@@ -32,7 +32,7 @@ def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
 
 
 def file_to_write(option: str) -> Callable[[pathlib.Path | None], pathlib.Path | None]:
-    """Takes the path of a file that can be made or replaced; a device or a pipe is refused."""
+    """Accepts the path of a file that can be made or replaced, but no device and no pipe."""
 
     def check(given: pathlib.Path | None) -> pathlib.Path | None:
         if given is not None:

@@ -1,4 +1,4 @@
-"""The command `chaos plugins`."""
+"""Defines the command `chaos plugins`, which lists the plug-ins of other packages."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ OURS = "chaos-harness"
 
 
 class Plugin(NamedTuple):
-    """One plug-in of another package. `wrong`: why it cannot be used; empty if it can."""
+    """One plug-in of another package. `wrong` is the reason why it cannot be used, or empty."""
 
     kind: str
     name: str
@@ -57,7 +57,7 @@ def plugins(json: JsonOption = False) -> None:
 
 
 def added() -> list[Plugin]:
-    """Returns the plug-ins of other packages, by kind and name. Loads each."""
+    """Returns the plug-ins of other packages by kind and name, after loading each of them."""
     found = []
     for kind in sorted([*LOADED, "attach", "exports", "stores"]):
         try:

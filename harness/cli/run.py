@@ -1,4 +1,4 @@
-"""The command `chaos run`."""
+"""Defines the command `chaos run`, which runs a scenario and judges it."""
 
 from typing import Annotated
 

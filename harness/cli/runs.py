@@ -1,4 +1,4 @@
-"""Commands on a stored run: `chaos show`, `score` and `report`."""
+"""Defines the commands on a stored run: `chaos show`, `score` and `report`."""
 
 import contextlib
 import pathlib

@@ -1,4 +1,4 @@
-"""The command `chaos plan`: describes a scenario's acts, or renders the request to the engine."""
+"""Defines the command `chaos plan`, which describes a scenario's acts, or prints the request to the engine."""
 
 import dataclasses
 import itertools
@@ -63,14 +63,14 @@ def plan(
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper without anchors: engines and people read every part in its place."""
+    """A YAML dumper without anchors, because engines and people read every part in its place."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def native_text(request: Any, output: str) -> str:
-    """Renders a request for people and for `kubectl apply -f -`; a list of objects becomes a stream of documents."""
+    """Formats a request for people and `kubectl apply -f -`. A list of objects becomes a stream of documents."""
     plain = json.loads(json.dumps(request, default=dataclasses.asdict))
     if output == "json":
         return json.dumps(plain, indent=2) + "\n"
@@ -79,7 +79,7 @@ def native_text(request: Any, output: str) -> str:
 
 
 def plan_of(name: str, backend: str, seed: int, profile: str | None, scenarios: pathlib.Path) -> tuple[Scenario, Plan]:
-    """Returns a scenario by name or path, and its plan under a new run id."""
+    """Returns the scenario with this name or path, and its plan under a new run id."""
     load_backend(backend)
     if not name:
         raise UsageError("name a scenario, or a stored plan with --plan; `chaos list` shows the scenarios")
@@ -136,8 +136,8 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
 
 
 def untold(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
-    """Returns the lines on unjudged items, and on bounds that cannot be judged. `tells`: kinds that the trainer
-    declares (`None`: no declaration). `teller`: its name."""
+    """Returns the lines on unjudged items, and on bounds that cannot be judged. `tells`: kinds of evidence that the
+    trainer declares (`None`: no declaration). `teller`: the trainer's name."""
     if tells is None:
         text = "What its trainer reports is seen when it runs. Whatever is missing then will not be judged"
         return [f"{text}, and the verdict names it; what `trainer: {{tells: […]}}` names must be there."]
@@ -174,7 +174,7 @@ def _struck(planned: PlannedFault, work: Workload) -> list[int]:
 
 
 def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:
-    """Says the most that it can cost, by its limits on time; a job that goes well costs far less."""
+    """Returns the largest possible cost by the time limits. A job without trouble costs far less."""
     hours = plan.workload.nodes * plan.workload.ranks_per_node * plan.abort.wall_clock_ns / 3600e9
     cap = plan.limits.gpu_hours
     each = hours if cap is None else min(hours, cap)

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Defines arguments and options that several commands share."""
 
 import math
 import os
@@ -40,7 +40,7 @@ def _note_scenarios(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _given(folder: pathlib.Path, set_to: str | None, default: pathlib.Path) -> str:
-    """Returns the folder option that printed commands need; empty if they look there by default."""
+    """Returns the folder option that printed commands need, or an empty text if they look there by default."""
     usual = pathlib.Path(set_to or default).absolute()
     return "" if folder.absolute() == usual else str(folder.absolute())
 
@@ -71,7 +71,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON on 
 
 
 def labels_of(given: list[str] | None) -> dict[str, str]:
-    """Parses `key=value` texts as a mapping. Raises `UsageError`."""
+    """Parses texts `key=value` as a mapping. Raises `UsageError`."""
     labels = {}
     for text in given or ():
         key, equals, value = text.partition("=")
@@ -94,7 +94,7 @@ def seconds_of(option: str, text: str) -> float:
 
 
 def cap_of(gpu_hours: float | None) -> GpuCap | None:
-    """Raises `UsageError` for one that is not above 0."""
+    """Returns the limit on GPU-hours, if any. Raises `UsageError` for a limit that is not above 0."""
     if gpu_hours is not None and not 0 < gpu_hours < math.inf:
         raise UsageError(f"--max-gpu-hours {gpu_hours:g}: it must be above 0")
     return None if gpu_hours is None else GpuCap(gpu_hours, "--max-gpu-hours")

@@ -1,4 +1,4 @@
-"""The option `--summary`: reports in Markdown, appended to a file that a CI job shows."""
+"""Defines the option `--summary`, which appends reports in Markdown to a file that a CI job shows."""
 
 import pathlib
 from collections.abc import Callable
@@ -17,12 +17,12 @@ SUMMARY_BYTES_MAX = 1_000_000  # of one report; GitHub takes 1 MiB of a step
 
 
 def summary_to(path: pathlib.Path | None) -> list[Callable[[pathlib.Path], None]]:
-    """Returns the function that appends the report of a run's folder; none without a path."""
+    """Returns a list with a function that appends a run folder's report; an empty list without a path."""
     return [] if path is None else [lambda run_dir: append_summary(path, (run_dir / "report.md").read_text())]
 
 
 def append_summary(path: pathlib.Path, report: str) -> None:
-    """Appends a report in Markdown, cut where it is too long for a job summary."""
+    """Appends a report in Markdown, cut off if it is too long for a job summary."""
     text = report.encode()
     if len(text) > SUMMARY_BYTES_MAX:
         text = text[:SUMMARY_BYTES_MAX].rpartition(b"\n")[0] + b"\n\n(cut: the whole report is in its folder)\n"

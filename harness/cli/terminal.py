@@ -1,4 +1,4 @@
-"""The last words of a run on the terminal: verdict, headline, the scores and where the report is."""
+"""Prints the result of a run on the terminal: verdict, headline, figures, and where the report is."""
 
 import pathlib
 from typing import Any
@@ -17,7 +17,7 @@ from harness.report.words import BEYOND, one_line
 
 
 def summary(report: Report, page: pathlib.Path | None = None) -> Group:
-    """Verdict, reasons and figures of a run, and where its HTML report is."""
+    """Returns verdict, reasons and figures of a run, and where its HTML report is."""
     word = Text(f"{SIGNS[report.verdict]} {report.verdict.value.upper()}", style=STYLES[report.verdict])
     first = Text.assemble(word, "  ", Text(one_line(view.headline(report))))
     others = [Text(f"  - {one_line(reason)}") for reason in view.reasons(report)[1:6]]
@@ -44,12 +44,12 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
 
 
 def print_report(report: Report, page: pathlib.Path | None, console: Console) -> None:
-    """Prints the summary. Plain, unwrapped text when not on a terminal."""
+    """Prints the summary, as plain, unwrapped text if this is no terminal."""
     unwrapped(console).print(summary(report, page), crop=False)
 
 
 def print_result(result: Result, folder: pathlib.Path | None = None) -> Verdict:
-    """Prints the verdicts of several runs and of their parts, and where the report is, if it could be written."""
+    """Prints the verdicts of several runs and of their parts, and where the report is, if it was written."""
     for part in result.parts:
         sign = f"[{STYLES[part.verdict]}]{part.verdict.value:13}[/]" if part.verdict else f"{'not judged':13}"
         out.print(f"  {sign} {safe(part.name)}: {safe((part.reasons or [''])[0])}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The commands `chaos validate` and `chaos schema`. Editors and hooks call them often, so they load no judging code."""
+"""Defines `chaos validate` and `chaos schema`. Editors and hooks call them often, so they load no judging code."""
 
 import json
 import pathlib
@@ -39,7 +39,7 @@ def validate(
 
 
 def check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
-    """Returns a summary of a correct file. Raises `UsageError` with every mistake found."""
+    """Returns a summary of a correct file. Raises `UsageError` with all mistakes."""
     data = Document(read_text(path), str(path)).data
     if not isinstance(data, dict) or "faults" not in data:  # its keys tell its kind, else its folder does
         from harness.campaign.wings import wings

@@ -1,1 +1,1 @@
-"""The diagnosis: the answers of any diagnoser, graded against the faults that were injected."""
+"""Grades the answers of any diagnoser against the faults that were injected."""

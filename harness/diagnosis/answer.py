@@ -1,4 +1,4 @@
-"""The neutral form of an answer: when something broke, its kind, the culprit, and what was decided.
+"""Defines the neutral form of a diagnoser's answer: when something broke, its kind, the culprit, and the decision.
 
 A file `diagnosis.jsonl` holds one answer a line:
 
@@ -43,7 +43,7 @@ _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One accused part of the cluster. `gpu`: its number on `node`. A field that is not told is `None`."""
+    """One accused part of the cluster. `gpu` is the GPU's number on `node`. An unknown field is `None`."""
 
     rank: _Rank | None = None
     node: _Name | None = None
@@ -57,7 +57,7 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One answer. `who`: empty if nobody is accused. `at`: ns of the wall clock; `None`: not told. `sure`: 0 to 1."""
+    """One answer. `who`: empty if nobody is accused. `at`: ns of the wall clock, or `None`. `sure`: 0 to 1."""
 
     kind: Kind
     who: Annotated[tuple[Suspect, ...], msgspec.Meta(max_length=SUSPECTS_MAX)] = ()
@@ -69,7 +69,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def answer_told(event: Mapping[str, Any], at: int | None) -> Answer:
-    """Returns the answer in a checked `diagnosis` event. `at`: ns of the wall clock."""
+    """Returns the answer in a checked `diagnosis` event. `at` is in ns of the wall clock."""
     names, decision = Suspect.__struct_fields__, event.get("decision")
     told = [{name: each[name] for name in names if each.get(name) not in (None, "")} for each in event.get("who", ())]
     why = str(event.get("why", ""))[:WORDS_MAX]
@@ -82,7 +82,7 @@ class _Line(Answer, frozen=True, forbid_unknown_fields=True):
 
 
 class AnswersError(UsageError):
-    """Raised for a file of answers that cannot be understood: it names file, line, value and what is allowed."""
+    """Raised for an invalid file of answers. Names file, line, value and what is allowed."""
 
     def __init__(self, file: str, line: int | None, problem: str):
         super().__init__(f"{file}{'' if line is None else f':{line}'}: {problem}")
@@ -92,7 +92,7 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def read_lines(content: bytes, file: str) -> Iterator[Answer]:
-    """Yields the answers in the content of a `diagnosis.jsonl`. Raises `AnswersError` for a line that is not one."""
+    """Yields the answers in the content of a `diagnosis.jsonl`. Raises `AnswersError` for an invalid line."""
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():
             continue
@@ -109,8 +109,8 @@ def read_lines(content: bytes, file: str) -> Iterator[Answer]:
 
 
 def wall_ns(told: object, utc_offset_h: float | None = None) -> int:
-    """Returns a moment in ns since 1970. `told`: integer nanoseconds, or ISO 8601. `utc_offset_h`: the zone of a text
-    without one, in hours; `None`: such a text is refused. Raises `ValueError`."""
+    """Returns a moment in ns since 1970. `told` is integer nanoseconds, or ISO 8601. `utc_offset_h` is the zone of a
+    text without one, in hours; with `None`, such a text is refused. Raises `ValueError`."""
     shown = str(told)[:SHOWN_MAX]
     if not isinstance(told, int) or isinstance(told, bool):
         try:

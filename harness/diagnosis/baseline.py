@@ -1,6 +1,6 @@
-"""A diagnoser of ours that reads only what any cluster has: the first thing that broke, who, why, and what to do. Pure.
+"""Diagnoses a job from what any cluster has: the first thing that broke, who, why, and what to do. Pure.
 
-Its input is a `View`, which holds neither the plan nor anything that the harness alone knows.
+Its input is a `View`, which holds neither the plan nor anything that only the harness knows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INCIDENTS_MAX = 1000
 
 
 def explain(view: View) -> list[Incident]:
-    """Returns what broke, in order of time; empty if nothing did. Not more than `INCIDENTS_MAX`."""
+    """Returns what broke, in order of time: at most `INCIDENTS_MAX` incidents, or none."""
     found = sorted([*outages(view), *slowness(view), *signs(view)], key=lambda each: (each.begin, -each.sure))
     kept: list[Incident] = []
     for incident in found[:INCIDENTS_MAX]:
@@ -26,8 +26,8 @@ def explain(view: View) -> list[Incident]:
 
 
 def _covers(one: Incident, other: Incident) -> bool:
-    """Tells whether one incident explains another: the same one told again, or at the same time a vaguer one, or a less
-    sure one of the same suspects."""
+    """Returns True if one incident explains another: the same one reported again or, at the same time, a vaguer one, or
+    a less sure one with the same suspects."""
     if (one.kind, one.who, one.decision) == (other.kind, other.who, other.decision):
         return abs(one.known - other.known) < NEAR_NS
     meets = one.begin - NEAR_NS <= other.known and other.begin <= one.known + NEAR_NS

@@ -1,4 +1,4 @@
-"""The keys of `expect: {diagnosis: …}`."""
+"""Defines the keys of `expect: {diagnosis: …}`."""
 
 from typing import Literal
 

@@ -1,6 +1,6 @@
-"""Diagnosers that need no file: the baseline, a trainer's alarms and answers, and four whose scores are known. Pure.
+"""Defines diagnosers without files: the baseline, a trainer's alarms and answers, and four with known scores. Pure.
 
-`right`, `empty`, `rank_0` and `random` show the ends of the scale: a score means something only between them.
+`right`, `empty`, `rank_0` and `random` show the ends of the scale, between which a score has a meaning.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ALARMS = {  # kind of an answer, by the kind of a trainer's `anomaly`; others ar
 
 
 def _baseline(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns the answers of `chaos explain-failure`, which sees a part of the log only."""
+    """Returns the answers of `chaos explain-failure`, which sees only a part of the log."""
     view = view_of(truth.log)
     return [incident.answer(view) for incident in explain(view)]
 
 
 def _alarms(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns the alarms in the log. The rank that raises one need not be the culprit: only a named suspect counts."""
+    """Returns the alarms in the log. The rank that raises one may be innocent: only a named suspect counts."""
     found = []
     for event in (event for writer in truth.log.writers for event in writer.events if event.get("event") == "anomaly"):
         if kind := ALARMS.get(str(event.get("kind"))):
@@ -42,12 +42,12 @@ def _alarms(truth: RunTruth, seed: int) -> list[Answer]:
 
 
 def _told(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns the `diagnosis` events of the log."""
+    """Returns the answers in the events `diagnosis` of the log."""
     return [answer_told(event, truth.wall_ns(event["at"])) for event in diagnoses(truth.log)]
 
 
 def _right(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns the right answer about each fault, when it begins."""
+    """Returns the right answer about each fault, at the fault's begin."""
     return [
         Answer(each.truth.kinds[0], _victims(each), min(each.truth.decisions), "", truth.wall_ns(each.begin))
         for each in truth.faults
@@ -62,7 +62,7 @@ def _victims(fault: Injected) -> tuple[Suspect, ...]:
 
 
 def _empty(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns nothing."""
+    """Returns no answer."""
     return []
 
 
@@ -72,7 +72,7 @@ def _rank_0(truth: RunTruth, seed: int) -> list[Answer]:
 
 
 def _random(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns a random kind and rank, the same for the same seed and run."""
+    """Returns an answer with a random kind and rank, equal for equal seed and run."""
     draw = random.Random(f"{seed} {truth.name}")
     kind, rank = draw.choice((*BROKEN, Kind.NONE)), draw.choice(truth.ranks or [0])
     return [Answer(kind, (Suspect(rank),) if kind is not Kind.NONE else (), draw.choice([*Decision]))]

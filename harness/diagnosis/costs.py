@@ -1,4 +1,4 @@
-"""GPU-hours that wrong decisions cost: a run in which one was taken, beside runs of the same faults with a right one.
+"""Computes the GPU-hours that wrong decisions cost, from runs of the same faults with wrong and right decisions.
 
 Only answers that the job itself gave count, as it acts on those. Runs are alike if the same faults struck the same
 victims. Without such a pair the cost is not measured.
@@ -21,7 +21,7 @@ NS_PER_HOUR = 3_600 * 10**9
 
 def wasted_by_wrong_decisions(runs: Iterable[tuple[RunGrade, pathlib.Path]]) -> str:
     """Returns the GPU-hours in words: for each set of faults, the mean waste by faults of the runs with a wrong
-    decision, less that of the runs with right ones. Raises `EventLogError` for a log that cannot be read."""
+    decision, minus that of the runs with right ones. Raises `EventLogError` for an unreadable log."""
     groups: dict[object, dict[bool, list[pathlib.Path]]] = {}
     for grade, folder in runs:
         told = [each.decision_right for each in grade.faults if each.decision_right is not None]

@@ -1,4 +1,4 @@
-"""The command `chaos diagnose`: answers about runs, graded against the faults that were injected."""
+"""Defines the command `chaos diagnose`, which grades answers about runs against the faults that were injected."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def diagnose(
 def _of_suite(
     path: pathlib.Path, within_ns: int, json: bool, seed: int, backend: str, stored: bool, reports: pathlib.Path
 ) -> None:
-    """Makes the missing runs of a suite, and prints the grades of each answerer."""
+    """Makes the missing runs of a suite, and prints the grades of each diagnoser."""
     suite, runs = load_runs(path, seed, backend)
     folder = reports / f"{suite.name}-{seed}"
     if not stored:
@@ -132,7 +132,7 @@ def _in_short(name: str, scores: Scores, runs: int) -> tuple[str, ...]:
 
 
 def _truths(runs: Sequence[str], controls: bool, reports: pathlib.Path) -> Iterator[tuple[RunTruth, pathlib.Path]]:
-    """Yields the truth of each run, and of the fault-free run beside it, each once. Unreadable runs are passed over."""
+    """Yields the truth of each run and of the fault-free run beside it, each once, without unreadable runs."""
     store, seen = Store(reports), set[str]()
     for name in runs:
         folder = store.find(name)
@@ -183,7 +183,7 @@ def _row(name: str, score: KindScore) -> tuple[str, ...]:
 
 
 def to_json(scores: Scores, graded: Sequence[RunGrade]) -> dict[str, Any]:
-    """Returns the scores and the grade of each fault for programs."""
+    """Returns the scores, and the grade of each fault, for programs."""
     return {
         "schema": 1,
         "runs": len(graded),

@@ -1,4 +1,4 @@
-"""The command `chaos explain-failure`: the first thing that broke, the culprit, the reason, and what to do."""
+"""Defines the command `chaos explain-failure`: the first thing that broke, the culprit, the reason, what to do."""
 
 from __future__ import annotations
 

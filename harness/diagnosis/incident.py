@@ -1,4 +1,4 @@
-"""One thing that broke, as the baseline sees it. Pure."""
+"""Defines an incident: one thing that broke, as the baseline sees it. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NS = 10**9
 
 @dataclass(frozen=True)
 class Incident:
-    """Something broke at `begin`, and the evidence was complete at `known`: ns on the run's clock. `sure`: 0 to 1."""
+    """Something that broke at `begin`; its evidence was complete at `known` (ns, run's clock). `sure`: 0 to 1."""
 
     begin: int
     known: int
@@ -28,7 +28,7 @@ class Incident:
     evidence: tuple[Event, ...]
 
     def answer(self, view: View) -> Answer:
-        """Returns the neutral form: the answer could be given as soon as its evidence was complete."""
+        """Returns the neutral form. The answer's time is when the evidence was complete."""
         at = self.known + view.wall_offset_ns
         return Answer(self.kind, self.who, self.decision, self.why[:WORDS_MAX], at, None, self.sure)
 
@@ -38,7 +38,7 @@ def suspects(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
 
 
 def link(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
-    """Returns the only link of two nodes. Among more nodes, times tell no link."""
+    """Returns the only link between two nodes. Among more nodes, times do not show which link it is."""
     nodes = sorted({worker.node for worker in workers})
     return (Suspect(link=" and ".join(nodes)),) if len(nodes) == 2 else ()
 
@@ -53,5 +53,5 @@ def names(workers: Iterable[Worker]) -> str:
 
 
 def told(events: Iterable[Event | None]) -> tuple[Event, ...]:
-    """Returns the first events, each once."""
+    """Returns the first of these events, each once."""
     return tuple({id(event): event for event in events if event}.values())[:EVIDENCE_MAX]

@@ -1,4 +1,4 @@
-"""The faults that were injected into a run, with their measured effects, as the grading needs them. Pure.
+"""Finds the faults that were injected into a run, with their measured effects, for the grading. Pure.
 
 A fault whose effect was not measured is not graded: it may not have acted.
 """
@@ -26,7 +26,7 @@ _FILE = re.compile(r"([^\s:]+/[^\s:]+)")
 
 
 class Victim(NamedTuple):
-    """A struck place. `rank`: `None` if the whole node was struck. `gpu`: the number of the rank's GPU on its node."""
+    """A struck place. `rank` is `None` if the whole node was struck; `gpu` is the GPU's number on its node."""
 
     node: str
     rank: int | None = None
@@ -35,7 +35,7 @@ class Victim(NamedTuple):
 
 @dataclass(frozen=True)
 class Injected:
-    """One fault that acted. `begin`: ns on the run's clock. `nodes`: node by rank at that time. `at_index_0`: whether
+    """One fault that acted. `begin`: ns on the run's clock. `nodes`: node by rank at that time. `at_index_0`: True if
     the victim is rank 0 or the first node; `None`: the fault has no single victim."""
 
     id: str
@@ -60,11 +60,11 @@ class RunFaults:
 
     @property
     def is_control(self) -> bool:
-        """Returns True for a run in which nothing was to be injected."""
+        """Returns True for a run without planned faults."""
         return not self.faults and not self.not_graded
 
     def moment(self, wall_ns: int | None, step: int | None) -> int | None:
-        """Returns the time of an answer on the run's clock; `None` if it is not known."""
+        """Returns the time of an answer on the run's clock, or `None` if it is unknown."""
         return None if wall_ns is None else wall_ns - self.wall_offset_ns
 
 
@@ -79,8 +79,8 @@ class RunTruth(RunFaults):
         return at + self.wall_offset_ns
 
     def moment(self, wall_ns: int | None, step: int | None) -> int | None:
-        """Returns the time of an answer on the run's clock; `None` if it is not known. An answer that counts steps
-        was given when the first rank ended that step."""
+        """Returns the time of an answer on the run's clock, or `None` if it is unknown. An answer that counts steps was
+        given when the first rank ended that step."""
         if wall_ns is None and step is not None:
             return self._first_ends.get(step)
         return super().moment(wall_ns, step)
@@ -93,7 +93,7 @@ class RunTruth(RunFaults):
 
 
 class _Life(NamedTuple):
-    """A worker process: its place since it started."""
+    """A worker process: its rank and node, since its start."""
 
     rank: int
     node: str
@@ -117,7 +117,7 @@ def truth_of_run(name: str, log: Log) -> RunTruth:
 
 
 def faults_of(run: Timeline) -> RunFaults:
-    """Returns the faults of a run, or of one rehearsal, whose answers have times on its own clock."""
+    """Returns the faults of a run, or of one rehearsal, whose answers have times on the rehearsal's clock."""
     lives = [_Life(each.rank, each.node, each.local_rank, each.started) for each in run.processes]
     others = {each.id for each in run.beside.earlier} | run.beside.faults
     mine = [each for each in run.faults if each.id not in others]
@@ -128,7 +128,7 @@ def faults_of(run: Timeline) -> RunFaults:
 def _truths(
     plan: Mapping[str, Any], records: Sequence[FaultRecord], lives: Sequence[_Life], nodes: Sequence[str]
 ) -> tuple[list[Injected], list[tuple[str, str]]]:
-    """Returns the faults that are graded, in order of time, and the others, each with the reason."""
+    """Returns the graded faults in order of time, and the others, each with the reason."""
     planned = {str(each.get("id")): each for each in plan.get("faults") or ()}
     names = list(dict.fromkeys(nodes))
     found = [(record.id, _injected(record, planned.get(record.id, {}), lives, names)) for record in records]
@@ -140,7 +140,7 @@ def _truths(
 def _injected(
     record: FaultRecord, planned: Mapping[str, Any], lives: Sequence[_Life], names: Sequence[str]
 ) -> Injected | str:
-    """Returns a fault for grading, or the reason why it is not graded. `names`: of all nodes."""
+    """Returns a fault for grading, or the reason why it is not graded. `names`: the names of all nodes."""
     fault, begin = record.kind or str(planned.get("fault") or ""), record.injected
     truth = truth_of(fault, planned.get("parameters") or {})
     if isinstance(truth, str):
@@ -167,7 +167,7 @@ def _injected(
 
 
 def truth_of(fault: str, parameters: Mapping[str, Any]) -> Truth | str:
-    """Returns the right answers about a fault with these parameters, or why nobody knows them here."""
+    """Returns the right answers about a fault with these parameters, or why they are not known here."""
     try:
         truth = build_fault(fault, parameters).true_answers()
     except UsageError as error:

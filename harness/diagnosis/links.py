@@ -31,7 +31,7 @@ SUMS = (  # field of a link, its least sum that counts, and words
 
 
 class Found(NamedTuple):
-    """The bad node, and why. `node`: `None` if none stands out. `known`: time of the last sample that was used."""
+    """The bad node, and why. `node` is `None` if none stands out. `known`: time of the last sample used."""
 
     node: str | None
     known: int
@@ -74,7 +74,7 @@ class Links:
         self._at = [sample.at for sample in self._samples]
 
     def incidents(self) -> Iterator[Incident]:
-        """Yields the times in which one node's connections were bad, as soon as samples show it."""
+        """Yields the times in which one node's connections were bad, each as soon as samples show it."""
         before, at = None, self._samples[0].at if self._samples else 0
         while self._samples and at <= self._samples[-1].at:
             bad = self.bad_node(at, at)
@@ -84,7 +84,7 @@ class Links:
             before, at = bad and bad.node, at + SAMPLES_NS
 
     def bad_node(self, begin: int, end: int) -> Found | None:
-        """Returns the node whose connections were bad in this time; `None` if too few nodes told of theirs."""
+        """Returns the node whose connections were bad in this time; `None` if too few nodes logged theirs."""
         until = min(end, begin + LOOK_NS) + SAMPLES_NS
         used = self._samples[bisect.bisect_left(self._at, begin) : bisect.bisect_right(self._at, until)]
         nodes = {each.node for each in used}
@@ -124,12 +124,12 @@ class Links:
 
 
 def _share(counts: Sequence[int]) -> float:
-    """Returns the share of links with anything bad."""
+    """Returns the share of links that show anything bad."""
     return sum(count > 0 for count in counts) / max(1, len(counts))
 
 
 def _usual(links: dict[frozenset[str], _Link], node: str, its_own: bool) -> float:
-    """Returns the median round trip (µs) of a node's links, or of all others."""
+    """Returns the median round trip (µs) of a node's links, or of all other links."""
     return statistics.median(_rtts(links, node, its_own) or [0.0])
 
 

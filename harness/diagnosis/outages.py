@@ -42,7 +42,7 @@ _STORAGE = re.compile(r"\[Errno (2|5|28|30|116|122)\]|no space left|input/output
 
 
 class Death(NamedTuple):
-    """The end of a worker that did not complete. `said`: its own last words. `seen`: who saw it end, and how."""
+    """The end of a worker that did not complete. `said`: its own last log line. `seen`: who saw the end, and how."""
 
     at: int
     worker: Worker
@@ -113,7 +113,7 @@ class _Outages:
                 yield Death(max(command.at, worker.last_step_end), worker, None, command)
 
     def _gone(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns one incident for each node that ended under its launcher, without a word of it."""
+        """Returns one incident for each node that ended with its launcher logging nothing about it."""
         begin, last = min(death.worker.last_step_end for death in group), group[-1].at + GONE_WITHIN_NS
         found = []
         for key in dict.fromkeys(death.worker.key for death in group):
@@ -127,7 +127,7 @@ class _Outages:
         return found
 
     def _next_start(self, key: Key, after: int) -> int:
-        """Returns when the next worker of a node started; `NEVER` if none did."""
+        """Returns when the next worker of a node started, or `NEVER` if none did."""
         mine = self.starts_on.get(key, [])
         place = bisect.bisect_right(mine, after)
         return mine[place] if place < len(mine) else NEVER
@@ -180,7 +180,7 @@ class _Outages:
         return (), 0
 
     def _rest(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns the first worker that died by itself, else a lost link. Workers that all left are no failure."""
+        """Returns the first worker that died by itself, else a lost link; nothing if all workers left in order."""
         evidence, at = told(event for each in group for event in (each.said, each.seen)), group[0].at
         death = next((each for each in group if each.alone), None)
         launchers = {each.worker.key for each in group if each.code in ENDED_BY_LAUNCHER and each.said is None}
@@ -205,7 +205,7 @@ class _Outages:
         return [Incident(death.at, death.at, kind, who, decision, sure, why, evidence)]
 
     def _told_by_driver(self, death: Death) -> str:
-        """Returns a GPU error of the worker's node that its driver told in the minute before, in words; or empty."""
+        """Returns a GPU error that the driver of the worker's node logged in the minute before, in words; or ""."""
         place, before = f" {death.worker.node}", dict[object, Mapping[str, Any]]()
         first, end = (bisect.bisect_left(self.used_at, at) for at in (death.at - SAME_CAUSE_NS, death.at + 1))
         mine = (event for event in self.usage[first:end] if event.place.endswith(place))
@@ -218,7 +218,7 @@ class _Outages:
 
 
 def outages(view: View) -> Iterator[Incident]:
-    """Yields what ended workers, in order of time, and then what ended beside them."""
+    """Yields what ended workers, in order of time, and then failures on nodes without a worker."""
     yield from _Outages(view).incidents()
     used = {worker.key for worker in view.workers}
     for node in view.nodes:

@@ -1,7 +1,7 @@
-"""Judges the answers to "who was it?" in the log against the faults that were injected.
+"""Judges the diagnoses in the log (who was it?) against the faults that were injected.
 
-The answers are the events `diagnosis`. A right answer in the log proves itself. That there is none, or that nobody
-innocent was accused, is proved by a whole log only.
+The answers are the events `diagnosis`. A right answer in the log proves itself. Only a complete log proves that there
+is no right answer, or that no innocent was accused.
 """
 
 from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ def _in_time(evidence: Analysis, fault: GradedFault, within_ns: int, lost: str) 
 
 
 def _why(fault: GradedFault, within_ns: int) -> str:
-    """Says what is wrong with the best answer about a fault."""
+    """Returns a text on what is wrong with the best answer about a fault."""
     injected, limit, answer = fault.injected, f"{within_ns / S:g} s", fault.answer
     right = f"right is {_right(injected)}"
     if answer is None:
@@ -109,8 +109,8 @@ def _right(fault: Injected) -> str:
 
 
 def _innocents(run: Timeline, grade: RunGrade, allowed: int, lost: str) -> Expectation:
-    """Counts the accused parts that no fault had struck. Beside a fault whose truth is not known, an answer that is
-    true of no other fault may be about that one. On a busy host a rank may be slow without a fault."""
+    """Counts the accused parts that no fault had struck. Beside a fault with unknown truth, an answer that is true of
+    no other fault may be about that one. On a busy host, a rank may be slow without a fault."""
     slow = [each.at or 0 for each in grade.innocents.values() if each.kind is Failure.STRAGGLER]
     found, doubt, excused = len(grade.innocents), lost, sum(not _was_idle(run, at) for at in slow)
     why = f"accused, though no fault had struck it: {'; '.join(grade.innocents)}"
@@ -125,7 +125,7 @@ def _innocents(run: Timeline, grade: RunGrade, allowed: int, lost: str) -> Expec
 
 
 def _was_idle(run: Timeline, at: int) -> bool:
-    """Tells whether the log shows that other programs left the host's CPUs alone before this time."""
+    """Returns True if the log shows that other programs hardly used the host's CPUs before this time."""
     known = any(at - BEFORE_NS <= each["at"] <= at for each in run.host_load)
     return known and others_share(run, at - BEFORE_NS, at) <= OTHERS_MAX
 

@@ -1,4 +1,4 @@
-"""Scores of a diagnoser over many runs: by kind, with intervals, and whether it knows only the first rank. Pure."""
+"""Scores a diagnoser over many runs: by kind, with intervals, and by whether it knows only the first rank. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NOT_MEASURED = "not measured"
 
 
 class Share(NamedTuple):
-    """`hits` of `tries`."""
+    """A share: `hits` out of `tries`."""
 
     hits: int
     tries: int
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Returns Wilson's score interval of 95 %; `None` without a try."""
+        """Returns Wilson's 95 % score interval, or `None` without a try."""
         if not self.tries:
             return None
         share, spread = self.hits / self.tries, Z * Z / self.tries
@@ -40,7 +40,7 @@ class Share(NamedTuple):
 
 
 def fisher(first: Share, second: Share) -> float:
-    """Returns the two-sided p-value of Fisher's exact test: could two shares be the same?"""
+    """Returns the two-sided p-value of Fisher's exact test of whether two shares are equal."""
     hits, tries = first.hits + second.hits, first.tries + second.tries
     low, high = max(0, hits - second.tries), min(first.tries, hits)
     ways = [math.comb(first.tries, k) * math.comb(second.tries, hits - k) for k in range(low, high + 1)]
@@ -49,7 +49,7 @@ def fisher(first: Share, second: Share) -> float:
 
 @dataclass
 class KindScore:
-    """The grades of the faults of one kind, and the answers that said this kind."""
+    """The grades of the faults of one kind, and the answers with this kind."""
 
     grades: Counter[Grade] = field(default_factory=Counter)
     answers: Counter[bool] = field(default_factory=Counter)  # by whether they are true of a fault
@@ -104,7 +104,7 @@ class Scores:
 
     @property
     def index_0_differs(self) -> bool | None:
-        """Tells whether the victim's index makes a significant difference; `None` if that cannot be told."""
+        """Returns True if faults at index 0 are found significantly more or less often; `None` if unknown."""
         return fisher(self.first, self.others) < SIGNIFICANT if self.first.tries and self.others.tries else None
 
     @property

@@ -1,4 +1,4 @@
-"""Finds what a job printed that needs no other rank to understand: losses, saves, damaged checkpoints, memory. Pure."""
+"""Finds incidents that a single process's log shows: losses, saves, damaged checkpoints, memory. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def signs(view: View) -> Iterator[Incident]:
 
 
 def _losses(worker: Worker) -> Iterator[Incident]:
-    """Yields the first loss or gradient norm that is no number, else the first loss that stays far above the usual."""
+    """Yields the first loss or gradient norm that is no number, else the first loss that stays far too high."""
     loss, norm, ends = (worker.steps[name] for name in ("loss", "grad_norm", "end"))
     places, words = np.flatnonzero(_broken(loss) | _broken(norm)), "is no number"
     if not len(places) and len(loss) > BEFORE + 1:
@@ -48,12 +48,12 @@ def _losses(worker: Worker) -> Iterator[Incident]:
 
 
 def _broken(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Tells which values are no number. An untold one is a NaN with a sign."""
+    """Marks the values that are no number. A value that was not logged is a NaN with a sign."""
     return np.isinf(values) | (np.isnan(values) & ~np.signbit(values))
 
 
 def _memory(worker: Worker) -> Iterator[Incident]:
-    """Yields the moment at which a node's memory has grown close to its limit."""
+    """Yields the moment at which a node's memory use came close to its limit."""
     figures = [event for event in worker.told("usage") if event.fields.get("memory_bytes_limit")]
     for event in figures:
         limit, used = event.fields["memory_bytes_limit"], event.fields.get("memory_bytes", 0)
@@ -66,7 +66,7 @@ def _memory(worker: Worker) -> Iterator[Incident]:
 
 
 def _saves(view: View) -> Iterator[Incident]:
-    """Yields the first save after a usual one that failed, or took far longer, or made others be skipped for long."""
+    """Yields the first save, after a usual one, that failed, took far longer, or delayed later ones for long."""
     saves = [event for event in view.told("checkpoint.committed") if event.fields.get("duration_ns")]
     usual = float(np.median([event.fields["duration_ns"] for event in saves])) if len(saves) >= SAVES_MIN else 0.0
     patience, before, skipped = max(SLOW_SAVE_NS, SLOW_SAVE_TIMES * usual), "", list[Event]()

@@ -75,7 +75,7 @@ def slowness(view: View) -> Iterator[Incident]:
 
 
 def _on_a_link(links: Links, found: Iterable[Incident]) -> Iterator[Incident]:
-    """Yields incidents, those of the network with the node whose connections were bad. If all were good, the ranks
+    """Yields the incidents. Those of the network get the node whose connections were bad. If none was bad, the ranks
     waited for something else."""
     for each in found:
         bad = links.bad_node(each.begin, each.known) if each.kind is Kind.NETWORK else None
@@ -87,7 +87,7 @@ def _on_a_link(links: Links, found: Iterable[Incident]) -> Iterator[Incident]:
 
 
 def _worlds(view: View) -> Iterator[World]:
-    """Yields the worlds of a job in order of time. One whose ranks did different steps is left out."""
+    """Yields the worlds of a job in order of time, except worlds whose ranks did different steps."""
     groups: list[dict[int, Worker]] = [{}]
     for worker in view.workers:
         if worker.rank in groups[-1]:  # a rank that comes again begins a new world
@@ -152,7 +152,7 @@ def _stragglers(world: World) -> Iterator[Incident]:
 
 
 def _stretches(slow: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.int64]]:
-    """Yields the slow windows, parted where all windows that share no step with them were usual ones."""
+    """Yields the slow windows, split where all windows that share no step with them were usual."""
     places = np.flatnonzero(slow)
     return filter(len, np.split(places, np.flatnonzero(np.diff(places) > WINDOW) + 1))
 
@@ -160,7 +160,7 @@ def _stretches(slow: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.int64]]:
 def _stretch(
     world: World, places: npt.NDArray[Any], kind: Kind, who: tuple[Suspect, ...], decision: Decision, why: str
 ) -> Incident:
-    """Returns an incident of windows: it began with the first one, and is known as soon as that one is full."""
+    """Returns an incident of windows: it began with the first window, and is known once that window is full."""
     first, last = int(places[0]), int(places[-1]) + WINDOW - 1
     shown = f"{why} (steps {world.steps[first]} to {world.steps[last]})"
     evidence = _figures(world, first, first + WINDOW)
@@ -179,7 +179,7 @@ def _figures(world: World, first: int, last: int) -> tuple[Event, ...]:
 
 
 def _rolling(values: Matrix) -> Matrix:
-    """Returns the median of each window; empty for fewer values than a window."""
+    """Returns the median of each window; empty if there are fewer values than a window has."""
     if len(values) < WINDOW:
         return np.zeros(0)
     windows = np.lib.stride_tricks.sliding_window_view(values, WINDOW)

@@ -1,4 +1,4 @@
-"""A suite of jobs whose answers are graded: the faults strike ranks and nodes that the seed draws.
+"""Reads and runs a suite of jobs whose diagnoses are graded. The seed draws the ranks and nodes that faults strike.
 
     version: 1
     name: who-was-it
@@ -58,7 +58,7 @@ Answerer = Callable[[RunTruth, pathlib.Path], list[Answer]]  # takes a run's fol
 
 
 class Told(Parameters):
-    """Answers in files that a run left: a folder or file in the run's folder, and their reader."""
+    """Answers in files that a run left: a path in the run's folder, and the reader for it."""
 
     read: str | dict[str, Any]
     files: Line
@@ -74,14 +74,14 @@ class Told(Parameters):
 
 
 class Stack(Parameters):
-    """One trainer as it is started. `workload`: as in a scenario."""
+    """One trainer with its start command. `workload` is as in a scenario."""
 
     title: Line = ""
     workload: dict[str, Any]
     answers: list[Literal["alarms", "told"] | Told] = Field([], max_length=20)
 
     def answerers(self) -> dict[str, Answerer]:
-        """Returns what answers, by name."""
+        """Returns the diagnosers that answer, by name."""
         found = {each: _built_in(each) for each in (BASELINE, *self.answers) if isinstance(each, str)}
         return found | {each.name: each.answers for each in self.answers if isinstance(each, Told)}
 
@@ -160,7 +160,7 @@ def _scenario(document: Document, root: Any, place: int, path: pathlib.Path) -> 
 def run_suite(
     runs: Sequence[Run], folder: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
 ) -> None:
-    """Makes the runs that are not there yet, until the user stops. A run that cannot be made is told, and left out."""
+    """Makes the missing runs, until the user stops. A run that cannot be made is reported and left out."""
     for number, run in enumerate(runs, 1):
         place = folder / run.name
         if is_made(place):
@@ -184,7 +184,7 @@ def run_suite(
 
 
 def is_made(place: pathlib.Path) -> bool:
-    """Tells whether a run was made to its end, whatever became of the job."""
+    """Returns True if a run was made to its end, whatever happened to the job."""
     with contextlib.suppress(EventLogError, OSError):
         harness = reading.read(place / "events").harness
         last = [event for event in harness.events if event["event"] == "run.finished"] if harness else []
@@ -193,5 +193,5 @@ def is_made(place: pathlib.Path) -> bool:
 
 
 def made(runs: Sequence[Run], folder: pathlib.Path) -> list[tuple[Run, pathlib.Path]]:
-    """Returns the runs that are there, each with its folder."""
+    """Returns the runs that exist, each with its folder."""
     return [(run, folder / run.name) for run in runs if is_made(folder / run.name)]

@@ -1,8 +1,8 @@
-"""The part of a run's event log that any cluster has: the only input of the baseline. Pure.
+"""Selects the part of a run's event log that any cluster has. It is the only input of the baseline. Pure.
 
-A list of what is kept, not of what is left out: names of events, and of each its fields. The plan, faults, impairments,
-effects, what the harness saw in the store, failpoints, the trainer's own alarms and digests of weights are not in it.
-Of an alarm only the stack is kept, as py-spy or faulthandler prints it into the trainer's output.
+Only listed events and fields are kept. Left out are the plan, faults, impairments, effects, the harness's looks at the
+store, failpoints, the trainer's own alarms, and digests of weights. Of an alarm, only the stack is kept, as py-spy or
+faulthandler prints it into the trainer's output.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Key = tuple[str, int]  # node and incarnation
 
 
 class Event(NamedTuple):
-    """One event. `at`: ns on the run's clock. `place`: who told it, in words."""
+    """One event. `at` is in ns on the run's clock; `place` says who logged it."""
 
     at: int
     name: str
@@ -66,7 +66,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker process. Columns of `steps` are parallel. `ended`: the launcher's `worker.exit`, if it saw one."""
+    """One worker process. The columns of `steps` are parallel. `ended`: the launcher's `worker.exit`, if any."""
 
     rank: int
     key: Key
@@ -107,7 +107,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A run as any cluster sees it. Times are ns on the run's clock; `wall_offset_ns`: wall clock minus that clock."""
+    """A run as any cluster sees it. Times are in ns on the run's clock; `wall_offset_ns`: wall clock minus that."""
 
     workers: Sequence[Worker]  # in order of start
     nodes: Sequence[Node]
@@ -116,7 +116,7 @@ class View:
 
     @property
     def at_address(self) -> Mapping[str, str]:
-        """Returns the names of nodes by their addresses, as far as they are known."""
+        """Returns the names of nodes by their addresses, as far as these are known."""
         usage = [(worker.node, event) for worker in self.workers for event in worker.told("usage")]
         return {str(each.get("local")): node for node, event in usage for each in event.fields.get("peers") or ()}
 
@@ -128,7 +128,7 @@ class View:
 
 
 def view_of(log: Log) -> View:
-    """Returns the part of a log that any cluster has. The cost is linear in the log."""
+    """Returns the part of a log that any cluster has, in linear time."""
     told = [(writer, sorted(_kept(writer), key=lambda event: event.at)) for writer in log.writers]
     cluster = [event for writer, events in told if writer.role == "harness" for event in events]
     launchers = {_key(event.fields): list[Event]() for event in cluster}
@@ -149,7 +149,7 @@ def view_of(log: Log) -> View:
 
 
 def _worker(writer: Writer, events: Sequence[Event], exits: Mapping[tuple[Key, object], Sequence[Event]]) -> Worker:
-    """Returns a worker with its end: the first exit of its process id on its node since it started."""
+    """Returns a worker with its end: the first exit of its process id on its node after its start."""
     header, key = writer.header, _key(writer.header)
     seen = (event for event in exits.get((key, header.get("pid")), ()) if event.at >= header["at"])
     steps = {column: writer.steps[column] for column in COLUMNS}
@@ -170,7 +170,7 @@ def _kept(writer: Writer) -> Iterator[Event]:
 
 
 def _stack(detail: object) -> str:
-    """Returns the innermost lines of the last stack in the words of an alarm; the words themselves are left out."""
+    """Returns the innermost lines of the last stack in an alarm's text. The rest of the text is left out."""
     lines = str(detail or "").splitlines()
     begins = [place for place, line in enumerate(lines) if line.startswith(STACK_BEGIN)]
     return "\n".join(lines[begins[-1] + 1 :][:STACK_LINES]) if begins else ""

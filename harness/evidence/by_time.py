@@ -21,7 +21,7 @@ def healed_at(run: Timeline, fault: FaultRecord) -> int:
 
 
 def disturbed(run: Timeline) -> list[Window]:
-    """Returns the merged windows of outages, to a step beyond the furthest so far, and of active faults."""
+    """Returns the merged time windows of active faults and of outages. An outage ends once the job does a new step."""
     found = [(episode.t_stop, episode.end) for episode in run.episodes]
     over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last episode counts
     for fault in run.faults:

@@ -67,7 +67,7 @@ class End(NamedTuple):
 
     @property
     def places(self) -> frozenset[_Place]:
-        """Returns the two targets at which a fault can hit this process: its whole node, and its rank on the node."""
+        """Returns two targets at which a fault can hit this process: the whole node, and the rank on this node."""
         return frozenset((*self.key, rank) for rank in (None, self.rank))
 
     def is_in(self, places: Set[_Place]) -> bool:

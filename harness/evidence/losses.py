@@ -19,7 +19,7 @@ _COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied", "sync_ns")
 
 @dataclass(frozen=True)
 class Curve:
-    """The logged values of each surviving step, of the lowest rank that logs a loss, or its mean (see `surviving`)."""
+    """The logged values of each surviving step: of the lowest rank that logs a loss, or means (see `surviving`)."""
 
     step: Ints
     loss: Floats
@@ -45,7 +45,7 @@ class Curve:
 
 
 def surviving(steps: Steps, of_all: bool = False) -> Curve:
-    """Returns the values of each surviving step. `of_all`: the loss is the mean of all ranks, by their samples."""
+    """Returns the values of each surviving step. If `of_all` is True, the loss is the mean over all samples."""
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
@@ -69,13 +69,13 @@ def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
 
 
 def counted(steps: Steps) -> Bools:
-    """Marks the rows that were not rolled back, of steps that all ranks did, or after which all ranks did another."""
+    """Marks the rows that were not rolled back, up to the last step that all ranks did."""
     last = int(steps.step[steps.complete & steps.survives].max(initial=0))  # later steps may have been rolled back
     return np.asarray(steps.survives & (steps.complete | (steps.step <= last)), np.bool_)
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
-    """Returns one of `rows` for each step, in order: of the lowest rank that ever logs a loss, else of the lowest."""
+    """Returns one of `rows` for each step: of the lowest rank that ever logs a loss, or else of the lowest rank."""
     rank = steps.rank[rows]
     telling = rank[np.isfinite(steps.loss[rows])]
     speaker = int(telling.min(initial=np.iinfo(np.int64).max))
@@ -138,7 +138,7 @@ class Comparison:
 
     @property
     def near_zero(self) -> bool:
-        """Returns True if the fault-free run's last losses are almost 0 for the size and range of its losses."""
+        """Returns True if the fault-free run's last losses are almost 0, compared with all its losses."""
         _, last = self._last_losses
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         size = abs(float(np.mean(last))) if len(last) else np.nan

@@ -123,7 +123,7 @@ def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
 
 
 def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
-    """Returns the request for the fault-free run in folder `name`. The restart `at` changed the number of nodes."""
+    """Returns the request for the fault-free run in the folder `name`. The restart `at` changed the number of nodes."""
     if name == BEFORE:
         return Asked.by(run, resumes_at=0, stops_at=at.step)
     if name == SAME:

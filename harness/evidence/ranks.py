@@ -37,7 +37,7 @@ def of_ranks(ranks: Sequence[int], size: int) -> str:
 
 
 def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
-    """Returns in how many steps several ranks logged a digest, and the steps in which those of replicas differ."""
+    """Returns how many steps have digests of several ranks, and the steps in which the digests of replicas differ."""
     steps = run.steps
     rows = np.flatnonzero(steps.weights != 0)
     if not len(rows):
@@ -52,7 +52,7 @@ def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
 
 
 def _apart(steps: Steps, rows: Ints) -> Abnormal:
-    """Describes a step in which weights differ, by the ranks outside the majority, or by all if there is none."""
+    """Describes a step in which weights differ, by the ranks outside the majority (by all ranks if there is none)."""
     digests = dict(zip(steps.rank[rows].tolist(), steps.weights[rows].tolist(), strict=True))
     usual, votes = Counter(digests.values()).most_common(1)[0]
     outvoted = votes > len(digests) / 2
@@ -64,7 +64,7 @@ def _apart(steps: Steps, rows: Ints) -> Abnormal:
 
 
 def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
-    """Returns the rows, up to step `last`, whose `name` is logged in both runs, and which of these are equal."""
+    """Returns the rows up to step `last` with `name` logged in both runs, and which of them have equal values."""
     rows, others = paired(run, fault_free)
     both = _told(run, name, rows) & _told(fault_free, name, others) & (run.step[rows] <= last)
     rows, others = rows[both], others[both]
@@ -94,7 +94,7 @@ def weights_again(steps: Steps) -> tuple[int, int] | None:
 
 
 def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
-    """Returns the first step after the fault in which the rank logs a digest of its weights, if before a restart."""
+    """Returns the first step after the fault and before a restart in which the rank logs a digest of its weights."""
     rows = np.flatnonzero((steps.rank == rank) & (steps.begin > acted[0])) if acted else np.zeros(0, np.int64)
     rows = rows[np.argsort(steps.begin[rows], kind="stable")]
     told = rows[(steps.weights[rows] != 0) & (steps.epoch[rows] == steps.epoch[rows[:1]])]
@@ -207,14 +207,14 @@ def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
 
 
 def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
-    """Yields each of `CURVES` with the rows that lack it although the same rank logs it in the fault-free run."""
+    """Yields each of `CURVES`, with the rows that lack it although their rank logs it in the fault-free run."""
     rows, others = paired(run, fault_free)
     for name in CURVES:
         yield name, rows[_told(fault_free, name, others) & ~_told(run, name, rows)]
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
-    """Returns the first row, without the lowest rank's, whose `name` is not the fault-free run's; else `None`."""
+    """Returns the first row, of any but the lowest rank, whose `name` differs from the fault-free run's; or `None`."""
     rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:

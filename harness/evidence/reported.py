@@ -69,7 +69,7 @@ def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def told(run: Timeline) -> frozenset[str]:
-    """Returns the kinds of evidence in the log. The kind `clocks` is left out if a host's clock was never checked."""
+    """Returns the kinds of evidence in the log. `clocks` is left out if any host's clock was never checked."""
     found = run.steps.kinds | {kind for kind, names in EVENTS.items() if not run.told_events.keys().isdisjoint(names)}
     found |= {"steps"} if len(run.steps) else set()
     found |= set() if any("was never compared" in problem for problem in run.problems) else {"clocks"}

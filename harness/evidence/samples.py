@@ -125,7 +125,7 @@ class _History:
     """The rows of a run that can be compared: surviving steps of which all ranks logged their samples."""
 
     def __init__(self, run: Timeline, kind: Kind, last: int | None = None):
-        """`last`: later steps are not comparable."""
+        """Finds the comparable rows. Steps after the step `last` are left out."""
         self.run, self.kind, self.steps = run, kind, run.steps
         found = by_rank(run.steps)
         whole = run.steps.complete[found.row] & (run.steps.step[found.row] <= (NEVER if last is None else last))
@@ -154,7 +154,7 @@ Sides = tuple[tuple[_History, Ints], tuple[_History, Ints]]
 
 
 def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
-    """Returns the steps that both runs did, and each run's rows of these in which the same rank's samples differ."""
+    """Returns the steps that both runs did, and for each run the rows in which a rank's samples differ."""
     step = np.intersect1d(mine.step, theirs.step)
     _, left, right = np.intersect1d(mine.key, theirs.key, assume_unique=True, return_indices=True)
     ours, other = mine.row[left], theirs.row[right]
@@ -185,7 +185,7 @@ def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
 
 
 def _moved(sides: Sides, later: int = NEVER) -> Ints:
-    """Returns the steps below `later` in which all ranks together consumed other samples than in the fault-free run."""
+    """Returns the steps before `later` in which the ranks together consumed other samples than without faults."""
     early = ((history, rows[history.steps.step[rows] < later]) for history, rows in sides)
     beyond, missing = _difference(*(_Bag.of(history, rows, history.steps.step[rows]) for history, rows in early))
     return np.union1d(beyond.part, missing.part)

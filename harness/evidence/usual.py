@@ -208,7 +208,7 @@ class _Relative:
         return len(prior) >= limits.SMOOTHED_STEPS and bool(np.median(prior) < limits.FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Returns True if no running median from step `first` until shortly after `stop` was far above that before."""
+        """Returns True if no running median from step `first` until soon after `stop` was far above that before."""
         after = self.taken[first : stop + limits.STEPS_BEFORE]
         if stop - first > limits.STEPS_BEFORE or len(after) < stop - first + limits.SMOOTHED_STEPS:
             return False
@@ -251,7 +251,7 @@ class Slowed:
 
     @property
     def measured(self) -> list[Degraded]:
-        """Returns the slow intervals that show a fault's whole effect. By the job's own steps, only standstills do."""
+        """Returns the slow intervals that show a fault's whole effect: if times are the job's own, only standstills."""
         stopping = {fault.id for fault in self._struck if fault.stops}
         return [interval for interval in self.degraded if not interval.own or interval.fault in stopping]
 
@@ -285,7 +285,7 @@ class Slowed:
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
-        """Returns for each fault the first step that ended after its injection, and the first begun after its end."""
+        """Returns by fault the first step that ended after its injection, and the first begun after its end."""
         first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
         healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
         return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
@@ -439,9 +439,9 @@ class _Same:
         return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
-        """Returns a lower confidence bound of the pace: the larger one of the median (5 % chance, an order statistic in
-        normal approximation) and of the mean (2.5 %). A single pause raises the variance and so lowers the bound for
-        the mean; pauses at each save and steadily growing step times do not."""
+        """Returns a lower confidence bound of the pace. It is the larger one of two bounds: of the median (5 % chance,
+        an order statistic in normal approximation) and of the mean (2.5 %). A single pause raises the variance and so
+        lowers the bound for the mean; pauses at each save and steadily growing step times do not."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
         apart = self.taken - ratio * self.usual
@@ -453,7 +453,7 @@ class _Same:
         return float(max(median, ratio - limits.NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
-        """Returns the pace of each row of steps that is a quarter of all: its time, divided by the same in `beside`."""
+        """Returns the pace of each quarter of the steps: its time, divided by its time in `beside`."""
         length = self.quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
@@ -476,7 +476,7 @@ def _scatter(kind: Floats) -> float:
 
 
 def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int | None) -> _Same:
-    """Returns the steps in `rows` beside the slowest of `references` that did them at this `size` (`None`: at any)."""
+    """Returns the steps in `rows` with the times of the slowest of `references` at `size` (`None`: at any size)."""
     usual, typical = np.zeros(len(rows)), np.zeros(len(rows))
     for reference in references:
         for world in np.unique(reference.size).tolist() if size is None else [size]:

@@ -1,4 +1,4 @@
-"""What a job made of a state of its checkpoint folder after a crash, and the verdict on all of its answers."""
+"""Classifies a job's restores from states of its checkpoint folder after a crash, and gives one verdict on them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Usual:
 
     @property
     def tolerance(self) -> float:
-        """Returns the relative difference of losses that is allowed; 0 for a job that repeats itself bit for bit."""
+        """Returns the allowed relative difference of losses: 0 for a job that repeats itself bit for bit."""
         return TOLERANCE * max((apart(losses, self.run) or 0.0 for losses in self.after.values()), default=0.0)
 
     def of(self, step: int) -> Losses:
@@ -54,7 +54,7 @@ class Usual:
 
 def answer(found: Restart, ended: str, due: int, usual: Usual) -> Answer:
     """Classifies a restore. `ended` says how the job failed, or is empty. `due` is the step of the last save that the
-    job had called finished before the crash."""
+    job had reported as finished before the crash."""
     if found.step is None:
         if ended or found.failed_workers:
             return Answer(Came.CRASHED, detail=ended or "its workers failed")

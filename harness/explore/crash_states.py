@@ -1,4 +1,4 @@
-"""The legal states of the disk after a crash, and the few of them that are worth a restore.
+"""Makes the legal states of the disk after a crash, and chooses the few that are worth a restore.
 
 A state is the set of changes that reached the disk. A crash during operation `j` is legal with every set that holds the
 changes durable before `j`, holds no change of a later operation, and holds with a change all that it comes after.
@@ -63,12 +63,12 @@ class Crashes:
         return sorted(found | {self.end}, reverse=True)
 
     def left_open(self, during: int) -> list[int]:
-        """Returns the changes that a crash during this operation keeps or loses, in order."""
+        """Returns the changes that a crash during this operation may keep or lose, in order."""
         forced = self.forced(during)
         return [each.number for each in self.changes if each.operation <= during and each.number not in forced]
 
     def with_all_before(self, wanted: Iterable[int], forced: frozenset[int]) -> frozenset[int]:
-        """Returns the smallest legal set that holds the changes `wanted`."""
+        """Returns the smallest legal set of changes that holds the changes `wanted`."""
         kept, todo = set(forced), list(wanted)
         while todo:
             number = todo.pop()
@@ -153,7 +153,7 @@ class Crashes:
 
 @dataclass
 class Unit:
-    """Changes that the chosen states keep or lose together, except for torn writes."""
+    """A group of changes that the chosen states keep or lose together, except for torn writes."""
 
     numbers: list[int]
     first: Change
@@ -172,8 +172,8 @@ class Unit:
 
 
 def _told_apart(units: Sequence[Unit], names: Mapping[int, str]) -> list[Unit]:
-    """Drops units that play the same part as others: of the files that differ in numbers of their names only, the first
-    and the last stay."""
+    """Drops units that play the same part as others: of files whose names differ only in numbers, the first and the
+    last stay."""
     alike: dict[str, list[Unit]] = {}
     for unit in units:
         unit.words = _in_words(unit, names)

@@ -1,4 +1,4 @@
-"""The files of a state of the disk, made of the changes that reached it."""
+"""Builds the files of a state of the disk from the changes that reached the disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Disk:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Is equal for two states that hold the same names with the same contents."""
+        """Returns a key that is equal for two states with the same names and contents."""
         files = sorted((path, tuple(self._of(inode).pieces)) for path, inode in self.files.items())
         return tuple(sorted(self.folders)), tuple(files), tuple(sorted(self.links.items()))
 
@@ -54,7 +54,7 @@ class Disk:
         return bytes(found)
 
     def write(self, folder: pathlib.Path, data: BinaryIO) -> None:
-        """Makes the state in an empty folder. Raises `OSError` if the disk has no room."""
+        """Writes the state into an empty folder. Raises `OSError` if the disk is full."""
         for name in sorted(self.folders):
             (folder / name).mkdir()
         first: dict[int, pathlib.Path] = {}
@@ -83,8 +83,8 @@ def _chunks(data: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def disk_of(changes: Sequence[Change], kept: Iterable[int], empty_folders: bool = True) -> Disk:
-    """Returns the state in which the changes `kept` reached the disk. Without `empty_folders`, a folder without a file
-    is left out, as a bucket has none."""
+    """Returns the state in which the changes `kept` reached the disk. Without `empty_folders`, folders without files
+    are left out, as in a bucket."""
     entries: dict[int, dict[str, Entry]] = {}
     contents: dict[int, _Content] = {}
     for number in sorted(kept):

@@ -40,7 +40,7 @@ CHOICE_S_MAX = 60.0  # to choose the states of one kind of file system
 
 @dataclass(frozen=True)
 class State:
-    """A state to be restored from. `id` names it in its exploration; `due`: the step of the last finished save."""
+    """A state to restore from. `id` is its name in the exploration; `due`: the step of the last finished save."""
 
     id: str
     profile: str
@@ -50,8 +50,8 @@ class State:
 
 @dataclass
 class Profile:
-    """The legal states on one kind of file system. `open_changes`: the most changes that one crash may keep or lose;
-    so there are at most two to the power of it at one moment."""
+    """The legal states on one kind of file system. `open_changes`: the most changes that one crash may keep or lose, so
+    that one moment has at most two to the power of this number of states."""
 
     name: str
     changes: Sequence[Change]
@@ -79,7 +79,7 @@ class Tried:
 
 @dataclass
 class Exploration:
-    """The result. `why` says why nothing can be said of the job, or is empty."""
+    """The result. `why` is the reason why nothing can be said about the job, or empty."""
 
     run_id: str
     trainer: str
@@ -134,8 +134,8 @@ class Exploration:
 
 
 def states_of(recorded: Recorded, name: str, limit_s: float = math.inf) -> Profile:
-    """Returns the states to be tried on one kind of file system, those with the most different crashes first. Chooses
-    none after so many seconds."""
+    """Returns the states to try on one kind of file system, those with the most different crashes first. Stops choosing
+    after this many seconds."""
     until = time.monotonic() + limit_s
     operations = recorded.operations
     changes = changes_of(name, operations)
@@ -176,7 +176,7 @@ def make_save(recorded: Recorded, end: int, folder: pathlib.Path) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and for how long to explore. `states`: the most states that are tried, or 0."""
+    """Where and for how long to explore. `states` is the largest number of states to try, or 0."""
 
     reports: pathlib.Path
     backend: Backend
@@ -262,7 +262,7 @@ class _Explorer:
         return next_one
 
     def _wanted(self) -> Iterator[Wanted]:
-        """Makes the restores in their order: from each save undamaged, the last one first, and then from each state."""
+        """Yields the restores in order: from each undamaged save, the last one first, and then from each state."""
         for save in reversed(self.recorded.saves):
             make = functools.partial(make_save, self.recorded, save.end)
             yield Wanted(f"save-{save.step}", make, functools.partial(self._hear_save, save.step))
@@ -295,8 +295,8 @@ class _Explorer:
             self.setting.tell(f"{len(self.found.tried)} of {self.found.planned} states")
 
     def _confirm(self) -> None:
-        """Restarts the whole job on the smallest state of each bad answer. If it is not bad then, forked ranks were at
-        fault, and nothing is accused by them."""
+        """Restarts the whole job on the smallest state of each bad answer. If that answer is good, the forked ranks
+        were at fault, and nothing is blamed by their answers."""
         for each in self.found.worst():
             self.setting.tell(f"{each.state.id}: {each.answer.came}; a whole restart of the job must confirm it")
             again = self._restarted(each.state)

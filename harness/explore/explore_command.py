@@ -1,4 +1,4 @@
-"""The command `chaos explore`: every legal state of a checkpoint folder after a crash, and the job's restore on it."""
+"""Defines `chaos explore`: every legal state of a checkpoint folder after a crash, and the job's restore from it."""
 
 from __future__ import annotations
 

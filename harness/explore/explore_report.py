@@ -1,4 +1,4 @@
-"""The result of an exploration as JSON values, as a page and on the terminal; and a bad state as a timeline."""
+"""Shows an exploration's result as JSON values, as a page and on the terminal, and a bad state as a timeline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_CHANGE = "—"
 
 def plain(found: Exploration) -> dict[str, Any]:
     """Returns the result as JSON values. `schema` rises when the meaning of a value changes. The numbers in `kept` are
-    those of changes; `--state` makes the state again from them."""
+    those of changes; the option `--state` makes the state again from them."""
     told: dict[str, Any] = {"schema": 1, "run_id": found.run_id, "trainer": found.trainer, "form": found.form}
     told |= {"verdict": found.verdict.value, "why": reason(found), "complete": not (found.left or found.interrupted)}
     told |= {"saves": [save.step for save in found.recorded.saves], "operations": len(found.recorded.operations)}

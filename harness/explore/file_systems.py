@@ -1,4 +1,4 @@
-"""What four kinds of file systems promise about a crash: the smallest changes of the disk, and their order.
+"""Models the crash guarantees of four kinds of file systems: the smallest changes of the disk, and their order.
 
 A profile turns operations into changes. A crash during operation `j` may keep any set of changes of the operations up
 to `j` that holds every change that was durable before, and with each change the changes that it comes `after`.
@@ -61,10 +61,10 @@ Part = Entry | Size | Data
 
 @dataclass
 class Change:
-    """The smallest change that a crash keeps or loses as a whole.
+    """A smallest change, which a crash keeps or loses as a whole.
 
-    `operation` is the number of the operation that made it, and `after` holds the numbers of the changes without which
-    it never reaches the disk. It is durable once the operation `durable` is over.
+    `operation` is the number of the operation that made it. `after` holds the numbers of changes without which it never
+    reaches the disk. It is durable once the operation `durable` is over.
     """
 
     number: int
@@ -75,7 +75,7 @@ class Change:
 
     @property
     def inode(self) -> int | None:
-        """The file whose content it changes; `None` if it changes names."""
+        """Returns the file whose content it changes, or `None` if it changes names."""
         first = self.parts[0]
         return None if any(isinstance(each, Entry) for each in self.parts) else first.inode
 
@@ -93,7 +93,7 @@ class _File:
 
 
 class _Profile:
-    """Turns operations into changes. A subclass says what is ordered, and what makes a change durable."""
+    """Turns operations into changes. A subclass defines their order, and what makes a change durable."""
 
     prunes_empty_folders = False
 
@@ -134,7 +134,7 @@ class _Profile:
         return change
 
     def _rename_names(self, entries: Sequence[Entry], after: Iterable[int | None] = ()) -> Change:
-        """Adds one change of names, and remembers the names as they are now."""
+        """Adds one change of names, and stores the present names."""
         before = [self._names.get((each.folder, each.name)) for each in entries]
         change = self._add(entries, [*before, *after, *self._names_after()])
         for each in entries:
@@ -187,7 +187,7 @@ class _Profile:
     # Content
 
     def _pieces(self, operation: Operation) -> list[tuple[int, int]]:
-        """Cuts a write where a crash may cut it: the first and last sector, and the first, middle and last page."""
+        """Splits a write where a crash may cut it: the first and last sector, and the first, middle and last page."""
         begin, end = operation.offset, operation.offset + operation.size
         if not self._split:
             return [(begin, end)]
@@ -388,7 +388,7 @@ class S3(_Profile):
         self._request(parts)
 
     def _fsync(self, operation: Operation) -> None:
-        """A mount of a bucket uploads on close alone."""
+        """Does nothing, because a mount of a bucket uploads only on close."""
 
     def _fsync_dir(self, operation: Operation) -> None:
         pass
@@ -423,7 +423,7 @@ class S3(_Profile):
             self._request([entry])
 
     def _copy_folder(self, operation: Operation, inode: int) -> list[Part]:
-        """Copies all objects below a folder to their new names. Returns the old names, which are to be deleted."""
+        """Copies all objects below a folder to new names. Returns the old names, which will be deleted."""
         self._objects += 1
         self._live[self._place(operation.other)] = self._objects, True
         old: list[Part] = []

@@ -1,4 +1,4 @@
-"""The operations of a job on its checkpoint folder, in the order in which the file system answered them."""
+"""Defines the operations of a job on its checkpoint folder, in the order in which the file system answered them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of the job whose changes of its checkpoint folder are recorded, and the saves that it called finished."""
+"""Runs a job and records the changes of its checkpoint folder, and the saves that it reported as finished."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FIELDS = {field.name for field in fields(Operation)}
 
 @dataclass(frozen=True)
 class Save:
-    """A finished save. `end` is the number of the first operation after the job called it finished."""
+    """A finished save. `end` is the number of the first operation after the job reported it as finished."""
 
     step: int
     end: int
@@ -52,7 +52,7 @@ class Recorded:
 
 
 class Recording(LocalBackend):
-    """The local backend; operations of nodes on one folder are recorded."""
+    """The local backend, which records the operations of nodes on one folder."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Recording(LocalBackend):
 
 
 class _UntilSaved(restarts.Until):
-    """Ends the job once so many saves are finished, and some steps after them are done."""
+    """Ends the job once this many saves are finished and some more steps are done."""
 
     def __init__(self, users: StopRequest) -> None:
         super().__init__(users, self._enough)
@@ -83,8 +83,8 @@ class _UntilSaved(restarts.Until):
 
 
 def record(plan: Plan, folder: pathlib.Path, stop: StopRequest) -> Recorded:
-    """Runs the job without faults until three saves are finished. Its saves are removed: a restart must find those of
-    its own folder alone. Raises `ChaosError` if there is nothing to explore."""
+    """Runs the job without faults until three saves are finished. Its saves are removed, so that a restart finds only
+    those in its own folder. Raises `ChaosError` if there is nothing to explore."""
     until = _UntilSaved(stop)
     outcome = execute(plan, folder, Recording(plan.workload.checkpoint.folder), until, until.end)
     if outcome.outcome not in ("completed", "interrupted"):
@@ -94,7 +94,7 @@ def record(plan: Plan, folder: pathlib.Path, stop: StopRequest) -> Recorded:
 
 
 def load(plan: Plan, folder: pathlib.Path) -> Recorded:
-    """Reads the recording in a run's folder. Raises `ChaosError` if it is not whole, or has fewer than two saves."""
+    """Reads the recording in a run's folder. Raises `ChaosError` if it is incomplete or has fewer than two saves."""
     place = folder / run_folder.RECORDS / plan.workload.checkpoint.folder
     operations = _operations(place / OPERATIONS)
     log = reading.read(folder / "events")

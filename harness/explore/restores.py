@@ -1,8 +1,8 @@
-"""The trainer's own restore on one state of the checkpoint folder after the other, in two forms.
+"""Runs the trainer's own restore on one state of the checkpoint folder after the other, in two ways.
 
 `Restarts` restarts the whole job on each state. `ForkedRestores` has one node with a process of ours, which forks the
-ranks for each state: many restores a second. It takes trainers whose ranks are one Python script each. Ranks that do
-not tell their own events are observed, as in any run.
+ranks for each state: many restores per second. It works for trainers whose ranks are one Python script each. Ranks that
+do not log events themselves are observed, as in any run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _RUN_DIR, _PORT = "@RUN_DIR@", "@PORT@"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A restore. `make` writes the state of the checkpoint folder into an empty folder; `heard` takes the restart, how
+    """A restore. `make` writes the state of the checkpoint folder into an empty folder. `heard` gets the restart, how
     it failed (or an empty text), and its seconds."""
 
     name: str
@@ -63,7 +63,7 @@ Next = Callable[[], Wanted | None]  # the next restore, if any
 
 
 class Restores(abc.ABC):
-    """One way to have a trainer restore. `base`: folder of the run that was recorded."""
+    """One way to make a trainer restore. `base` is the folder of the recorded run."""
 
     words: str  # which form this is, for people
 
@@ -72,7 +72,7 @@ class Restores(abc.ABC):
 
     @abc.abstractmethod
     def do_all(self, next_one: Next) -> None:
-        """Does one restore after the other. Raises `ChaosError` if the nodes cannot be had."""
+        """Does one restore after the other. Raises `ChaosError` if there are no nodes."""
 
     def prepare(self, wanted: Wanted, folder: pathlib.Path) -> None:
         launch, saved = self.plan.launch(), self.plan.workload.checkpoint.folder
@@ -155,7 +155,7 @@ class _OneProcess(LocalBackend):
 
 
 class _Driver(Silent):
-    """Gives our process one state after the other, in the job's own loop."""
+    """Gives our process one state after the other, in the loop that runs the job."""
 
     def __init__(self, restores: ForkedRestores, place: pathlib.Path, next_one: Next) -> None:
         self.end = StopRequest()
@@ -213,7 +213,7 @@ class _Driver(Silent):
 @dataclass(frozen=True)
 class Ranks:
     """The processes of a job on one node. `each` has the words after the interpreter and the variables of each rank.
-    `threads`: variables of the launcher's own, which decide the number of threads, and so the last bits of losses."""
+    `threads` are the launcher's variables that set the number of threads, and so the last bits of losses."""
 
     python: str
     each: list[dict[str, Any]]

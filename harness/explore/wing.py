@@ -1,4 +1,4 @@
-"""Lets the list of runs and `chaos show` hold explorations of crash states."""
+"""Lets the list of runs and `chaos show` include explorations of crash states."""
 
 from __future__ import annotations
 

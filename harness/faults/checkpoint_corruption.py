@@ -104,7 +104,7 @@ class CheckpointCorruption(Fault):
         self._report(damage, listing, context)
 
     def _finished(self, context: Context) -> tuple[CheckpointFolder, Listing]:
-        """Returns the checkpoints once no write is under way. Raises `FaultError` if none is finished."""
+        """Returns the checkpoints when no write is under way. Raises `FaultError` if none is finished."""
         folder = self.directory or context.checkpoints.folder
         place, quiet = CheckpointFolder.look(context.run_dir, folder), 0
         for _ in range(round(APPEARS_S_MAX / LOOK_S)):
@@ -143,12 +143,12 @@ class CheckpointCorruption(Fault):
 
 
 def _being_written(place: CheckpointFolder, listing: Listing) -> bool:
-    """Tells whether a checkpoint is unfinished, or a file has a temporary name."""
+    """Returns True if a checkpoint is unfinished, or a file has a temporary name."""
     return any(not each.whole for each in listing.checkpoints) or any(is_temporary(path) for path in place.files)
 
 
 def _names(damage: Damage, found: FoundCheckpoint, listing: Listing) -> dict[str, Any]:
-    """Returns the names of the damaged checkpoint, and how many others hold the same step."""
+    """Returns the name of the damaged checkpoint, and how many others hold the same step."""
     names = [found.name, damage.path.rpartition("/")[2]]
     if listing.pointer and listing.pointer.target == found.path:
         names.append(listing.pointer.path.rpartition("/")[2])
@@ -159,7 +159,7 @@ def _names(damage: Damage, found: FoundCheckpoint, listing: Listing) -> dict[str
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath, left: str | None) -> None:
-    """Restores the original, if the file is still as the damage left it: a newer file is not ours. Idempotent.
+    """Restores the original, unless the job has written the file since. Can be called again.
 
     Both are below the run's folder, and no link leads out of it.
     """

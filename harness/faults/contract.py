@@ -50,7 +50,7 @@ Folder = Annotated[RunPath, Field(max_length=200)]
 
 @dataclass(frozen=True)
 class Target:
-    """One target of a fault: a place in the job, and a rank there if the fault is about a rank."""
+    """One target of a fault: a node's place in the job and, if the fault concerns a rank, the rank there."""
 
     node_index: int
     rank: int | None = None
@@ -61,7 +61,7 @@ Targets = Sequence[Target]
 
 @dataclass(frozen=True)
 class Hold:
-    """A place in the trainer: the event whose fields are these, of this rank.
+    """A place in the trainer at which a rank is held: its event that has these fields.
 
     Stops there for at most `limit_s`; with `strikes`, the first so many processes of the rank that come there exit
     with `code`, or take `mislead` (`RANK` or `WORLD_SIZE`) for another one than they were told, or `does` to themselves
@@ -87,7 +87,7 @@ class CheckpointPlace:
 
 
 class Change(NamedTuple):
-    """A change of the job's command: further words at its end, variables, and words that others take the place of."""
+    """A change of the job's command: words added at its end, variables, and words that replace others."""
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
@@ -95,7 +95,7 @@ class Change(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """A trainer's figures of one step; `nan` if not told."""
+    """A trainer's figures of one step; `nan` for a figure that is not logged."""
 
     step: int
     loss: float
@@ -116,16 +116,16 @@ class Context(Protocol):
         """Returns where the job saves."""
 
     def node(self, target: Target) -> Node:
-        """Returns the node of the target; always the same one, wherever a restart brings the rank."""
+        """Returns the target's node: always the same one, even if a restart moves the rank."""
 
     def pid_of(self, rank: int) -> tuple[Node, int]:
-        """The node and process id (as numbered there) of the living worker with this rank."""
+        """Returns the node and the process id (in the node's numbers) of the living worker with this rank."""
 
     def wait(
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
     ) -> bool:
-        """Waits; returns early with `True` once `until()` holds. Calls `meanwhile` about once a second. Raises
-        `Cancelled` when the run ends."""
+        """Waits, and returns True as soon as `until()` holds. Calls `meanwhile` about once a second. Raises `Cancelled`
+        when the run ends."""
 
     def log(self, event: str, **fields: Any) -> None:
         """Writes an event of this fault into the event log. Readers ignore a name that docs/events.md lacks: take one
@@ -137,14 +137,14 @@ class Context(Protocol):
         Raises `FaultError` if it could not be called so. Things that die with the nodes need no record."""
 
     def ready(self) -> None:
-        """Notes that the fault will act by itself later: a trainer that waits at the trigger goes on."""
+        """Tells that the fault will act by itself later, so that a trainer that waits at the trigger goes on."""
 
     def injected(self) -> None:
-        """Notes that the fault acts from this moment on."""
+        """Tells that the fault acts from this moment on."""
 
     def injected_again(self, target: Target, node: Node) -> None:
-        """Notes that the fault, which has acted, acts once more from this moment on, and only on this target, which is
-        on `node` now. The log then has one record of it for each time."""
+        """Tells that the fault acts once more from this moment on, and only on this target, which is on `node` now. The
+        log then has one record of the fault for each time."""
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         """Reports a measured effect. May be called several times, and each counts: one with `ok=False`, or no call at
@@ -169,16 +169,16 @@ class Context(Protocol):
         """Returns this rank's figures of its latest steps in the order of execution; a repeated step comes again."""
 
     def ranks_on(self, node: Node) -> list[int]:
-        """The ranks whose newest process is on this node."""
+        """Returns the ranks whose newest process is on this node."""
 
     def worker_pids(self, node: Node) -> list[int]:
-        """The newest processes of the ranks on this node, as the node numbers them."""
+        """Returns the newest process ids of the ranks on this node, in the node's numbers."""
 
     def reached(self, rank: int, failpoint: str) -> int:
-        """Returns when this rank was last seen at the failpoint (monotonic); 0: never."""
+        """Returns when this rank was last seen at the failpoint (monotonic ns), or 0 if never."""
 
     def said(self, rank: int, failpoint: str, since_ns: int) -> list[str]:
-        """Returns what this rank said at the failpoint since then (monotonic), oldest first."""
+        """Returns the texts that this rank logged at the failpoint since then (monotonic ns), the oldest first."""
 
     def wall_offset_ns(self, rank: int) -> int | None:
         """Returns how far this rank's wall clock is ahead of ours, by its newest event; `None` if not known."""
@@ -199,14 +199,14 @@ class Context(Protocol):
         """Starts nodes that come from now on with the command that `Fault.change` asks for."""
 
     def release(self, node: Node, reason: str) -> None:
-        """Notes that the node is gone: its GPUs are no longer allocated to the job."""
+        """Tells that the node is gone, so that its GPUs are no longer allocated to the job."""
 
     def replace(self, node: Node) -> Node:
-        """Notes that a replacement arrives now, and is allocated from now on."""
+        """Tells that a replacement arrives now, and is allocated from now on."""
 
 
 class Cancelled(Exception):
-    """The run ends while a fault waits; the engine catches it."""
+    """Raised in a fault that waits when the run ends. The engine catches it."""
 
 
 class Fault(Parameters, abc.ABC):
@@ -238,25 +238,25 @@ class Fault(Parameters, abc.ABC):
         return self.needs
 
     def lasts(self) -> Duration | None:
-        """Returns how long it must act, from `injected` until it is healed: its `duration`; `None`: no fixed time."""
+        """Returns how long the fault must act, from `injected` until it is healed: its `duration`, or `None`."""
         found = getattr(self, "duration", None)
         return found if isinstance(found, Duration) else None
 
     def freezes(self) -> bool:
-        """Tells whether its targets say nothing and do no step as long as it lasts."""
+        """Returns True if its targets log nothing and do no step as long as the fault lasts."""
         return False
 
     def over_rdma(self) -> bool | None:
-        """Tells which traffic it needs: RDMA (True), or IP, which RDMA goes around (False). `None`: neither. A plan
+        """Returns True if the fault needs RDMA traffic, False for IP (which RDMA bypasses), `None` for neither. A plan
         whose job has only the other kind is refused."""
         return False if self.network else None
 
     def graceful(self) -> bool:
-        """Tells whether its victims are asked to end, and may exit by themselves."""
+        """Returns True if its victims are asked to end, and may exit by themselves."""
         return False
 
     def replaced(self) -> bool | None:
-        """Tells whether the nodes that it takes come back. `None`: it takes none."""
+        """Returns True if the nodes that it takes come back; `None` if it takes no nodes."""
         return None
 
     def change(self) -> Change | None:
@@ -272,7 +272,7 @@ class Fault(Parameters, abc.ABC):
         return None
 
     def true_answers(self) -> Truth | None:
-        """Returns the right answers to "who was it?": `truth`, unless a fault overrides this."""
+        """Returns the right diagnoses of the fault: `truth`, unless a fault overrides this."""
         return self.truth
 
     def consequences(self) -> Consequences:
@@ -295,7 +295,7 @@ class Fault(Parameters, abc.ABC):
         return {}
 
     def mounts(self) -> Sequence[str]:
-        """Folders below the run's that go through a file system which can be disturbed, from the start of the run."""
+        """Returns folders below the run's folder whose file system can be disturbed, from the start of the run."""
         return ()
 
     def beside(self, folder: pathlib.Path) -> Self:
@@ -313,11 +313,11 @@ class Fault(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def describe(self, targets: Targets) -> str:
-        """Describes its act on these targets in one sentence (`chaos plan`)."""
+        """Returns one sentence on what the fault does to these targets, for `chaos plan`."""
 
     @abc.abstractmethod
     def inject(self, targets: Targets, context: Context) -> None:
-        """Acts, measures that it acts, and waits as long as it is to last. Runs in a thread of its own."""
+        """Acts, measures that it acts, and waits as long as the fault lasts. Runs in a thread of its own."""
 
     def heal(self, targets: Targets, context: Context) -> None:
         """Undoes active effects. Runs at the end of the fault or of the run, also after a failed `inject`."""
@@ -328,7 +328,7 @@ class Fault(Parameters, abc.ABC):
 
 
 class Replacement(Parameters):
-    """The time until the capacity comes back, from the moment the node is gone."""
+    """The time from when a node is gone until its replacement comes."""
 
     after: Duration
 
@@ -406,7 +406,7 @@ fault_module = _FAMILY.module
 
 
 def load_fault(name: str) -> type[Fault]:
-    """The `FAULT` of `harness/faults/<name>.py`."""
+    """Returns the `FAULT` of `harness/faults/<name>.py`."""
     fault: type[Fault] = _FAMILY.load(name)
     where = fault_module(name).__name__.replace(".", "/") + ".py"
     if not (isinstance(fault, type) and issubclass(fault, Fault)):
@@ -440,7 +440,7 @@ def build_fault(name: str, parameters: object) -> Fault:
 
 
 class NamedFault(Parameters):
-    """A fault with an id of its own. In YAML and JSON `fault` is the name of its kind; here it is built, once."""
+    """A fault with an id. In YAML and JSON, `fault` is the name of its kind; here it is the fault itself."""
 
     id: str
     kind: str = Field(alias="fault")

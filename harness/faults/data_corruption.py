@@ -82,7 +82,7 @@ class DataCorruption(orders.OrderedFault):
         put_back(context.run_dir, **places)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the shard is as before: `inject` puts it back, or its undo record at the end of the run."""
+        """Checks that the shard is restored, by `inject` or, at the end of the run, by its undo record."""
         if self.kind == "nan_batch":
             super().see_end(targets, context)
         for shard, before in self._sound.items():

@@ -119,7 +119,7 @@ def _shown(ratio: float, otherwise: float) -> float:
 
 
 def usual(figures: Sequence[Figures], name: Name) -> float:
-    """Returns the median of the latest steps; of a learning rate the last one. Raises `FaultError` if none is told."""
+    """Returns the median of the latest steps or, for a learning rate, the last one. Raises `FaultError` without any."""
     told = [value for each in figures if math.isfinite(value := getattr(each, name))][-BEFORE_STEPS:]
     found = (told[-1] if name == "lr" else statistics.median(told)) if told else 0.0
     if not found > 0:

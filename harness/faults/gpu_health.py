@@ -118,7 +118,7 @@ class GpuHealth(Fault):
                 node.set_gpu_health(gpu, {})
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Asks again. A node whose processes are gone has nobody left who could be told."""
+        """Checks that NVML no longer gives this fault's answers. On a node without processes, nobody is left to ask."""
         for node, gpu, pid in self._sick:
             with contextlib.suppress(BackendError, UsageError, NodeGone):
                 node.watch_gpus(pid)
@@ -171,7 +171,7 @@ class GpuHealth(Fault):
         context.effect(len(seen), len(must), "answers of NVML changed", ok=len(seen) == len(must), detail=detail)
 
     def _as_asked(self, name: str, found: Mapping[str, object], was: Mapping[str, object]) -> bool:
-        """Tells whether NVML answers as this fault asks. `was`: the answers before; empty: none of them counts."""
+        """Returns True if NVML answers as this fault demands. `was` holds the answers before; empty: ignored."""
         if name in ("lost", "hang"):
             return found.get("error") == nvml.GPU_IS_LOST if name == "lost" else False
         value, wanted = found.get(name), self._tells()[name]
@@ -185,7 +185,7 @@ def _device(reading: GpuReading, gpu: int) -> Mapping[str, object]:
 
 
 def UNDO(run_dir: pathlib.Path, node: RunPath, gpu: int) -> None:
-    """What a killed harness has left: the file of a node whose processes are gone, or will be."""
+    """Ends the sickness that a killed harness has left in the file of a node, whose processes are gone or will be."""
     if (run_dir / gpu_health.FOLDER / node).exists():
         gpu_health.set_health(run_dir, node, gpu, {})
 

@@ -196,7 +196,7 @@ class Brake:
         self._cpus = 0.0  # that the node keeps busy when nothing limits it; 0: not counted yet
 
     def press(self, extra: float | None) -> None:
-        """Slows the node so much; `None`: no longer."""
+        """Slows the node by this much; `None` ends the slowing."""
         if self.way == "noisy_neighbour":
             self.node.crowd(self.neighbour, None if extra is None else min(extra, BURNERS_MAX))
         elif self.way == "duty_cycle":

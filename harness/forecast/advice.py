@@ -1,4 +1,4 @@
-"""The advice of a forecast: best interval between checkpoints, number of spares, and the value of a second saved."""
+"""Computes a forecast's advice: the best checkpoint interval, the number of spares, and the value of a saved second."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Advice:
 
 
 def advise(question: Question, job: Job, found: Outcome, phases: Mapping[str, float]) -> Advice:
-    """Tries intervals and spares on the same dice, in fewer histories than the answer. `phases`: mean seconds of each
-    measured phase of a restart."""
+    """Tries intervals and spares with the same random numbers, in fewer histories than the answer. `phases`: mean
+    seconds of each measured phase of a restart."""
     stall, away = job.mean("checkpoint_stall"), job.losses_per_s * min(job.mean("repair"), job.mean("queue"))
     young = daly = 0.0
     if stall and job.per_node_day:
@@ -84,7 +84,7 @@ def _figures(outcome: Outcome) -> tuple[float, float]:
 
 
 def _moved(told: float, now: float, tried: float) -> float:
-    """Returns the answer's figure plus the difference between the tried choice and the present one, both in fewer
+    """Returns the answer's figure plus the difference between the tried and the present choice, both in fewer
     histories, so that the present choice has the answer's figures."""
     return told + tried - now if math.isfinite(told + tried - now) else tried
 

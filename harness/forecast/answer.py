@@ -1,4 +1,4 @@
-"""The whole forecast: outcome, what-ifs, advice and money, with all inputs, in words and as JSON."""
+"""Computes the whole forecast: outcome, what-ifs, advice and costs, with all inputs, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def forecast(
 
 
 def sentence(found: Forecast) -> str:
-    """The answer in plain words."""
+    """Returns the answer in plain words."""
     asked, out = found.question, found.outcome
     often = "without a failure" if out.between_h is None else f"with a failure every {hours_text(out.between_h)}"
     begin = f"On {counted(asked.gpus, 'GPU')}, {days_text(asked.days)} of work"
@@ -133,7 +133,7 @@ def dollars(amount: float) -> str:
 
 
 def inputs(found: Forecast) -> list[Input]:
-    """Returns all inputs of the answer, each with its source. Unused ones are left out."""
+    """Returns all inputs that the answer uses, each with its source."""
     job, rows = found.job, []
     for name, part, silent in (
         ("detection", "detection", False),
@@ -168,7 +168,7 @@ def _shown(name: str, value: Value) -> str:
 
 
 def assumptions(found: Forecast) -> list[str]:
-    """Lists assumptions that are no inputs, the most important first: how fast it recovers, how often it fails."""
+    """Returns assumptions that are no inputs, the most important first: on speed of recovery and rate of failures."""
     measured, asked = found.measured, found.question
     if measured.recoveries:
         mean = sum(each.detection_s + each.restart_s for each in measured.recoveries) / len(measured.recoveries)

@@ -1,4 +1,4 @@
-"""The results of each choice of one setting, as a curve; and amounts beside each other, as bars."""
+"""Draws the results of each choice of one setting as a curve, and amounts as bars."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def choice_chart(
     logarithmic: bool = False,
     narrow: bool = False,
 ) -> Markup | None:
-    """Draws a curve. `tried`: pairs of setting and result. `marked`: names for some settings. `shows`: formats a
-    setting and a result. `None` if fewer than two points can be drawn."""
+    """Draws a curve. `tried`: pairs of setting and result. `marked`: names for some settings. `shows` formats a setting
+    and a result. Returns `None` for fewer than two points."""
     told = sorted(
         (value, came) for value, came in tried if math.isfinite(value + came) and (value > 0 or not logarithmic)
     )
@@ -69,7 +69,7 @@ def choice_chart(
 
 
 def bars_chart(title: str, bars: Sequence[tuple[str, float]], show: Show, narrow: bool = False) -> Markup | None:
-    """Draws the bars, the largest first. `None` if no value is above 0."""
+    """Draws bars, the largest first. Returns `None` if no value is above 0."""
     told = sorted(
         ((name, value) for name, value in bars if value > 0 and math.isfinite(value)), key=lambda each: -each[1]
     )

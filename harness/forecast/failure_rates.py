@@ -1,5 +1,5 @@
-"""Failures per node-day by cause: the shipped tables, or one of the user's own in the same form; and how they follow
-each other."""
+"""Reads failures per node-day by cause, from the shipped tables or the user's own table, and how failures follow each
+other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RateTable(Parameters):
         return self
 
     def of_nodes_with(self, gpus: int) -> RateTable:
-        """Converts the rates to nodes of another size, if the size here is known: per GPU, they fail as often."""
+        """Converts the rates to nodes with this many GPUs, if the table's number is known: rates per GPU are equal."""
         if self.gpus_per_node in (None, gpus):
             return self
         factor, source = (
@@ -81,7 +81,7 @@ def shipped() -> dict[str, RateTable]:
 
 
 def load_rates(name: str) -> tuple[str, RateTable]:
-    """A shipped table by its name, or the only one of a file. Raises `UsageError`."""
+    """Returns the shipped table with this name, or the only table in a file. Raises `UsageError`."""
     known = shipped()
     if name in known:
         return name, known[name]

@@ -1,4 +1,4 @@
-"""The command `chaos forecast`: the cost of this stack at scale."""
+"""Defines the command `chaos forecast`: the cost of a training stack at scale."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _job(
     trace: pathlib.Path | None,
     changes: Sequence[str],
 ) -> tuple[Job, tuple[str, str]]:
-    """Returns the job with the `changes` of `--set`, and the name of its failure rates with their source."""
+    """Returns the job with the changes of `--set`, and the name of its failure rates with their source."""
     if failures is not None and trace is not None:
         raise UsageError("--failures and --trace both say how failures follow each other; write one of them")
     name, table = load_rates(rates or DEFAULT)
@@ -164,7 +164,7 @@ def _print(found: answer.Forecast, page: pathlib.Path | None) -> None:
 
 
 def _vectors(json: bool) -> int:
-    """Prints the table and returns the exit code."""
+    """Prints the table of published figures. Returns the exit code."""
     from harness.forecast import published_vectors
 
     rows = published_vectors.check_all()

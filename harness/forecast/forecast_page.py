@@ -1,4 +1,4 @@
-"""A forecast as one page: the same sections on a terminal and in HTML."""
+"""Shows a forecast as one page, with the same sections on a terminal and in HTML."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def sections(found: Forecast) -> list[Section]:
 
 
 def rests_on(found: Forecast) -> list[str]:
-    """Returns the assumptions to know before the answer is believed."""
+    """Returns the assumptions to know before one believes the answer."""
     return assumptions(found)[:FIRST]
 
 
@@ -95,7 +95,7 @@ Drawn = list[list[Markup | None]]  # charts of a section, each wide and narrow
 
 
 def _charts(found: Forecast) -> dict[str, Drawn]:
-    """Returns the charts by section title; the tables below them tell the same."""
+    """Returns the charts by section title. The tables below the charts show the same figures."""
     advice, settings = found.advice, found.job.settings
     every, spares = settings["checkpoint_every"].mean, settings["spares"].mean
     best_every, best_spares = advice.best_interval, advice.best_spares
@@ -133,7 +133,7 @@ def _share(value: float) -> str:
 
 
 def _priced(found: Forecast, gpu_hours: float) -> list[str]:
-    """Returns a cell with the price of so many GPU-hours, if prices are known."""
+    """Returns a cell with the price of this many GPU-hours, if prices are known."""
     return [dollars(gpu_hours * found.money.dollars_of_a_gpu_hour)] if found.money else []
 
 
@@ -208,7 +208,7 @@ def _interval(found: Forecast) -> Section:
 
 
 def _less(best: Tried, now: float, tried: Sequence[Tried]) -> str:
-    """Describes how many GPU-hours the best choice saves, compared with the present one, which was tried, too."""
+    """Describes how many GPU-hours the best choice saves compared with the present one, which was tried, too."""
     usual = next(each for each in tried if each.value == now).gpu_hours
     return "" if best.value == now else f", with {percent(100 * (1 - best.gpu_hours / usual))} fewer GPU-hours"
 
@@ -262,7 +262,7 @@ def _money(found: Forecast, money: Money) -> Section:
 
 
 def _breakeven(found: Forecast, money: Money) -> str:
-    """Describes the rate of reclaims a day up to which spot costs less."""
+    """Describes the rate of reclaims per day up to which spot nodes cost less."""
     if money.breakeven_reclaims is None:
         return "Spot costs as much as on demand, or more: it never pays."
     nodes, taken = found.question.nodes, found.job.settings["spot_reclaims"]

@@ -1,4 +1,4 @@
-"""The job that is forecast: each input with its values and where they come from, and how one is changed by name."""
+"""Defines the job that is forecast: each input with its values and their source, and changes of inputs by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class Value:
-    """An input. Several `values` are measurements of one thing: each event takes one of them by chance."""
+    """An input. Several `values` are measurements of one thing, from which each event draws one at random."""
 
     values: tuple[float, ...]
     origin: Origin
@@ -39,7 +39,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Setting:
-    """An input that has a name. `default` is in seconds where it is a time."""
+    """An input with a name. The `default` of a time is in seconds."""
 
     about: str
     default: float
@@ -97,8 +97,8 @@ NAMES = (*SETTINGS, "recovery", "failure_rate")
 
 @dataclass(frozen=True)
 class Cause:
-    """A kind of failure. `counted`: so many failures its rate was worked out from; `None`: it is taken as exact.
-    `takes_node`: the node has to be replaced. `back_s`: it is back after this time, in place of a repair."""
+    """A kind of failure. `counted`: the number of failures from which its rate was estimated; `None`: it counts as
+    exact. `takes_node`: the node must be replaced. `back_s`: it is back after this time, instead of a repair."""
 
     name: str
     per_node_day: float
@@ -112,7 +112,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Gaps:
-    """The gaps between failures; the rates tell their number. `shape` 1: at random; below 1: in bursts (Weibull).
+    """The gaps between failures; the rates give their number. `shape` 1: at random; below 1: in bursts (Weibull).
     `trace`: gaps with a mean of 1, used in this order from a random place on."""
 
     shape: float = 1.0
@@ -122,7 +122,7 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Job:
-    """The job to simulate. `work_s`: time of the work on all nodes without a failure and without a checkpoint."""
+    """The job to simulate. `work_s` is the time of the work on all nodes, without failures and checkpoints."""
 
     nodes: int
     work_s: float
@@ -150,7 +150,7 @@ class Job:
 
     @property
     def losses_per_s(self) -> float:
-        """Nodes of the job that are lost per second and have to be repaired."""
+        """Returns how many nodes of the job are lost per second and must be repaired."""
         rate = math.fsum(each.per_node_day for each in self.causes if each.takes_node and each.back_s is None)
         return self.nodes * rate / DAY_S * (1 + self.mean("together") * (self.mean("together_nodes") - 1))
 
@@ -210,7 +210,7 @@ class Job:
 
 
 def enough(away: float, share: float = 0.99) -> int:
-    """Spares that are enough in this share of all moments, where so many nodes are away on average (Poisson)."""
+    """Returns the spares that suffice for this share of all moments, if `away` nodes are away on average (Poisson)."""
     if away > 1000:  # hardly anything but normal
         return math.ceil(away + statistics.NormalDist().inv_cdf(share) * math.sqrt(away))
     parts = max(100, round(100 * away))  # so many places, each of which is rarely away
@@ -222,7 +222,7 @@ def default_settings() -> dict[str, Value]:
 
 
 def number(written: object, what: str, low: float, high: float, whole: bool = False) -> float:
-    """Returns a finite number within bounds, whole if that is demanded. Raises `UsageError`."""
+    """Returns a finite number within bounds, whole if that is required. Raises `UsageError`."""
     try:
         value = float(str(written)[:40])
     except ValueError:

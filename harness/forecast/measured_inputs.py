@@ -1,5 +1,5 @@
-"""The measurements of stored runs for a forecast: recoveries by fault and phase, the stall of a checkpoint, the pace of
-a smaller world. Only runs that passed count: others measured something else."""
+"""Reads a forecast's measurements from stored runs: recoveries by fault and phase, the stall of a checkpoint, the pace
+of a smaller world. Only passed runs count, because others measured something else."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Measured:
 
 
 def _fit(folder: pathlib.Path) -> Report:
-    """Raises `UsageError` for a run that says nothing of a stack that recovers."""
+    """Raises `UsageError` for a run that shows nothing about a stack that recovers."""
     if stored_kind_of(folder):
         raise UsageError(f"{folder.name} is no run of one scenario; name its runs one by one")
     if not (folder / "report.json").exists():
@@ -88,7 +88,7 @@ def _fit(folder: pathlib.Path) -> Report:
 
 
 def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
-    """Raises `UsageError` for a run that is not there, that did not pass, or that is given twice."""
+    """Reads the runs. Raises `UsageError` for a run that is missing, did not pass, or is given twice."""
     if len(names) > RUNS_MAX:
         raise UsageError(f"{len(names):,} runs; up to {RUNS_MAX:,} are allowed")
     found = Measured()
@@ -109,7 +109,7 @@ def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
 
 
 def add_report(found: Measured, report: Report) -> None:
-    """Adds the measurements of a report. Raises `UsageError` for an unbelievable value."""
+    """Adds the measurements of a report. Raises `UsageError` for an impossible value."""
     found.runs.append(report.run_id)
     found.commits |= {report.commit} if report.commit else set()
     kinds = {fault.id: fault.kind for fault in report.faults}
@@ -164,7 +164,7 @@ def _may_shrink(workload: _Workload) -> bool:
 
 
 def _check_trainer(found: Measured, folder: pathlib.Path, trainer: Any) -> None:
-    """Raises `UsageError` if an earlier run had another trainer: the measurements are then not of one job."""
+    """Raises `UsageError` if an earlier run had another trainer, because its measurements are of another job."""
     told = command_of({"trainer": trainer}) or trainer
     if told is not None and found.trainer not in (None, told):
         raise UsageError(f"{folder.name} ran another trainer than {found.runs[0]}; forecast each trainer by itself")
@@ -172,7 +172,7 @@ def _check_trainer(found: Measured, folder: pathlib.Path, trainer: Any) -> None:
 
 
 def pace_of_smaller_world(run: Timeline) -> float | None:
-    """Returns samples per second and rank in the smallest world over those in the largest, at most 1."""
+    """Returns samples per second and rank in the smallest world, divided by those in the largest; at most 1."""
     rates: dict[int, float] = {}
     for size in np.unique(run.progress.world_size).tolist():
         rows = np.flatnonzero(run.progress.world_size == size)
@@ -187,7 +187,7 @@ def pace_of_smaller_world(run: Timeline) -> float | None:
 
 
 def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measured) -> Job:
-    """Returns the job with measured values, and assumptions for the others; its interval and spares are not set yet."""
+    """Returns the job with measured values, else assumptions; its interval and spares are not set yet."""
     settings = default_settings()
     if found.stalls:
         settings["checkpoint_stall"] = _value(found.stalls, "each run's average checkpoint")
@@ -201,7 +201,7 @@ def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measu
 
 
 def cause_of(cause: CauseRate, per_node_day: float, found: Measured, settings: Mapping[str, Value]) -> Cause:
-    """Returns a cause with the values of the best fault that stands for it. If no run had one, its restart is that of
+    """Returns a cause with the values of the fault that represents it best. If no run had one, its restart is that of
     all recoveries, and its detection (if it is not silent) that of killed processes."""
     detection, restart = settings["silent_detection" if cause.silent else "detection"], settings["restart"]
     for kind in cause.faults:

@@ -1,5 +1,5 @@
-"""The cost of a forecast in dollars, and whether spot nodes cost less: on average, by a deadline, and up to which rate
-of reclaims."""
+"""Computes a forecast's cost in dollars, and whether spot nodes cost less: on average, by a deadline, and up to which
+rate of reclaims."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BOUND = POLICIES[-1]  # no policy: nobody can do better
 
 @dataclass(frozen=True)
 class Prices:
-    """Dollars of a node-hour. `per_s`: tokens or samples (`unit`) per second of the whole job at work."""
+    """The dollars of a node-hour. `per_s`: tokens or samples (`unit`) per second of the whole job at work."""
 
     on_demand: float
     spot: float | None = None
@@ -37,7 +37,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Purchase:
-    """A way to buy the nodes. `in_time`: share of the histories that meet the deadline."""
+    """A way to buy the nodes. `in_time` is the share of the histories that meet the deadline."""
 
     name: str
     dollars: Range
@@ -62,7 +62,7 @@ class Money:
 
     @property
     def best(self) -> Purchase | None:
-        """Returns the cheapest purchase on average; of those that meet the deadline often enough, if there is one."""
+        """Returns the cheapest purchase on average, of those that meet the deadline often enough, if any do."""
         fitting = [
             each for each in self.purchases if not each.is_bound and (each.in_time is None or each.in_time >= IN_TIME)
         ]
@@ -72,7 +72,7 @@ class Money:
 def money_of(
     prices: Prices, question: Question, job: Job, measured: Measured, found: Outcome, histories: Histories
 ) -> Money:
-    """Computes the costs. `histories`: those that `found` was made of."""
+    """Computes the costs. `histories` are those from which `found` was made."""
     paid_nodes = question.paid_gpus(job) / question.gpus_per_node
     hours = histories.time[0] / HOUR_S
     bought = [_bought(ON_DEMAND, prices, job, prices.on_demand * paid_nodes * hours, histories.days[0])]
@@ -101,7 +101,7 @@ def _bought(name: str, prices: Prices, job: Job, dollars: Floats, days: Floats, 
 
 
 def _on_spot(job: Job, measured: Measured) -> Job:
-    """Returns the same job with nodes that are also reclaimed."""
+    """Returns the same job on nodes that are also reclaimed."""
     told = CauseRate(name="Spot node reclaimed", per_1000_node_days=1, node=True, faults=["preemption"])
     cause = cause_of(told, job.mean("spot_reclaims"), measured, job.settings)
     detection, restart = (
@@ -113,9 +113,9 @@ def _on_spot(job: Job, measured: Measured) -> Job:
 
 
 def breakeven_reclaims(job: Job, ratio: float, restart_s: float) -> float | None:
-    """Nodes reclaimed per node-day at which spot costs as much as on demand, by the renewal closed form: the job then
-    takes 1 / `ratio` times as long. It knows no spares, with which the job bears more. `None`: spot is not cheaper at
-    any rate."""
+    """Returns the nodes reclaimed per node-day at which spot costs as much as on demand, by the renewal closed form:
+    the job then takes 1 / `ratio` times as long. It ignores spares, with which the job bears more. `None`: spot is not
+    cheaper at any rate."""
     if ratio >= 1:
         return None
     usual = _time_s(job, 0, restart_s)
@@ -141,7 +141,7 @@ def _time_s(job: Job, reclaims: float, restart_s: float) -> float:
 def _by_policies(
     prices: Prices, deadline_days: float, question: Question, job: Job, found: Outcome, nodes: float
 ) -> list[Purchase]:
-    """Returns the prices of moving the job between both kinds of nodes; its hours are those on demand."""
+    """Returns the costs if the job moves between both kinds of nodes. Its hours are those on demand."""
     assert prices.spot is not None
     changeover = (job.mean("restart") + job.mean("checkpoint_stall")) / HOUR_S
     plan = Deadline(24 * found.days.mean, 24 * deadline_days, changeover, prices.on_demand / prices.spot)

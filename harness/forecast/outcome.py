@@ -1,4 +1,4 @@
-"""The outcome of simulated histories in days, GPU-hours and failures, with an interval."""
+"""Summarizes simulated histories: days, GPU-hours and failures, each with an interval."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Range:
-    """A mean, and its 5 % and 95 % quantiles over the histories. Infinite if the work is never done."""
+    """A mean, and the 5 % and 95 % quantiles over the histories; infinite if the work is never done."""
 
     mean: float
     low: float

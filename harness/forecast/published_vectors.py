@@ -1,6 +1,6 @@
 """Compares the simulator with published figures, each with the inputs published with it.
 
-A known divergence is pinned at our own figure, with the reason why those inputs allow no other.
+A known difference is fixed at our own figure, with the reason why the published inputs allow no other.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ OOBLECK, BLOOM, LATE = "Oobleck's artifact, Varuna", "BLOOM-176B", "Can't Be Lat
 
 @dataclass(frozen=True)
 class Vector:
-    """A published figure. `published`: as written there. Ours must lie from `low` to `high`, as far as the published
-    inputs allow. `why`: the reason of a known divergence, whose bounds are around ours."""
+    """A published figure. `published`: as written there. Ours must be from `low` to `high`, as far as the published
+    inputs allow. `why`: the reason for a known difference, whose bounds are around ours."""
 
     source: str
     figure: str
@@ -42,7 +42,7 @@ class Vector:
 
 @dataclass(frozen=True)
 class Row:
-    """A published figure with ours."""
+    """A published figure beside ours."""
 
     vector: Vector
     ours: float
@@ -109,7 +109,7 @@ def _young(gpus: int, per_1000: float, stall_s: float) -> float:
 
 
 def _of_table(name: str, nodes: int, days: float) -> Job:
-    """Makes a job by a table of rates, with our own detection and restart. The published counts are taken as exact."""
+    """Makes a job from a table of rates, with our own detection and restart. The published counts count as exact."""
     job = job_of(nodes, days * DAY_S, load_rates(name)[1], Gaps(), Measured())
     for change in ("checkpoint_every=10m", "queue=0s", "together=0"):
         job = job.changed(change)
@@ -117,7 +117,7 @@ def _of_table(name: str, nodes: int, days: float) -> Job:
 
 
 def _hot_update() -> float:
-    """Returns the mean of four ratios: the time of restarts by a new job over that of hot updates."""
+    """Returns the mean of four ratios: time of restarts by a new job, divided by the time of hot updates."""
     times = [454, 545, 635, 768, 46, 51, 54, 65]
     sizes = [256, 512, 1024, 2048] * 2
     jobs = [
@@ -134,7 +134,7 @@ def _mfu(step_s: float, blocked_s: float) -> float:
 
 
 def _varuna(gap_s: float, every_s: float, stall_s: float, restart_s: float) -> float:
-    """Simulates fourteen removals at equal distances, and returns the mean ETTR."""
+    """Simulates fourteen removals at equal distances. Returns the mean ETTR."""
     times = {"checkpoint_every": every_s, "checkpoint_stall": stall_s, "restart": restart_s}
     job = _job(1, 14 * gap_s / DAY_S, 1000 * DAY_S / gap_s, **times)
     return float(_play(replace(job, gaps=Gaps(trace=(1.0,)))).ettr.mean())
@@ -152,7 +152,7 @@ def _bloom(stall_s: float) -> Histories:
 
 
 def _on_demand_h(policy: str) -> float:
-    """Returns on-demand hours if spot is there half of the time on average, varying by window, 12 h at a time."""
+    """Returns on-demand hours if spot nodes exist half of the time on average, varying by windows of 12 h."""
     job, dice = Deadline(48, 60, 0.2, 3.14), np.random.default_rng(1)
     there = spells(job, SPOT_SAMPLES, dice.beta(4, 4, SPOT_SAMPLES), 12, dice)
     return float(run_policy(policy, job, there).on_demand.mean())

@@ -1,4 +1,4 @@
-"""The section "a week at scale" in the report of a run that recovered: the waste of recoveries like its own."""
+"""Makes the section "a week at scale" in a recovered run's report: the waste of recoveries like the run's own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEEKS, SAMPLES = 13, 200
 
 
 def section_of(report: Report) -> Section | None:
-    """Returns the section; `None` for a run that did not pass, or without a believable recovery."""
+    """Returns the section, or `None` for a run that did not pass, or without a plausible recovery."""
     found = Measured()
     try:
         if report.verdict is Verdict.PASS:
@@ -63,7 +63,7 @@ def _section(report: Report, found: Measured) -> Section:
 
 
 def _price(report: Report) -> float | None:
-    """Dollars of a GPU-hour."""
+    """Returns the price of a GPU-hour in dollars."""
     wasted = report.wasted_gpu_hours
     if wasted.dollars_wasted is None or not wasted.gpu_seconds_wasted:
         return None

@@ -1,4 +1,4 @@
-"""Plays a job many times at once: the failures that it meets, the cost of each, and the time of the work.
+"""Simulates a job many times at once: its failures, the cost of each failure, and the time of the work.
 
 The loop goes over failures, and numpy over all samples (simulated histories) and over variants of the job, which meet
 the same dice: two variants differ by what was changed and not by chance. Arrays are variants × samples.
@@ -39,8 +39,8 @@ _OF_NODES = ("together", "together_nodes", "lemons", "lemon_factor", "lemons_fou
 
 @dataclass(frozen=True)
 class Histories:
-    """Times in seconds of the whole job. `outages` holds by cause the time of outages and of lost work; its last place,
-    like that of `failures`, stands for planned restarts with a node that is back."""
+    """Times in seconds of the whole job. `outages` holds by cause the time of outages and of lost work. Its last place,
+    like that of `failures`, is for planned restarts with a node that is back."""
 
     time: Floats  # variants × samples
     done: Bools
@@ -53,7 +53,7 @@ class Histories:
 
     @property
     def ettr(self) -> Floats:
-        """Effective training time ratio: the work, at the pace of all nodes, over the time that it took."""
+        """Returns the effective training time ratio: the work at all nodes' pace, divided by its time."""
         return np.divide(self.accounts["work"], self.time, out=np.ones_like(self.time), where=self.time > 0)
 
     @property
@@ -115,7 +115,7 @@ class _Play:
         self.rows, self.columns = np.indices(self.shape)
 
     def _of_sample(self, values: Sequence[tuple[float, ...]]) -> Floats:
-        """Returns one value per sample: of several measured ones the mean of as many draws."""
+        """Returns one value per sample: with several measured values, the mean of as many draws."""
         if max(map(len, values)) == 1:
             return _column([each[0] for each in values])
         dice = self.dice.random((self.samples, max(map(len, values))))
@@ -129,7 +129,7 @@ class _Play:
         return np.array(trace)[(self.begin + self.met) % len(trace)] if trace else np.broadcast_to(drawn, self.shape)
 
     def go_on(self) -> None:
-        """Plays on to the next event of each history that is not over."""
+        """Simulates up to the next event of each history that is not over."""
         given = self.given
         hazard = self.rate * self.usual * (self.at_work + (given["lemon_factor"] - 1) * self.lemons)
         with np.errstate(over="ignore"):  # of hardly any hazard: it never comes
@@ -162,7 +162,7 @@ class _Play:
         return PATIENCE * self.work - self.time
 
     def _until_back(self, outage: Floats) -> Floats:
-        """Returns the time until a smaller world takes a node back in, which it does when it works again."""
+        """Returns the time until a smaller world takes a node back in, which it does while it works."""
         small = (self.at_work < self.nodes) & self.active
         found = np.full(self.shape, np.inf)
         if small.any():
@@ -179,8 +179,8 @@ class _Play:
             spent = spent - part
 
     def _work(self, spent: Floats, pace: Floats, done: Bools, returns: Bools) -> Floats:
-        """Plays a stretch of work. Returns the work lost at its end: none if the job is done, or at a planned stop,
-        which saves first."""
+        """Simulates a stretch of work. Returns the work lost at its end: none if the job is done, or at a planned stop,
+        before which it saves."""
         every, stall = self.given["checkpoint_every"], self.given["checkpoint_stall"]
         cycle = every / pace + stall
         saves = np.floor(spent / cycle + 1e-9)
@@ -228,7 +228,7 @@ class _Play:
         self.lemons = self.lemons - (fails & (hit < chance) & (found < self.given["lemons_found"]))
 
     def _lose_nodes(self, rows: Bools, cause: Ints) -> None:
-        """Loses one node, or several at once, each with its own repair: lognormal, with the given mean."""
+        """Loses one or several nodes, each with its own repair time: lognormal, with the given mean."""
         several = self.dice.random(self.samples) < self.given["together"]
         sizes = np.where(several, self.given["together_nodes"], 1)
         for size in self.sizes:
@@ -243,7 +243,7 @@ class _Play:
             self.away.add(hit, self.time[hit][:, None] + np.where(np.isnan(fixed), back, fixed), self.time)
 
     def _replace_nodes(self, fails: Bools) -> None:
-        """Replaces nodes by spares; without, the job goes on with fewer, or waits until it has enough."""
+        """Replaces nodes by spares. Without spares, the job goes on with fewer nodes, or waits until it has enough."""
         there = self.nodes + self.given["spares"] - self.away.counted(self.time, self.given["spares"])
         self.at_work = np.where(fails, np.clip(there, self.smallest, self.nodes), self.at_work)
         short = fails & (there < self.smallest)
@@ -261,7 +261,7 @@ class _Play:
 
 class _Away:
     """The times at which lost nodes are back. The first `used` places of each history may hold nodes that are still
-    away; they are sorted, the latest first, only when that is needed."""
+    away. They are sorted, the latest first, only when needed."""
 
     def __init__(self, shape: tuple[int, ...]):
         self.back = np.full((*shape, 8), -np.inf)
@@ -282,14 +282,14 @@ class _Away:
         self.used[rows] += size
 
     def counted(self, time: Floats, enough: Floats) -> Ints:
-        """Nodes that are away. Where they are not more than `enough`, some that are back may be counted, too."""
+        """Returns how many nodes are away. If these are at most `enough`, some that are back may be counted, too."""
         unsure = self.used > enough
         if unsure.any():
             self._order(unsure, time)
         return self.used
 
     def when_only(self, rows: Bools, may_lack: Ints) -> Floats:
-        """Returns when only so many are away, for rows that were just counted with more."""
+        """Returns when only this many nodes are away, for rows that were just counted with more."""
         held = self.back[rows]
         found: Floats = held[np.arange(len(held)), np.minimum(may_lack, held.shape[1] - 1)]
         return found
@@ -308,7 +308,7 @@ class _Away:
 
 
 class _Table:
-    """Values by variant and cause, of which each event takes one: of as many as its sample has drawn from them."""
+    """Values by variant and cause. Each event takes one of them, from as many as its sample has drawn."""
 
     def __init__(self, values: Sequence[Sequence[tuple[float, ...]]], samples: int, dice: np.random.Generator):
         most = max((len(each) for row in values for each in row), default=1)
@@ -332,7 +332,7 @@ def _of(values: Floats, rows: Bools) -> Floats:
 
 
 def _uncertain(counts: Sequence[int | None], samples: int, dice: np.random.Generator) -> Floats:
-    """Draws true rates over those estimated from so many failures: 1 × samples × causes."""
+    """Draws true rates around those estimated from this many failures: 1 × samples × causes."""
     factors = np.ones((1, samples, len(counts)))
     for place, count in enumerate(counts):
         if count:

@@ -1,7 +1,7 @@
-"""A job with a deadline on spot nodes that come and go all at once: when to wait, and when to pay for on-demand nodes.
+"""Simulates a job with a deadline on spot nodes that come and go all at once, by policies of when to pay for others.
 
-The policies are those of "Can't Be Late" (NSDI 2024). A switch to other nodes costs a changeover without progress. All
-but the omniscient one know only the past; on-demand nodes are always there. Hours; arrays are samples × ticks.
+The policies are those of "Can't Be Late" (NSDI 2024). A switch to other nodes costs a changeover without progress. Only
+the omniscient policy knows the future; on-demand nodes are always there. Times are hours; arrays are samples × ticks.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Online:
 
 
 def _omniscient(job: Deadline, there: Bools) -> Hours:
-    """Takes the longest spells of spot nodes that are worth their changeover, and on-demand nodes for the rest."""
+    """Takes the longest spells of spot nodes that are worth their changeover, else on-demand nodes."""
     worth = job.ratio * job.changeover_h / (job.ratio - 1) if job.ratio > 1 else math.inf
     found = np.zeros((4, len(there)))
     for sample, row in enumerate(there):

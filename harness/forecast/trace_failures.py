@@ -1,5 +1,5 @@
-"""What a trace says of failures: how they follow each other, how many nodes go at once, and how often, where the trace
-tells who was there."""
+"""Reads from a trace how failures follow each other, how many nodes go at once, and how often, if the trace shows which
+nodes were there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAULTS = ["preemption", "node_loss"]  # what stands for it in a run
 
 
 def table_of(trace: Trace) -> RateTable | None:
-    """Returns the rate of moments at which nodes went, by its node-days; `None` if it tells only losses."""
+    """Returns the rate per node-day of moments at which nodes went, or `None` if the trace has only losses."""
     if trace.node_days is None:
         return None
     moments = len({each.at_s for each in trace.happenings})
@@ -29,8 +29,8 @@ def table_of(trace: Trace) -> RateTable | None:
 
 
 def with_trace(job: Job, trace: Trace) -> Job:
-    """Failures come as in the trace, and as many nodes at once: its share of moments with several, and how many these
-    take on average. Raises `UsageError` for a trace that says too little."""
+    """Makes failures come as in the trace, with as many nodes at once: its share of moments with several nodes, and how
+    many these take on average. Raises `UsageError` for a trace that shows too little."""
     went = Counter(each.at_s for each in trace.happenings)
     if len(went) < MOMENTS_MIN:
         raise UsageError(f"{trace.name}: nodes go at {counted(len(went), 'moment')}; at least {MOMENTS_MIN} are needed")

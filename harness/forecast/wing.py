@@ -1,4 +1,4 @@
-"""A week at scale, as a section of the report of a run."""
+"""Adds the section "a week at scale" to the report of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts the waste of a day by the judge's own ledger, while it goes on and for its report."""
+"""Computes the GPU time that a game day wastes, by the judge's ledger, during the day and for its report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PERCENT_FROM_S = 60.0  # GPU-seconds from which the percentage counts: one resta
 
 @dataclass(frozen=True)
 class Booked:
-    """The ledger of a day, in GPU-seconds. `since`: the same since the job was first steady."""
+    """The ledger of a day, in GPU-seconds. `since` is the ledger from the time when the job was first steady."""
 
     allocated: float
     wasted: float
@@ -34,7 +34,7 @@ class Booked:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Booked:
-        """Makes it from the answer of `harness.campaign.ledger_so_far`."""
+        """Makes the ledger from the result of `harness.campaign.ledger_so_far`."""
         apart = told.get("since")
         amounts = told["allocated"], told["wasted_all"], told["wasted_faults"], told["dollars"]
         return cls(*amounts, None if apart is None else cls.of(apart))
@@ -45,16 +45,16 @@ class Booked:
 
     @property
     def caused(self) -> str:
-        """Returns the part that faults caused. Before the first fault it is zero."""
+        """Returns the wasted GPU time that faults caused, in GPU-seconds; 0 before the first fault."""
         return gpu_seconds(self.by_faults)
 
     @property
     def words(self) -> str:
-        """Returns all waste, also that of the job's own start, and its share."""
+        """Returns a text with all wasted GPU time, including the job's start, and its share."""
         return f"{gpu_seconds(self.wasted)} of {gpu_seconds(self.allocated)} ({percent(self.percent)})"
 
     def spent(self, budget: Budget, gpus: int) -> list[tuple[str, float]]:
-        """Returns each limit of the budget in words, with its spent share."""
+        """Returns each limit of the budget as a text, with the share that is used up."""
         found, part = [], self.since
         if part is not None and (hours := budget.wasted_gpu_hours) is not None:
             told = f"{gpu_seconds(part.wasted)} of {hours:g} GPU-hours"
@@ -67,7 +67,7 @@ class Booked:
 
 @dataclass
 class Books:
-    """The newest ledger, computed again and again beside the job's loop."""
+    """The newest ledger of a day, computed again and again in a thread beside the job's loop."""
 
     newest: Booked | None = None
     asked_ns: int = 0  # time of that request; 0: it is the final count
@@ -76,7 +76,7 @@ class Books:
 
     @contextlib.contextmanager
     def kept(self, run_dir: pathlib.Path, asking: Callable[..., dict[str, Any] | None] = ask) -> Iterator[None]:
-        """Counts as long as this lasts, and once more at its end, when the job is over."""
+        """Computes the ledger during the `with` block, and once more at its end, when the job is over."""
         keeper = threading.Thread(target=self._keep, args=(run_dir, asking), name="books", daemon=True)
         keeper.start()
         try:
@@ -88,7 +88,7 @@ class Books:
             self._closed.set()
 
     def close(self, last: Booked | None) -> None:
-        """Takes the report's figures, if any, as the final count."""
+        """Takes the report's figures, if there are any, as the final ledger."""
         self._over.set()
         self._closed.set()
         if last is not None:

@@ -47,7 +47,7 @@ BYTES_MAX = 64 * 2**20
 
 @dataclass(frozen=True)
 class Ended:
-    """A day that is over: its folder, its verdict, and whether the user ended it."""
+    """The end of a day: its folder, its verdict, and whether the user ended the day."""
 
     folder: pathlib.Path
     result: DayResult
@@ -62,7 +62,7 @@ def run_day(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> Ended:
-    """Runs a day into `reports/<run id>/` and judges it. Raises `ChaosError` if the job cannot be launched."""
+    """Runs a day in `reports/<run id>/` and judges it. Raises `ChaosError` if the job cannot be launched."""
     guarantees()  # a plug-in that cannot be used is refused now, not after the day
     stop = stop or StopRequest()
     kept = _fault_free(day, reports, backend, observer, stop)
@@ -86,13 +86,13 @@ def run_day(
 
 
 class NoFaultFree(ChaosError):
-    """The job does not even finish without a fault."""
+    """Raised if the job does not finish even without faults."""
 
 
 def _fault_free(
     day: DayPlan, reports: pathlib.Path, backend: Backend, observer: CampaignObserver, stop: StopRequest
 ) -> dict[str, pathlib.Path]:
-    """Returns the stored fault-free runs by their folder in the day's own. A plan may need none."""
+    """Returns the day's stored fault-free runs by their folder. A plan may need no such run."""
     reports.mkdir(parents=True, exist_ok=True)
     found = {}
     band = any(expects_band(act.plan) for act in day.acts)
@@ -123,7 +123,7 @@ def load_day(run_dir: pathlib.Path) -> DayPlan:
 
 
 def find_day(name: str, reports: pathlib.Path) -> pathlib.Path:
-    """Returns the folder of a game day by path, id, beginning of its id, or `last` for the newest."""
+    """Returns the folder of a game day. The name is a path, an id or its beginning, or `last` for the newest day."""
     if name != "last":
         for given in (pathlib.Path(name), reports / name):
             if given.is_dir():
@@ -133,7 +133,7 @@ def find_day(name: str, reports: pathlib.Path) -> pathlib.Path:
 
 
 def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> DayResult:
-    """Judges a stored day from its event log, and writes its report and those of its rehearsals."""
+    """Judges a stored day from its event log, and writes the reports of the day and of its rehearsals."""
     result, cards = judge_stored(run_dir, observer)
     write_day(run_dir, result, cards)
     return result
@@ -142,12 +142,12 @@ def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) 
 def judge_stored(
     run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN
 ) -> tuple[DayResult, dict[str, Scorecard]]:
-    """Judges a stored day. Returns its verdict and the cards of its rehearsals. Writes nothing."""
+    """Judges a stored day, without writing. Returns its verdict and the scorecards of its rehearsals."""
     day, job = load_day(run_dir), JobLog(reading.read(run_dir / "events"))
     whole = cache(lambda: beside(job.whole, run_dir))
 
     def card(what: str, evidence: Callable[[], Evidence], name: str) -> Scorecard | None:
-        """Returns the scorecard, or `None` with a note if it cannot be judged."""
+        """Returns the scorecard, or `None` with a note if the rehearsal cannot be judged."""
         try:
             return judge(evidence(), name)
         except EventLogError as error:
@@ -181,7 +181,7 @@ def judge_stored(
 
 
 def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[str, Any] | None:
-    """Returns the waste of the whole job and since it was first steady; `None`: the ledger is unknown."""
+    """Returns the ledger of the whole job and from when it was first steady; `None` if it is unknown."""
     if job is None or not job.scores.get("wasted_gpu_hours") or not job.evidence.ledger.allocated:
         return None
     steady = ledger_so_far.first(events, STEADY)
@@ -190,7 +190,7 @@ def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[
 
 
 def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:
-    """Returns the evidence on the job as a whole, also between and after rehearsals, with the faults that acted.
+    """Returns the evidence on the job as a whole, between rehearsals too, with the faults that acted.
 
     The other faults are judged with their rehearsals."""
     acted = [fault for fault in whole.run.faults if fault.injected is not None]
@@ -212,9 +212,9 @@ def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scor
 
 
 def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> Ended:
-    """Heals injected faults after the harness was killed during a day, and judges the day.
+    """Undoes open faults after the harness was killed during a day, and judges the day.
 
-    Raises `UsageError` for a day that still goes on, `FaultError` if a fault could not be undone.
+    Raises `UsageError` if the day still goes on, and `FaultError` if a fault could not be undone.
     """
     load_day(run_dir)
     if journal.is_running(run_dir):
@@ -227,7 +227,7 @@ def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAI
 
 
 def twin_line(run_dir: pathlib.Path) -> Series | None:
-    """Returns the losses of the day's fault-free run; `None`: it has none."""
+    """Returns the losses of the day's fault-free run, or `None` if there is no such run."""
     try:
         return line(losses.surviving(timeline.load(run_dir / FAULT_FREE).steps))
     except (EventLogError, OSError):

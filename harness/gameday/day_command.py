@@ -1,4 +1,4 @@
-"""Commands of a game day: `chaos gameday PLAN.yaml`, and its `resume`, `note` and `stop`."""
+"""Defines the commands of a game day: `chaos gameday PLAN.yaml`, and `resume`, `note` and `stop`."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _say_what_losses_will_not_show(day: DayPlan) -> None:
 
 
 def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backend) -> None:
-    """Prints the schedule and what could not be checked. Raises `UsageError` if the job ends before the schedule."""
+    """Prints the schedule, and what could not be checked. Raises `UsageError` if the job ends before the schedule."""
     for line in schedule(day, step_s or None):
         say(line)
     say("Times are the earliest ones. Nothing was launched.")
@@ -174,9 +174,9 @@ Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 
 
 class Shown(CampaignObserver):
-    """Shows the day on a page: as it goes on, then the end of the job, then the verdict.
+    """Shows the day on its page: first the running day, then the end of the job, then the verdict.
 
-    Prints pauses, alerts and the words of people on the terminal. Times count from the start of the job.
+    Prints pauses, alerts and people's notes on the terminal. Times count from the start of the job.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class Shown(CampaignObserver):
 
 @contextlib.contextmanager
 def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where | None) -> Iterator[Shown]:
-    """Serves the live page as long as this lasts; without `where` there is none."""
+    """Serves the live page during the `with` block. If `where` is `None`, there is no page."""
     if where is None:
         yield Shown(lambda view, feed: None)
         return
@@ -264,7 +264,7 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
 
 @contextlib.contextmanager
 def _known(reports: pathlib.Path, run_id: str, found: Mapping[str, str]) -> Iterator[None]:
-    """Stores the page's address and tokens as long as this lasts, for `note` and `stop`."""
+    """Stores the page's address and tokens during the `with` block, for the commands `note` and `stop`."""
     folder = reports / PAGES
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{run_id}.json"
@@ -340,7 +340,7 @@ def stop_faults(
 
 
 def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
-    """Returns address, participants' token and certificate of the page of a running day."""
+    """Returns the address, the participants' token and the certificate of a running day's page."""
     known = {path.stem: path for path in (reports / PAGES).glob("*.json")}
     names = list(known) if run == "last" else [name for name in known if name.startswith(pathlib.Path(run).name)]
     if not names:
@@ -354,7 +354,7 @@ def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
 
 
 def _post(page: Mapping[str, str], body: Mapping[str, str]) -> str:
-    """Posts to the page. Returns why it refused; empty: it did not. Only the page's own certificate is trusted."""
+    """Sends a post to the page, trusting only its own certificate. Returns why it was refused; empty if accepted."""
     headers = {"Authorization": f"Bearer {page['token']}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{page['address']}/notes", json.dumps(body).encode(), headers, method="POST")
     try:
@@ -376,7 +376,7 @@ def _post(page: Mapping[str, str], body: Mapping[str, str]) -> str:
 
 
 class PlanFirst(TyperGroup):
-    """`chaos gameday PLAN.yaml` is short for `chaos gameday run PLAN.yaml`."""
+    """Makes `chaos gameday PLAN.yaml` short for `chaos gameday run PLAN.yaml`."""
 
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
         if args and args[0] != "--help" and args[0] not in self.commands:

@@ -1,4 +1,4 @@
-"""YAML → GameDay, typed: one job that keeps running, and what is done to it, in order. Mistakes carry their place."""
+"""Reads the plan file of a game day: a job, and what happens to it, in order. Errors give the place of a mistake."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WebAddress = Annotated[Line, AfterValidator(_web_address)]
 
 
 class Steady(Parameters):
-    """The conditions for a fault: they must hold before the first one, and again after a rest."""
+    """The conditions that must hold before the first fault, and again after a rest."""
 
     steps: int = Field(20, ge=2, le=1000, description="Of the newest steps nine of ten must be within the band.")
     band: Share = Field(50.0, description="Around the median time of these steps.")
@@ -48,14 +48,14 @@ class Steady(Parameters):
 
 
 class Alert(Parameters):
-    """An alert of the user's own alerting that must fire."""
+    """An alert of the user's alerting system that must fire."""
 
     name: Line
     within: Duration = Field(description="From the moment at which the first fault acts.")
 
 
 class People(Parameters):
-    """Times within which people must act, from the moment at which the first fault acts."""
+    """The times within which people must react, from the begin of the first fault."""
 
     detect: Duration | None = None
     acknowledge: Duration | None = None
@@ -63,7 +63,7 @@ class People(Parameters):
 
 
 class Watched(Parameters):
-    """Expectations of alerts and people. The scenario has those of the machine."""
+    """Expectations of alerts and people. The scenario holds the expectations of the job."""
 
     alerts: list[Alert] = Field([], max_length=100)
     people: People = People()
@@ -78,13 +78,13 @@ class _Rehearsed(Parameters):
 
 
 class Rehearse(_Rehearsed):
-    """One scenario on the job of the day. `overrides` may hold what a profile may, but for the workload."""
+    """One scenario to run on the day's job. `overrides` may hold any key of a profile except the workload."""
 
     scenario: Line
 
 
 class Random(Parameters):
-    """A campaign at a mean rate. The seed decides which scenario comes when."""
+    """Scenarios that come at random with a mean rate. The seed decides which scenario comes when."""
 
     scenarios: list[Line] = Field(min_length=1, max_length=100)
     rate: Line = Field(description="Of its rehearsals, like 30/h; the times between them are random.")
@@ -97,7 +97,7 @@ class Random(Parameters):
 
 
 class Replay(ReplaySpec):
-    """A replay of a trace of somebody's nodes."""
+    """A replay of a recorded trace of node failures."""
 
     trace: Line = Field(description="A file beside the plan or in `traces/` there, or a shipped trace.")
     first: int | None = Field(None, ge=1, le=FIRINGS_MAX, description="Only so many of its rehearsals.")
@@ -140,7 +140,7 @@ class DayEntry(_Rehearsed):
 
 
 class Budget(Parameters):
-    """The waste since the job was first steady beyond which the day ends early."""
+    """The limits of waste, counted from when the job was first steady. Beyond a limit, the day ends early."""
 
     wasted_gpu_hours: float | None = Field(None, gt=0)
     wasted_percent: Share | None = Field(None, description="Of the GPU time since then.")
@@ -153,14 +153,14 @@ class Http(Parameters):
 
 
 class PromQL(Parameters):
-    """A query that must hold: it has an answer, as with `up == 1`."""
+    """A PromQL query that must have an answer, such as `up == 1`."""
 
     server: WebAddress
     query: Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class Probe(Parameters):
-    """A question of the user's: a command that ends with 0, an HTTP answer, or a PromQL query with an answer."""
+    """A user's question: a command that must exit with 0, a URL that must answer, or a PromQL query."""
 
     name: Name
     command: list[Line] | None = Field(None, min_length=1, max_length=100, description="Run on this host; no shell.")
@@ -207,15 +207,15 @@ class GameDay(Parameters):
 
 
 def load_gameday(path: pathlib.Path) -> tuple[GameDay, Document]:
-    """Reads and checks a file. Raises `ScenarioError` with every mistake found.
+    """Reads and checks a plan file. Raises `ScenarioError` with all mistakes in the file.
 
-    The document tells the places of later mistakes.
+    The returned document gives the places of mistakes that are found later.
     """
     return parse_gameday(read_text(path), str(path))
 
 
 def are_strikes(data: Any) -> bool:
-    """Tells whether this is a plan for a job that runs already."""
+    """Returns True if this is a plan of strikes on a job that runs already."""
     entries = data.get("entries") if isinstance(data, dict) else None
     return isinstance(entries, list) and any(isinstance(each, dict) and "strike" in each for each in entries)
 
@@ -254,5 +254,5 @@ def _check_names(day: GameDay, document: Document) -> None:
 
 
 def find_gameday(name: str, scenarios: pathlib.Path) -> pathlib.Path:
-    """Returns a path as given, or `<scenarios>/gamedays/<name>.yaml`."""
+    """Returns the path of a plan: as given, or `<scenarios>/gamedays/<name>.yaml`."""
     return find_scenario(name, scenarios / FOLDER, "game day")

@@ -1,7 +1,7 @@
-"""The plan of a game day: every rehearsal with its faults and targets, and when each begins. Nothing is left to chance.
+"""Defines the plan of a game day: every rehearsal, with its faults, targets and begin. Nothing is left to chance.
 
-Typed, and the same in `gameday.json` as here. A trigger of a scenario on a step counts from the begin of its rehearsal:
-the job is going already.
+`gameday.json` holds the same. A trigger on a step counts steps from the begin of its rehearsal, as the job runs
+already.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Model(BaseModel):
 
 
 class Act(_Model):
-    """One rehearsal of the day. `after_ns` counts from the begin of its entry."""
+    """One rehearsal of the day. `after_ns` counts from the begin of the day's entry that holds the rehearsal."""
 
     name: str
     plan: Plan
@@ -65,17 +65,17 @@ class Act(_Model):
 
     @property
     def lasts_s(self) -> float:
-        """Returns its known length in seconds: the times for which its faults wait and act."""
+        """Returns how many seconds the rehearsal lasts at least: the waits and durations of its faults."""
         return max((_lasts_s(fault) for fault in self.plan.faults), default=0.0)
 
     @property
     def waits_steps(self) -> int:
-        """Returns the steps until its last fault fires, plus those that it needs to settle."""
+        """Returns the number of steps until the last fault is triggered, plus those until the rehearsal is over."""
         return max((fault.when.more_steps or 0 for fault in self.plan.faults), default=0) + SETTLED_STEPS
 
 
 class Scene(_Model):
-    """One entry of the day: its rehearsals, or a pause until a person goes on, or a rest."""
+    """One entry of the day: rehearsals, a pause until a person continues the day, or a rest."""
 
     kind: Literal["scenario", "parallel", "pause", "random", "replay", "rest"]
     what: str
@@ -101,8 +101,8 @@ class DayPlan(_Model):
         return [act for scene in self.scenes for act in scene.acts]
 
     def alone(self, name: str, begun: int = 0) -> Plan:
-        """Returns this rehearsal as a run of its own: the same job, struck at the same step. `begun`: the last step
-        before it began; 0: not known, it is struck as the day's first one."""
+        """Returns this rehearsal as a run of its own, with the same job struck at the same step. `begun` is the last
+        step before it began; if 0 (unknown), it is struck as if it were the day's first rehearsal."""
         plan = next(act.plan for act in self.acts if act.name == name)
         faults = []
         for fault in plan.faults:
@@ -112,7 +112,7 @@ class DayPlan(_Model):
         return plan.model_copy(update={"faults": tuple(faults)})
 
     def losses_unproven(self) -> tuple[str, list[str]]:
-        """Returns the first rehearsal that does not expect the fault-free losses, and those beside or after it that do.
+        """Returns the first rehearsal that may change losses, and those beside or after it that expect none.
 
         Losses prove nothing in the latter."""
         for number, scene in enumerate(self.scenes):
@@ -122,7 +122,7 @@ class DayPlan(_Model):
         return "", []
 
     def labelled(self, labels: Mapping[str, str]) -> DayPlan:
-        """Returns the day with labels on the job and every rehearsal; these go before the day's own."""
+        """Returns the day with labels on the job and on every rehearsal, before the day's own labels."""
         every = {**self.job.scenario.labels, **labels}
         scenes = []
         for scene in self.scenes:
@@ -135,7 +135,7 @@ class DayPlan(_Model):
 
 
 def _lasts_s(fault: PlannedFault) -> float:
-    """Returns the seconds in a fault's parameters: its wait, its action, and the delay of its replacement."""
+    """Returns the seconds in a fault's parameters: its wait, its duration, and the delay of its replacement."""
     given, lasts_s = fault.action.model_dump(), (fault.when.after_ns or 0) / 1e9
     replacement = given.get("replacement")
     after = replacement.get("after") if isinstance(replacement, Mapping) else None
@@ -148,7 +148,7 @@ def _lasts_s(fault: PlannedFault) -> float:
 
 
 def plan_day(path: pathlib.Path, seed: int, backend: str, run_id: str, scenarios: pathlib.Path) -> DayPlan:
-    """Makes the plan of a file. Raises `ScenarioError` with every mistake in it, its scenarios and its traces."""
+    """Makes the plan from a file. Raises `ScenarioError` with all mistakes in the file, its scenarios and traces."""
     return _Making(path, seed, backend, run_id, scenarios).make()
 
 
@@ -200,7 +200,7 @@ class _Making:
         return job.model_copy(update={"scenario": job.scenario.model_copy(update={"traces": self.traces})})
 
     def _scene(self, place: int, entry: DayEntry) -> Scene | None:
-        """Plans one entry; `None`: it has mistakes, which the document holds."""
+        """Plans one entry. Returns `None` if the entry has mistakes, which the document then lists."""
         at: Path = ("entries", place)
         try:
             acts = tuple(self._acts(place, entry))
@@ -256,10 +256,10 @@ class _Making:
         return scenario.model_copy(update=of_the_day)
 
     def _expected(self, scenario: Scenario, each: Rehearse) -> dict[str, Any]:
-        """Returns the scenario's expectations, without its shares of wasted GPU time, which are of its own job.
+        """Returns the scenario's expectations, without its limits on wasted GPU shares, which concern a job of its own.
 
-        A rehearsal's window ends with the recovery, so an outage may fill it. The day's budget counts, and a share that
-        the entry names itself. Without a fault-free run the job's losses are compared with its own."""
+        A rehearsal's time ends with the recovery, so an outage may fill it. The day's budget counts instead, and limits
+        of the entry itself. Without a fault-free run, losses are compared with the job's own."""
         expect = dict(scenario.expect)
         if isinstance(bounds := expect.pop("wasted_gpu_hours", None), dict):
             named = (each.overrides.get("expect") or {}).get("wasted_gpu_hours") or {}
@@ -290,7 +290,7 @@ class _Making:
         )
 
     def _name(self, wanted: str) -> str:
-        """Returns an unused name: `rank-kill`, `rank-kill-2`."""
+        """Returns an unused name for a rehearsal: `rank-kill`, then `rank-kill-2`."""
         wanted = wanted[:NAME_MAX]
         self.names[wanted] = number = self.names.get(wanted, 0) + 1
         name = wanted if number == 1 else f"{wanted[: NAME_MAX - 5]}-{number}"
@@ -298,7 +298,7 @@ class _Making:
 
 
 def _without_steps(scenario: Scenario) -> Scenario:
-    """Turns triggers on a step into immediate ones, so that the job's count of steps does not limit them."""
+    """Turns triggers on a step into immediate ones, so that the job needs no certain number of steps."""
     faults = []
     for fault in scenario.faults:
         now = Trigger(phase=fault.when.phase) if fault.when.phase else AT_ONCE
@@ -323,7 +323,7 @@ def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
 
 
 def _immediate(scenario: Scenario) -> Scenario:
-    """Makes the first faults act when the rehearsal begins; others still follow their fault."""
+    """Makes the first faults act when the rehearsal begins. Faults that follow another fault still follow it."""
     faults = [
         fault.model_copy(update={"when": AT_ONCE}) if fault.when.step is not None and not fault.when.phase else fault
         for fault in scenario.faults
@@ -332,7 +332,7 @@ def _immediate(scenario: Scenario) -> Scenario:
 
 
 def steps_needed(day: DayPlan, step_s: float) -> int:
-    """Returns the least steps of the job for its schedule. `step_s`: 0 if unknown; then only awaited steps count."""
+    """Returns the least number of steps that the schedule needs. With `step_s` 0 (unknown), only triggers count."""
     if step_s:
         ends_s = day.steady.steps * step_s + sum(_lasts(scene, step_s) for scene in day.scenes)
         return math.ceil(ends_s / step_s)
@@ -346,9 +346,9 @@ def _lasts(scene: Scene, step_s: float) -> float:
 
 
 def schedule(day: DayPlan, step_s: float | None = None) -> list[str]:
-    """Returns the day in words, with the earliest time of each entry: recoveries and pauses are of unknown length.
+    """Returns the day as text lines, with the earliest time of each entry. Recoveries and pauses add unknown times.
 
-    `step_s`: the seconds of a step, if known."""
+    `step_s` is the duration of a step in seconds, if known."""
     steps = day.steady.steps
     lines = [f"{_clock(0)}  the job starts; it must be steady for {steps} steps before anything is injected"]
     at_s = steps * (step_s or 0)

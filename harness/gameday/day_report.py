@@ -1,4 +1,4 @@
-"""The report of a game day: gameday-report.json, report.html, and report.md as the draft of a post-mortem."""
+"""Makes the report of a game day: gameday-report.json, report.html, and report.md (the draft of a post-mortem)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HEAD = ("Verdict", "Rehearsal", "Recovery", "Wasted by its faults", "Detected", 
 
 @dataclass(frozen=True)
 class Row:
-    """One rehearsal, in words."""
+    """One rehearsal of the report, as texts."""
 
     act: ActResult
 
@@ -67,7 +67,7 @@ class Row:
 
 
 def _reasons(result: DayResult) -> list[str]:
-    """Returns the reasons with the unjudged items of rehearsals: in the headline of a pass, else at the end."""
+    """Returns the verdict's reasons and rehearsals' unjudged items, which end a headline unless the day passed."""
     told = list(result.reasons)
     untold = dict.fromkeys(item for act in result.acts if act.card for item in act.card.not_judged)
     if not untold:
@@ -77,7 +77,7 @@ def _reasons(result: DayResult) -> list[str]:
 
 
 def _sentences(result: DayResult) -> list[str]:
-    """Returns the reasons as sentences for people."""
+    """Returns the reasons as full sentences."""
     names = {act.expected.name for act in result.acts}
     found = []
     for reason in _reasons(result):
@@ -87,7 +87,7 @@ def _sentences(result: DayResult) -> list[str]:
 
 
 def to_do(result: DayResult) -> list[str]:
-    """Returns next steps for each rehearsal that did not pass."""
+    """Returns the next steps for each rehearsal that did not pass."""
     found = []
     for act in result.acts:
         steps = next_steps.next_steps(act.card)[:STEPS_MAX] if act.card else []
@@ -96,7 +96,7 @@ def to_do(result: DayResult) -> list[str]:
 
 
 def _of_people(act: ActResult) -> Iterator[str]:
-    """Yields next steps for missed expectations of alerts and people."""
+    """Yields the next steps for expectations of alerts and people that were missed."""
     late = [watch.what for watch in act.watches if watch.verdict is Verdict.FAIL]
     if any(what.startswith("alert ") for what in late):
         yield "find out why its alert was late: check its rule and its route (docs/gameday.md)"
@@ -113,7 +113,7 @@ class StoredAct(msgspec.Struct):
 
 
 class StoredDay(msgspec.Struct):
-    """The part of a day's report that the terminal, the list of runs and the checklist show."""
+    """The part of a day's report that terminal, list of runs and checklist show."""
 
     verdict: Verdict
     reasons: list[str]
@@ -123,7 +123,7 @@ class StoredDay(msgspec.Struct):
 
 
 def read(folder: pathlib.Path) -> StoredDay:
-    """Reads the report of a day. Raises `ReportError` if it was not judged, or the report is unreadable."""
+    """Reads the report of a day. Raises `ReportError` if the day was not judged or the report is unreadable."""
     if not os.path.lexists(folder / REPORT):
         raise run_report.ReportError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
     return run_report.read_as(folder / REPORT, StoredDay)
@@ -153,7 +153,7 @@ def render(day: DayPlan, result: DayResult) -> dict[str, str]:
 
 
 def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
-    """Returns trainer, time, size and length of the day, as far as known."""
+    """Returns the trainer, time, size and length of the day, as far as they are known."""
     begun = str(result.job.environment.get("begun_at") or "") if result.job else ""
     work = day.job.workload
     told = [short(work.trainer.in_words(), 60), minute(begun) if begun else "", counted(work.world_size, "rank")]
@@ -162,7 +162,7 @@ def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
 
 
 def _wasted(day: DayPlan, result: DayResult) -> str:
-    """Tells the waste of the whole job, and the spent budget; empty: the ledger is unknown."""
+    """Returns a text on the whole job's wasted GPU time and the used budget; empty if the ledger is unknown."""
     if result.booked is None:
         return ""
     booked = Booked.of(result.booked)
@@ -172,7 +172,7 @@ def _wasted(day: DayPlan, result: DayResult) -> str:
 
 
 def _moments(result: DayResult) -> list[tuple[str, str, str, str]]:
-    """Returns the moments: time since the job began, wall time, kind, and words."""
+    """Returns the day's moments: time since the job began, wall time, kind, and words."""
     begun = str(result.job.environment.get("begun_at") or "") if result.job else ""
     found = []
     for each in result.moments:

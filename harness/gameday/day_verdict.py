@@ -1,7 +1,7 @@
-"""Judges a game day from its event log alone: rehearsals, alerts, people, probes. Pure.
+"""Judges a game day (rehearsals, alerts, people, probes) from its event log alone. The functions are pure.
 
-Machine, people and alerts are scored apart; the day's verdict is the worst of them. A rehearsal that did not run, or
-that a person stopped, is inconclusive.
+The job, alerts and people are judged separately; the day's verdict is the worst of the three. A rehearsal that did not
+run, or that a person stopped, is inconclusive.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ failed, unknown = partial(Finding, Verdict.FAIL), partial(Finding, Verdict.INCON
 
 @dataclass(frozen=True)
 class Expected:
-    """A rehearsal of the schedule, with its expectations of alerts and people: name or reaction → limit in ns."""
+    """A planned rehearsal, with the limit in ns for each expected alert (by name) and reaction of people."""
 
     name: str
     scene: int
@@ -46,7 +46,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class TimedCheck:
-    """One expectation of an alert or of people, and its result. Times in ns from the fault."""
+    """One expected alert or reaction of people, and the result. Times are in ns from the fault."""
 
     what: str
     within_ns: int
@@ -57,7 +57,7 @@ class TimedCheck:
 
 @dataclass(frozen=True)
 class ActResult:
-    """The result of one rehearsal. Times in ns from the begin of the log; `None`: it never happened."""
+    """The result of one rehearsal. Times are in ns from the begin of the log, or `None` if the event never came."""
 
     expected: Expected
     outcome: str  # outcome of the rehearsal; not_run: it never began
@@ -71,12 +71,12 @@ class ActResult:
 
     @property
     def ended_by_person(self) -> bool:
-        """Tells whether a person, or the schedule, ended it early: it then proves nothing of the job."""
+        """Returns True if a person or the schedule ended the rehearsal early: it then proves nothing about the job."""
         return self.outcome in ("stopped", "skipped")
 
     @property
     def without_an_end(self) -> bool:
-        """Tells whether the log lacks its end: the harness died during it."""
+        """Returns True if the log lacks the rehearsal's end, because the harness died during the rehearsal."""
         return not self.outcome
 
     @property
@@ -104,14 +104,14 @@ class ActResult:
 
     @property
     def worst_first(self) -> Sequence[str]:
-        """Returns the reasons of the verdict first, then the machine's result."""
+        """Returns the reasons for the verdict first, then the result of the job."""
         of_machine = self.machine is self.verdict
         said = [each.reason for each in self.watches if each.verdict is self.verdict and not of_machine]
         return [*(text.removeprefix(f"{self.expected.name}: ") for text in said if text), *self.reasons]
 
     @property
     def wasted_gpu_s(self) -> float:
-        """Returns the GPU-seconds that its faults wasted, by the ledger; 0: unknown."""
+        """Returns the GPU-seconds that the rehearsal's faults wasted, by the ledger; 0 if unknown."""
         scores = self.card.scores.get("wasted_gpu_hours", {}) if self.card else {}
         return float(scores.get("gpu_seconds_wasted_by_faults") or 0.0)
 
@@ -123,7 +123,7 @@ class ActResult:
 
 @dataclass(frozen=True)
 class Moment:
-    """A line of the day's timeline. `kind`: fault · phase · alert · person · probe · day."""
+    """A line of the day's timeline. `kind` is fault, phase, alert, person, probe or day."""
 
     at_ns: int
     kind: str
@@ -143,7 +143,7 @@ class DayResult:
 
     @property
     def to_fix(self) -> list[ActResult]:
-        """Returns rehearsals that did not pass, then passes that cost GPU time; the dearest of each first."""
+        """Returns rehearsals that did not pass, then passed ones that wasted GPU time, both the costliest first."""
         found = [act for act in self.acts if act.card and (act.wasted_gpu_s > 0 or act.verdict is not Verdict.PASS)]
         return sorted(found, key=lambda act: (act.verdict is Verdict.PASS, -act.wasted_gpu_s))
 
@@ -155,9 +155,9 @@ def judge_day(
     job: Scorecard | None,
     probes: Sequence[tuple[str, str]] = (),
 ) -> DayResult:
-    """Judges a day. `events`: the harness's events in order, with `at` in ns. `cards`: of rehearsals that began.
+    """Judges a day by the harness's events, in order, with `at` in ns, and by the `cards` of begun rehearsals.
 
-    `probes`: name and moment of each probe that must answer around every entry."""
+    `probes` holds name and moment of each probe that must answer around every entry."""
     begin = int(events[0]["at"]) if events else 0
     acts = _acts(events, expected, cards, begin)
     watches = [watch for act in acts for watch in act.watches]
@@ -226,7 +226,7 @@ def _acts(
 
 
 def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
-    """Returns outcome and reason of a rehearsal that began. It settled only if no event contradicts."""
+    """Returns outcome and reason of a begun rehearsal. It counts as settled only if no event contradicts this."""
     begun = next(n for n, e in enumerate(events) if e["event"] == "rehearsal.started" and e["rehearsal"] == name)
     ends = [n for n, e in enumerate(events) if e["event"] == "rehearsal.finished" and e["rehearsal"] == name]
     if not ends:
@@ -245,7 +245,7 @@ def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
 
 
 def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int], str]:
-    """Returns a function that tells why a missing reaction within so many ns proves nothing; empty: it does prove."""
+    """Returns a function that says why a missing reaction within some ns proves nothing; empty: it proves a miss."""
 
     def why(within_ns: int) -> str:
         if injected is None:
@@ -258,7 +258,7 @@ def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int],
 
 
 def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, int | None, int | None]:
-    """Returns its begin, the action of its first fault, and the recovery from all of its faults."""
+    """Returns three times of a rehearsal: its begin, its first fault's injection, and the recovery from all faults."""
     begun = next((e["at"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] == name), None)
     plan = next((e.get("plan") or {} for e in events if e["event"] == "plan" and e.get("rehearsal") == name), {})
     ids = {str(fault.get("id")) for fault in plan.get("faults") or ()}
@@ -276,9 +276,9 @@ def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, i
 
 
 def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
-    """Returns the time and name of each alert that began to fire. A repetition before its end is the same firing.
+    """Returns the time and name of each alert that began to fire. Repetitions before the alert's end do not count.
 
-    The same alert of another rank or node, by its fingerprint, is an alert of its own."""
+    The same alert for another rank or node, told apart by its fingerprint, counts as another alert."""
     firing: set[tuple[str, str]] = set()
     found = []
     for event in events:
@@ -296,9 +296,9 @@ def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class _Window:
-    """The time in which an expected alert may fire: [begin, end).
+    """The time in which an expected alert may fire, without its end: [begin, end).
 
-    `end`: the strike of the next fault with the same alert, or the end of its fault and its time; `None`: never."""
+    `end` is the strike of the next fault with this alert, or the end of the fault and its limit; `None`: no end."""
 
     act: ActResult
     name: str
@@ -312,7 +312,7 @@ class _Window:
 
 
 def _windows(acts: Sequence[ActResult]) -> list[_Window]:
-    """Returns the windows in the order of the strikes; of simultaneous ones the most urgent first."""
+    """Returns the windows in the order of the strikes. Of simultaneous windows, the most urgent comes first."""
     wanted = [(act, name, within) for act in acts for name, within in act.expected.alerts]
     found = []
     for act, name, within_ns in wanted:
@@ -329,7 +329,7 @@ def _windows(acts: Sequence[ActResult]) -> list[_Window]:
 
 
 def _alerts(windows: Sequence[_Window], firings: Sequence[tuple[int, str]], ends: int) -> dict[str, list[TimedCheck]]:
-    """Checks the expected alerts of each rehearsal. One firing serves one expectation."""
+    """Checks the expected alerts of each rehearsal. One firing counts for one expectation only."""
     served: set[int] = set()
     found: dict[str, list[TimedCheck]] = defaultdict(list)
     for window in windows:
@@ -354,7 +354,7 @@ def _alert(window: _Window, at: int | None, ends: int) -> TimedCheck:
 def _timed(
     rehearsal: str, what: str, within_ns: int, took: int | None, why: str, hoped: str, instead: str
 ) -> TimedCheck:
-    """Checks one reaction. `why`: the reason for which its absence proves nothing. `instead`: the actual event."""
+    """Checks one reaction. `why` says why its absence proves nothing; `instead` is what happened instead."""
     if took is not None and took <= within_ns:
         return TimedCheck(what, within_ns, took, Verdict.PASS)
     if why:
@@ -365,10 +365,10 @@ def _timed(
 
 
 def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
-    """Finds false alarms: expected names that fired while no fault was at work and none was awaited.
+    """Yields false alarms: expected alerts that fired although no fault acted and no alert was awaited.
 
     An alert rule looks back over some minutes. So an alert may also fire after the end of any fault, for as long as the
-    plan gives it after a begin."""
+    plan allows after a begin."""
     windows = _windows(acts)
     may_follow = {window.name: max(w.within_ns for w in windows if w.name == window.name) for window in windows}
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
@@ -387,15 +387,15 @@ def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult], begin: int
 
 
 def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
-    """Returns time, action and role of each press."""
+    """Returns the time, the action and the role of each button press."""
     told = [e for e in events if e["event"] == "gameday.person"]
     return [(int(e["at"]) - begin, str(e["action"]), str(e.get("role"))) for e in told]
 
 
 def _guesses(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
-    """Finds guesses: people who tell of problems as often without a fault as with one have shown nothing.
+    """Yields a finding if people reported problems as often without a fault as with one: reports then prove nothing.
 
-    A fault may be told until it is over, and as long as people have time for it."""
+    A report may come until the fault is over, or within the time that people have for it."""
     longest = max((within for act in acts for within in act.expected.people.values()), default=0)
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
     told = [(at, action) for at, action, role in _presses(events, begin) if action in TELLING and role != MASTER]
@@ -434,7 +434,7 @@ def _people(
 def _of_the_job(job: Scorecard | None, acts: Sequence[ActResult]) -> list[Finding]:
     """Returns the findings on the job as a whole.
 
-    A fault that a person, or the death of the harness, cut short makes its rehearsal inconclusive, and not the job
+    A fault that a person, or a crash of the harness, cut short makes its rehearsal inconclusive, not the job
     invalid."""
     if job is None:
         return [unknown("the job as a whole could not be judged", Code.DAY_JOB_UNKNOWN)]
@@ -473,7 +473,7 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
 def _unanswered(
     events: Sequence[Event], acts: Sequence[ActResult], probes: Sequence[tuple[str, str]]
 ) -> Iterable[Finding]:
-    """Finds probes without an answer, which neither held nor failed."""
+    """Yields a finding for each probe that gave no answer, neither success nor failure."""
     answered = {(e["name"], e["moment"], e.get("rehearsal")) for e in events if e["event"] == "gameday.probe"}
     for scene in sorted({act.expected.scene for act in acts if act.begun is not None}):
         names = ", ".join(act.expected.name for act in acts if act.expected.scene == scene)
@@ -483,7 +483,7 @@ def _unanswered(
 
 
 def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable[Finding]:
-    """Finds skipped or shortened entries that none of their rehearsals tells of.
+    """Yields a finding for each skipped or shortened entry that no rehearsal's result mentions.
 
     Later entries then did not begin as planned."""
     told = {act.expected.scene for act in acts if act.outcome != SETTLED}
@@ -508,7 +508,7 @@ _FAULTS = {
 
 
 def _kind_and_words(event: Event) -> tuple[str, str]:
-    """Returns kind and words of an event; no words: it is not shown."""
+    """Returns kind and words of an event for the timeline. An event without words is not shown."""
     name = str(event["event"])
     if name in _FAULTS:
         return "fault", f"{event.get('fault')}: {_FAULTS[name]}" + _because(event.get("reason") or event.get("error"))

@@ -1,6 +1,6 @@
-"""The current state of a game day for a live page: plain data, made in the job's loop, so that no lock is needed.
+"""Makes the current state of a game day for the live page: plain data, made in the job's loop, without locks.
 
-It holds words of the trainer (phases, names), which every display must escape.
+The state holds texts of the trainer (phases, names), which every display must escape.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RankView:
 
 @dataclass(frozen=True)
 class RanksView:
-    """The ranks. Up to 64 are all `listed`; of more, the slowest, beside figures of all."""
+    """The state of the ranks. Up to 64 ranks are all `listed`; of more, only the slowest, with totals for all."""
 
     count: int
     listed: Sequence[RankView]
@@ -122,7 +122,7 @@ class DayView:
 
 
 def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> DayView:
-    """Returns the whole view, as the game master sees it."""
+    """Returns the whole view of the day, as the game master sees it."""
     progress, plan = job.progress, director.day.job
     idle_ns = now_ns - progress.last_step_ns if progress.last_step_ns else 0
     standing = idle_ns > standing_ns(progress)
@@ -160,7 +160,7 @@ def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> Day
 
 
 def _with_books(view: DayView, director: Director, now_ns: int) -> DayView:
-    """Returns the view with the waste of the newest ledger."""
+    """Returns the view with the wasted GPU time of the newest ledger."""
     booked, asked_ns = director.books.newest, director.books.asked_ns
     if booked is None:
         return view
@@ -172,7 +172,7 @@ def _with_books(view: DayView, director: Director, now_ns: int) -> DayView:
 
 
 def before(director: Director, status: Status, elapsed_s: float) -> DayView:
-    """Returns the view during the fault-free run: the plan, and the progress of that run."""
+    """Returns the view during the fault-free run: the plan, and the run's progress."""
     day = director.day
     steps = f" of {status.steps:,}" if status.steps is not None else ""
     scenes = [replace(_scene(director, number), state="next") for number in range(len(day.scenes))]
@@ -194,13 +194,13 @@ def before(director: Director, status: Status, elapsed_s: float) -> DayView:
 
 
 def ended(view: DayView, verdict: str = "", why: str = "", report: str = "") -> DayView:
-    """Returns the view after the end of the job, with the verdict once there is one."""
+    """Returns the view after the end of the job, with the verdict if it is known."""
     saying = f"The day is over: {verdict}. {why}" if verdict else "The job is over. The day is being judged."
     return replace(view, state="over", saying=saying.strip(), job_over=True, verdict=verdict, report=report)
 
 
 def standing_ns(progress: LiveProgress) -> float:
-    """Returns the ns without a step from which the job, or a rank, stands still."""
+    """Returns how many ns without a step count as a standstill of the job, or of a rank."""
     took = step_times_ns(progress)[-50:]
     return max(STANDING_TIMES * statistics.median(took) if took else 0, STANDING_NS_MIN)
 
@@ -216,9 +216,9 @@ def _outage(director: Director, job: LiveJob) -> list[tuple[str, float]]:
 
 
 def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
-    """Returns the part of the view that a role may see. `feed`: the lines that participants may see.
+    """Returns the part of the view that a role may see. `feed` holds the lines for participants.
 
-    Participants must find the problem by themselves: they see only past entries, without titles."""
+    Participants must find the problem by themselves. They see only past entries, without titles."""
     if role != "participant":
         return replace(view, role=role)
     over = [scene for scene in view.scenes if scene.state in OVER]
@@ -241,7 +241,7 @@ def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
 
 
 def feed_for_participants(feed: Iterable[News], begin_ns: int) -> list[NewsView]:
-    """Returns the lines of participants and alerts. The game master's lines would give the faults away."""
+    """Returns the feed's lines of participants and alerts. The game master's lines would reveal the faults."""
     shown = [each for each in feed if each.kind == "alert" or (each.kind == "person" and each.role != "master")]
     return _newest(shown, begin_ns)
 
@@ -277,7 +277,7 @@ def _over(director: Director) -> str:
 
 
 def _who_stopped(feed: Iterable[News], begin_ns: int) -> str:
-    """Tells who pressed Stop first since it was last lifted, and when, by the feed."""
+    """Returns, from the feed, who pressed Stop first since the last release, and when."""
     told = "a person"
     for each in reversed(list(feed)):
         found = _STOP_OR_LIFT.match(each.text) if each.kind == "person" else None

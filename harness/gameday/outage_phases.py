@@ -1,6 +1,6 @@
-"""Estimates the phases of an outage that still goes on, in the words of the report (`harness.timeline.phases`).
+"""Estimates the phases of an outage that still goes on, by the names in the report (`harness.timeline.phases`).
 
-The report knows the whole log. This module knows only the trainer's newest word.
+The report is made from the whole log. This module knows only the newest phase that the trainer logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REPORTED = {"starting": "startup", "restored": "first_step", "exiting": "teardo
 
 @dataclass
 class Span:
-    """A part of an outage. `phase` is the trainer's own word."""
+    """One part of an outage. `phase` is the trainer's own name for it."""
 
     phase: str
     begin_ns: int
@@ -27,7 +27,7 @@ class Span:
 
 
 def newest_word(progress: LiveProgress) -> str:
-    """Returns the trainer's newest phase. Once every rank has its state back, a step comes next."""
+    """Returns the trainer's newest phase. Once every rank has restored its state, this phase is `restored`."""
     if progress.phase != "restore":
         return progress.phase
     workers = list(progress.workers.values())
@@ -37,7 +37,7 @@ def newest_word(progress: LiveProgress) -> str:
 
 
 def phase_now(progress: LiveProgress, standing: bool) -> str:
-    """Returns the phase that everybody may see: it tells nothing of the faults. `standing`: no step is done."""
+    """Returns the phase for everybody, which reveals no fault. `standing` is True if no step is done."""
     word = newest_word(progress)
     if word == "training":
         again = progress.complete_step < progress.furthest_step
@@ -49,9 +49,9 @@ def phase_now(progress: LiveProgress, standing: bool) -> str:
 
 
 def phases_of(outage: Sequence[Span], recovered_ns: int | None, node_taken: bool) -> list[tuple[str, float]]:
-    """Returns phases with their seconds, neighbours of one phase joined.
+    """Returns the phases with their seconds. Successive parts of one phase are joined.
 
-    `recovered_ns`: recovery from all faults; `node_taken`: a fault takes a node, so that the job waits for another."""
+    `recovered_ns`: recovery from all faults; `node_taken`: a fault takes a node, so the job waits for another."""
     found: list[tuple[str, float]] = []
     started_ns = None  # last time at which new processes joined; a restore means a new process, too
     for span in outage:

@@ -36,12 +36,12 @@ class Answer:
 
     @property
     def told(self) -> dict[str, Any]:
-        """Returns the answer as fields of an event."""
+        """Returns the answer as the fields of an event."""
         return {"name": self.probe, "moment": self.moment, "ok": self.ok, "detail": self.detail}
 
 
 class Asking:
-    """Asks probes without waiting, and keeps the answers."""
+    """Asks probes in the background and keeps their answers."""
 
     def __init__(self, probes: Sequence[Probe]) -> None:
         self._probes, self._answers = probes, deque[Answer]()
@@ -50,7 +50,7 @@ class Asking:
         self._asked_s: dict[str, float] = {}  # probe → time of its last question "during"
 
     def answers(self) -> Iterator[Answer]:
-        """Yields the answers since the last call."""
+        """Yields the answers that came since the last call."""
         while self._answers:
             yield self._answers.popleft()
 
@@ -60,7 +60,7 @@ class Asking:
                 self.ask(probe, moment, rehearsal)
 
     def ask_due(self, rehearsal: str) -> None:
-        """Asks each probe "during" that is due again and has answered."""
+        """Asks each probe of the kind "during" that is due and has answered the last time."""
         now_s = time.monotonic()
         for probe in self._probes:
             due = now_s - self._asked_s.get(probe.name, -math.inf) >= probe.every.s
@@ -78,7 +78,7 @@ class Asking:
             return any(n for (name, when), n in self._open.items() if when == moment and probe in (None, name))
 
     def _ask(self, probe: Probe, moment: str, rehearsal: str) -> None:
-        """Asks in a thread, with one deadline: a server that sends a byte now and then would answer for ever."""
+        """Asks a probe in a thread with one deadline, as a server that sends single bytes could answer for ever."""
         found: list[tuple[bool, str]] = []
 
         def tried() -> None:
@@ -97,7 +97,7 @@ class Asking:
 
 
 def question(probe: Probe) -> tuple[bool, str]:
-    """Asks a probe. Returns whether it holds, and the answer in words."""
+    """Asks a probe. Returns True if the probe holds, and the answer in words."""
     if probe.command is not None:
         return _command(probe.command, probe.timeout.s)
     if probe.http is not None:
@@ -129,7 +129,7 @@ def _command(command: list[str], timeout_s: float) -> tuple[bool, str]:
 
 
 class _Tail(threading.Thread):
-    """Reads a whole stream, so that its writer never waits, and keeps the last bytes."""
+    """Reads a stream to its end, so that its writer never waits, and keeps the last bytes."""
 
     def __init__(self, stream: IO[bytes]):
         super().__init__(name="probe-output", daemon=True)

@@ -1,4 +1,4 @@
-"""Wishes of people and alerts for a game day: a bounded queue between the page's thread and the job's loop."""
+"""Queues requests of people, and alerts, from the page's thread to the job's loop. The queue is bounded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEXT_MAX = 2000
 
 @dataclass(frozen=True)
 class Ask:
-    """A wish of a person. `reply` gets why it was refused; empty: it was done."""
+    """A request of a person. `reply` gets the reason why it was refused, or an empty text if it was done."""
 
     action: str  # of `harness.log.vocabulary.PEOPLE`
     role: str = "master"  # observer · participant · master
@@ -23,7 +23,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class AlertNews:
-    """An alert as it arrived."""
+    """An alert as it came from the alerting system."""
 
     name: str
     status: str  # firing · resolved
@@ -32,13 +32,13 @@ class AlertNews:
 
 
 class Desk:
-    """A bounded queue: any thread hands in, the job's loop takes out."""
+    """A bounded queue. Any thread adds items, and the job's loop takes them out."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[Ask | AlertNews] = queue.Queue(ASKS_MAX)
 
     def hand_in(self, what: Ask | AlertNews) -> bool:
-        """Adds an item. Returns whether there was room."""
+        """Adds an item. Returns False if the queue was full."""
         try:
             self._queue.put_nowait(what)
         except queue.Full:

@@ -1,7 +1,7 @@
-"""Directs a game day on one job: begins rehearsals, does what people ask, and ends the day early.
+"""Directs a game day on one job: begins rehearsals, does what people ask, and may end the day early.
 
-The job's loop calls `Director.tick` many times a second. It decides and never waits: slow work runs in threads of its
-own. Everything is written to the job's event log, so that the day can be judged from it alone.
+The job's loop calls `Director.tick` many times a second. This method never waits: slow work runs in other threads.
+Everything is written to the job's event log, from which alone the day is judged.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CUT = ("stopped", "skipped", "aborted")  # outcomes of rehearsals that were cut 
 
 @dataclass
 class Word:
-    """The director's word that lets a rehearsal begin."""
+    """The director's permission for a rehearsal to begin."""
 
     over: bool = False
 
 
 @dataclass
 class Cue:
-    """A rehearsal of the day, and the word it waits for."""
+    """A rehearsal of the day, and the permission that it waits for."""
 
     rehearsal: Rehearsal
     word: Word
@@ -45,7 +45,7 @@ class Cue:
 
 @dataclass(frozen=True)
 class News:
-    """A line of the live feed. `role`: the role of its actor; empty: the harness."""
+    """A line of the live feed. `role` is the role of the person who acted, or empty for the harness."""
 
     at_ns: int
     kind: str  # person · alert · probe · day
@@ -111,7 +111,7 @@ class Director:
         step(job, now_ns)
 
     def end(self, job: LiveJob) -> None:
-        """Ends the day with the job."""
+        """Ends the day together with the job."""
         self._note_answers(job)
         while (asked := self.desk.take()) is not None:
             if isinstance(asked, Ask):
@@ -122,7 +122,7 @@ class Director:
     # The states. Each one ends in another.
 
     def _enter(self, job: LiveJob, now_ns: int) -> None:
-        """Begins the current scene."""
+        """Begins the current entry of the day."""
         scene = self.current
         if scene is None:
             cut = [
@@ -159,13 +159,13 @@ class Director:
         return not self.lacks
 
     def _asking(self, job: LiveJob, now_ns: int) -> None:
-        """Waits for the answers of all probes "before"."""
+        """Waits for the answers of all probes of the kind "before"."""
         if not self._questions.is_open("before") and not self.blocked:
             self._begun_ns = now_ns
             self._go("acting", now_ns)
 
     def _acting(self, job: LiveJob, now_ns: int) -> None:
-        """Gives each rehearsal its word when its time has come, and goes on when all are over."""
+        """Lets each rehearsal begin at its time, and goes on to the next entry when all are over."""
         cues = self._cues()
         for cue in cues:
             if not self.blocked and now_ns - self._begun_ns >= cue.after_ns:
@@ -189,7 +189,7 @@ class Director:
             self._leave(job, now_ns)
 
     def _over(self, job: LiveJob, now_ns: int) -> None:
-        """Ends the job once no fault acts on it and it is steady again, or never was."""
+        """Ends the job once no fault acts and the job is steady again, or has not become steady in time."""
         if self.day.when_done == "wait" or self.outcome == "job_ended" or self.done:
             return
         if any(cue.rehearsal.going for cue in self.cues):
@@ -203,7 +203,7 @@ class Director:
             job.emit("gameday.over", reason=self.done)
 
     def _cues(self) -> list[Cue]:
-        """Returns the cues of the current scene."""
+        """Returns the rehearsals of the current entry, with their permissions to begin."""
         return [cue for cue in self.cues if cue.scene == self.scene]
 
     # Ending early
@@ -216,7 +216,7 @@ class Director:
                 return
 
     def _finish(self, job: LiveJob, outcome: str, reason: str) -> None:
-        """Ends the schedule: faults at work are healed, and the job goes on."""
+        """Ends the schedule: active faults are undone, and the job goes on."""
         self.outcome, self.why = outcome, reason
         self._go("over", time.monotonic_ns())
         if outcome != "job_ended":
@@ -255,7 +255,7 @@ class Director:
             asked.reply.set_result(refused)
 
     def _do(self, asked: Ask, job: LiveJob, now_ns: int) -> str:
-        """Does what a person asks. Returns why it refuses; empty: it is done."""
+        """Does what a person asks. Returns why the request is refused, or an empty text if it is done."""
         deeds: dict[str, Callable[[LiveJob, int], str]] = {
             "stop": self._stop,
             "lift": self._lift,

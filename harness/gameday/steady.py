@@ -1,4 +1,4 @@
-"""Tells whether a job is steady, from its live events."""
+"""Decides from a job's live events whether the job is steady."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STANDSTILL_NS_MIN = 2 * 10**9
 
 @dataclass
 class Course:
-    """The job's steps as they came, for the live page and for the question whether it is steady."""
+    """The job's steps in order of their arrival, for the live page and for the decision whether the job is steady."""
 
     steps: deque[tuple[int, float | None, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # step, loss, took
     first_losses: list[float] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Course:
     _last_step: int = 0
 
     def note_outage(self, progress: LiveProgress, at_work: bool, now_ns: int, missing: bool = False) -> None:
-        """Notes the phase of an outage. `at_work`: a fault acts, or the job has not recovered. `missing`: a node is."""
+        """Records an outage's phase. `at_work`: a fault acts or the job is not recovered. `missing`: a node is gone."""
         if at_work and not self.outage_open:
             self.outage.clear()
         if self.outage and self.outage_open:
@@ -45,7 +45,7 @@ class Course:
         self.outage_open = at_work
 
     def note(self, progress: LiveProgress, window: int, now_ns: int) -> None:
-        """Notes new steps, at every tick. A step that is done again is noted again."""
+        """Records new steps, at every tick. A repeated step is recorded again."""
         self.begun_ns = self.begun_ns or now_ns
         if not self.done or now_ns - self.done[-1][0] >= DONE_EVERY_NS:
             done = max((worker.steps for worker in progress.workers.values()), default=0)  # a restart lowers none
@@ -63,7 +63,7 @@ class Course:
 
 
 def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: int, now_ns: int) -> str:
-    """Tells what the job lacks to be steady, by its steps since `since_ns`; empty: nothing."""
+    """Returns what the job lacks to be steady, by its steps since `since_ns`, or an empty text if it is steady."""
     took = step_times_ns(progress, since_ns)[-wanted.steps :]
     if len(took) < wanted.steps:
         return f"{len(took)} of {wanted.steps} steps done"
@@ -85,6 +85,6 @@ def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: in
 
 
 def step_times_ns(progress: LiveProgress, since_ns: int = 0) -> list[int]:
-    """Returns the step times of the first rank that tells any, oldest first."""
+    """Returns the step times of the first rank that logs any, the oldest first."""
     rank = min(progress.step_times, default=None)
     return [] if rank is None else [took for seen, took in list(progress.step_times[rank]) if seen >= since_ns]

@@ -1,4 +1,4 @@
-"""The number of steps a second that a job did, over its time."""
+"""Draws how many steps per second a job did over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOP, BOTTOM = 14.0, 130.0
 
 
 def throughput_chart(at_s: Floats, step: Floats, now_s: float, narrow: bool = False) -> Markup | None:
-    """Draws steps per second, `step` done at `at_s`. A repeated step counts again. `None` without steps."""
+    """Draws steps per second from each `step` and its time `at_s`; repeated steps count again. `None` without steps."""
     if len(step) < 2 or now_s <= 0:
         return None
     x = svg.Scale(0.0, now_s, 46.0 if narrow else 64.0, 334.0 if narrow else 1054.0)

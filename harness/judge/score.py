@@ -100,7 +100,7 @@ def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Gr
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit in `unit`: an upper one or, with `least`, a lower one. `show` formats a number for the report."""
+    """An upper limit in `unit`, or a lower limit if `least` is set. `show` formats a number for the report."""
 
     name: str
     show: Callable[[Any], str] = str
@@ -269,7 +269,7 @@ def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analy
 
 
 def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
-    """Returns the first of the worst expectations of each name: each value must meet its limit every time."""
+    """Returns one expectation for each name, the worst, because each value must meet its limit every time."""
     worst: dict[str, Expectation] = {}
     for line in lines:
         known = worst.setdefault(line.name, line)

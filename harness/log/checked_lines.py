@@ -1,7 +1,7 @@
-"""Lines of an event log → checked records, by the vocabulary of `harness.log.vocabulary`.
+"""Parses lines of an event log into records, and checks them by the vocabulary in `harness.log.vocabulary`.
 
-A record is a dictionary of which every declared field has its type and keeps its limits. What is not declared is
-kept as it is. `null` in an optional field of an event is the same as no field; a header holds no `null`.
+A record is a dictionary. Each declared field has its type and keeps its limits. Undeclared fields are kept as they are.
+`null` in an optional field of an event equals a missing field; a header holds no `null`.
 """
 
 import json
@@ -30,11 +30,11 @@ Record = dict[str, Any]
 
 
 class Damaged(ValueError):
-    """A line that is no proper record; says why, in words."""
+    """Raised for a line that is no valid record. The message says why."""
 
 
 def kind_of(field: Field, within: str = "") -> Any:
-    """The type that msgspec checks a field by. `within`: the record that holds it."""
+    """Returns the type by which msgspec checks a field. `within` is the name of the record that holds the field."""
     kinds: dict[str, Any] = {
         vocabulary.INTEGER: Annotated[int, msgspec.Meta(ge=field.least, le=field.most)],
         vocabulary.NUMBER: float | Literal["nan", "inf", "-inf"],
@@ -53,7 +53,7 @@ def kind_of(field: Field, within: str = "") -> Any:
 
 
 def struct(name: str, fields: Sequence[Field], about: str = "", untold: Any = None, **more: Any) -> Any:
-    """Returns a record type with these fields. A missing optional field is `untold`, and is not written."""
+    """Returns a record type with these fields. A missing optional field gets the value `untold` and is not written."""
     nothing = None if untold is None else msgspec.UnsetType
     told: list[Any] = []
     for field in fields:
@@ -80,7 +80,7 @@ _FOREIGN = {key: _READERS - {field.name for field in event.fields} for key, even
 
 
 def json_schema() -> dict[str, Any]:
-    """A JSON Schema that every line of an event file keeps: its first one `header`, any other one `event`."""
+    """Returns a JSON Schema for the lines of an event file: the first line is a `header`, all others are `event`s."""
     types = (*TYPES.values(), Unknown, Header)
     (*events, _), parts = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     parts["unknown"]["properties"]["event"] = {"type": "string", "not": {"enum": [*TYPES]}}
@@ -93,7 +93,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def parse(line: bytes) -> Record:
-    """Parses one line as a record, not yet checked. Raises `Damaged`."""
+    """Parses one line as a record, without checking its fields. Raises `Damaged` for an invalid line."""
     try:
         try:
             record = msgspec.json.decode(line)
@@ -113,7 +113,7 @@ def parse(line: bytes) -> Record:
 
 
 def header(record: Record) -> Record:
-    """Checks a file's first line. Raises `Damaged`."""
+    """Checks the first line of an event file. Raises `Damaged` if the line is invalid."""
     told = record.get("schema")
     if told != SCHEMA_VERSION or isinstance(told, bool):
         raise Damaged(f"event schema {shown(told)}; this version reads schema {SCHEMA_VERSION}")
@@ -122,7 +122,7 @@ def header(record: Record) -> Record:
 
 
 def event(record: Record, role: str) -> Record:
-    """Checks any other line of this role. Raises `Damaged`. An undeclared event has only its common fields checked."""
+    """Checks a later line of a file with this role. Of an undeclared event, only common fields. Raises `Damaged`."""
     name = record.get("event")
     if not isinstance(name, str) or (role, name) not in DECLARED:
         _converted(record, Unknown, vocabulary.COMMON, "event")
@@ -142,7 +142,7 @@ def event(record: Record, role: str) -> Record:
 
 
 def own(record: Record, role: str) -> Record:
-    """Returns the record without undeclared fields that would replace values which readers add to an event."""
+    """Returns the record without undeclared fields whose names readers use for fields that they add to an event."""
     foreign = _FOREIGN.get((role, record["event"]), _READERS)
     return record if foreign.isdisjoint(record) else {k: v for k, v in record.items() if k not in foreign}
 
@@ -196,7 +196,7 @@ def allowed(field: Field) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value for a message: short, and with nothing in it that a terminal acts upon."""
+    """Formats a value for a message: shortened, and without control characters."""
     try:
         text = visible(value if isinstance(value, str) else repr(value))
     except (ValueError, RecursionError):  # an integer of thousands of digits; lists in lists in lists
@@ -206,7 +206,7 @@ def shown(value: Any) -> str:
 
 
 def _clean_tree(value: Any, depth: int) -> Any:
-    """Returns the value with only visible text. Raises `Damaged` if it is nested too deeply."""
+    """Returns the value with all control characters in texts escaped. Raises `Damaged` if it is nested too deeply."""
     if isinstance(value, str):
         return _clean(value)
     if not isinstance(value, (dict, list)):

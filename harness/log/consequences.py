@@ -1,4 +1,4 @@
-"""The meaning of a fault for a verdict: the fault states it, `fault.injected` holds it, the judge reads it there."""
+"""Defines the consequences of a fault. The fault states them, the event log holds them, and the judge reads them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +9,7 @@ from harness.units import Duration
 
 
 class May(StrEnum):
-    """The possible consequences of a fault. The judge blames the fault for nothing else."""
+    """The possible consequences of a fault, such as a dead process. The judge blames a fault for no others."""
 
     KILL = "kill"  # processes of the target are meant to die: their exits are explained
     STOP = "stop"  # a healthy job may have to stop and start again over it: a time-out, a watchdog
@@ -26,7 +26,7 @@ def _may(*any_of: May) -> property:
 
 @dataclass(frozen=True, kw_only=True)
 class Consequences:
-    """The fields have the names that they have in `fault.injected`."""
+    """All consequences of a fault. The fields have the names that they have in the event `fault.injected`."""
 
     may: frozenset[May] = frozenset()  # what may happen to a healthy job
     lasts: Duration | None = None  # it must act for all of it; `None`: as long as it takes
@@ -50,7 +50,7 @@ class Consequences:
     moves = _may(May.MOVE, May.DRIFT, May.DIVERGE)  # bool: it changes by itself what the job computes
 
     def to_event(self) -> dict[str, Any]:
-        """Returns the fields for `fault.injected`: `may` always, other fields if they differ from their default."""
+        """Returns fields for the event `fault.injected`: `may`, and all that differ from their default."""
         told = {name: value for name, value in vars(self).items() if value != getattr(Consequences, name)}
         return told | {"may": sorted(self.may)} | ({"lasts": str(self.lasts)} if self.lasts else {})
 
@@ -63,7 +63,7 @@ class Consequences:
 
 
 def duration(text: object) -> Duration | None:
-    """Parses a duration; `None` for `forever` and for anything that is no duration."""
+    """Parses a duration. Returns `None` for `forever` and for invalid texts."""
     try:
         return Duration(text)  # type: ignore[arg-type]  # whatever it is: it is checked here
     except ValueError:

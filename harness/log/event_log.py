@@ -1,6 +1,6 @@
-"""The lines of an event log: one by one, and as they are written during a run.
+"""Reads single lines of an event log, and follows the log while a run writes it.
 
-Who wrote a file, and where, is told by its place (`harness.log.files`); a first line that contradicts it is damaged
+The place of a file (`harness.log.files`) shows its writer and node. A first line that contradicts the place is damaged
 evidence.
 """
 
@@ -27,7 +27,7 @@ _PLACE = {"rank": 0, "local_rank": 0, "incarnation": 1, "pid": 0}
 
 
 def read_header(source: EventFile, line: bytes) -> Record:
-    """A file's first line, checked, with the role and the node that its place tells. Raises `EventLogError`."""
+    """Reads and checks a file's first line, with role and node by the file's place. Raises `EventLogError`."""
     try:
         return _placed(source, checked_lines.header(checked_lines.parse(line)))
     except Damaged as damage:
@@ -35,7 +35,7 @@ def read_header(source: EventFile, line: bytes) -> Record:
 
 
 def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record:
-    """Returns any line but the first, checked. Raises `EventLogError`."""
+    """Reads and checks a line after the first one. Raises `EventLogError` with file and line number."""
     try:
         return checked_lines.event(checked_lines.parse(line), role)
     except Damaged as damage:
@@ -43,7 +43,7 @@ def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record
 
 
 def named(source: EventFile) -> tuple[tuple[str, int], int | None, int] | None:
-    """Returns what a file's name tells: node and incarnation, rank (`None`: a launcher), start on its own clock."""
+    """Returns what a file's name says: (node, incarnation), rank (`None`: a launcher), and start by its own clock."""
     name = _FILE_NAME.fullmatch(source.file)
     if name is None or source.folder not in (None, name["node"]):
         return None
@@ -97,9 +97,9 @@ class _Followed:
 
 @dataclass
 class Tail:
-    """Follows a growing event log: each `poll()` returns the whole lines written since, with their header. What is
-    damaged is left out, counted in `odd` and, the first of it, told in `notes`: following must not stop for it. The log
-    is judged later by `reading`, which does not let it pass."""
+    """Follows a growing event log. Each `poll()` returns the whole lines that were written since, with their header.
+    Damaged lines are left out and counted in `odd`; `notes` describes the first ones. The judge later reads the log by
+    `reading`, which does not accept damaged lines."""
 
     directory: pathlib.Path
     odd: int = 0

@@ -1,10 +1,10 @@
-"""The files of an event log: found and opened without trusting what nodes put there.
+"""Finds and opens the files of an event log, without trust in what nodes put there.
 
     events/harness.jsonl             the harness's own events
     events/<node>/<writer>.jsonl     what one process on that node wrote (`control`: the control node)
     events/<writer>.jsonl            the same in older runs
 
-Only regular files are opened, no link is followed, no open waits, and sizes and numbers are limited.
+Only regular files are opened. No link is followed, no open waits, and sizes and numbers of files are limited.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _KINDS |= {stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a 
 
 
 def visible(text: str, keep: str = "") -> str:
-    """The text with everything that a terminal acts upon written out as an escape (`\\x1b`), except for `keep`."""
+    """Returns the text with each control character written as an escape (`\\x1b`), except for `keep`."""
     return _NOT_SHOWN.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
 
 
@@ -43,7 +43,7 @@ def _escaped(character: str) -> str:
 
 @dataclass(frozen=True)
 class EventFile:
-    """The file of one writer. `folder`: the folder of its node, or `None` in the flat layout."""
+    """The event file of one writer. `folder` is its folder within `events/` (its node's), or `None`."""
 
     events: pathlib.Path
     folder: str | None
@@ -52,7 +52,7 @@ class EventFile:
 
     @property
     def place(self) -> str:
-        """Returns its path below the folder of the log."""
+        """Returns the path of the file, relative to the folder of the log."""
         return f"{self.folder}/{self.file}" if self.folder else self.file
 
     @property
@@ -77,13 +77,13 @@ class EventFile:
 
     @classmethod
     def of(cls, path: pathlib.Path) -> Self:
-        """Returns a file of the flat layout by its path."""
+        """Returns the file at this path of a log without folders for nodes."""
         return cls(path.parent, None, path.name)
 
 
 def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
-    """Returns all writers' files in order of their paths, and one message for each other entry. Raises `EventLogError`
-    where `events` is no folder."""
+    """Returns all writers' files sorted by path, and a message for each other entry. Raises `EventLogError` if `events`
+    is no folder."""
     sources, problems, here = list[EventFile](), list[str](), events
     try:
         for folder in _entries(events, None, sources, problems):
@@ -95,7 +95,7 @@ def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
 
 
 def find(events: pathlib.Path) -> list[EventFile]:
-    """Returns files like `scan`. Raises `EventLogError` for the first entry that cannot be part of an event log."""
+    """Returns files as `scan` does. Raises `EventLogError` for the first entry that no event log has."""
     sources, problems = scan(events)
     if problems:
         raise EventLogError(problems[0])
@@ -103,7 +103,7 @@ def find(events: pathlib.Path) -> list[EventFile]:
 
 
 def _entries(events: pathlib.Path, folder: str | None, sources: list[EventFile], problems: list[str]) -> list[str]:
-    """Adds the files of one folder; returns the names of the folders in it."""
+    """Adds the files of one folder to the result. Returns the names of the folders in it."""
     folders = []
     with _opened_folder(events, folder) as descriptor, os.scandir(descriptor) as entries:
         for entry in entries:
@@ -134,7 +134,7 @@ def _opened_folder(events: pathlib.Path, folder: str | None) -> Iterator[int]:
 
 
 def _refused(source: EventFile, found: os.stat_result) -> str:
-    """Says why this cannot be an event file; empty if it can."""
+    """Returns the reason why this cannot be an event file, or an empty text if it can."""
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         return f"{source.shown}: {kind}; an event file must be a regular file"
@@ -144,7 +144,7 @@ def _refused(source: EventFile, found: os.stat_result) -> str:
 
 
 def open_source(source: EventFile) -> int:
-    """A descriptor of the file, to be read. Raises `EventLogError` for anything but a regular file of proper size."""
+    """Returns a descriptor for reading the file. Raises `EventLogError` unless it is a regular file of allowed size."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         with _opened_folder(source.events, source.folder) as folder:
@@ -158,8 +158,8 @@ def open_source(source: EventFile) -> int:
 
 
 class Blocks:
-    """The file's whole lines, some at a time. Once all are read, `torn` tells whether half a line follows. At most as
-    much is read as the file held when it was opened. Raises `EventLogError`."""
+    """The whole lines of a file, in blocks. After the last block, `torn` is True if the file ends with half a line.
+    Lines that are written after the file was opened are not read. Raises `EventLogError`."""
 
     def __init__(self, source: EventFile):
         self.source = source
@@ -191,7 +191,7 @@ def too_long(source: EventFile) -> str:
 
 
 def attach(events: pathlib.Path, target: pathlib.Path) -> None:
-    """Copies a log's files into the new folder `target`. Copies, not links: the writers may still have theirs open."""
+    """Copies a log's files into the new folder `target`. Links would not do, as writers may still have files open."""
     target.mkdir(parents=True)
     for source in find(events):
         folder = target / (source.folder or "")

@@ -1,4 +1,4 @@
-"""The undo journal of a run: each change that must be undone is written down, durably, before it is made.
+"""Keeps the undo journal of a run: each change to be undone is stored durably before the change is made.
 
 One JSON object a line, in `undo.jsonl` of the run's folder: `{"undo": ACTION, "arguments": {…}}`, and at the end of a
 clean run `{"closed": true}`. Root reads it and acts on it, so a journal is only believed where nobody else can write.
@@ -20,7 +20,7 @@ SIZE_MAX = 16 * 2**20
 
 
 class Journal:
-    """Append-only and fsynced. The writer holds a lock on it for as long as its run lives."""
+    """The open undo journal of a run. Its writer holds a lock on the file as long as the run lives."""
 
     def __init__(self, run_dir: pathlib.Path):
         self.run_dir = run_dir
@@ -28,16 +28,16 @@ class Journal:
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def record(self, action: str, arguments: dict[str, Any]) -> None:
-        """Writes a record that is durable when the call returns."""
+        """Appends an undo record. The record is on the disk when the call returns."""
         self._write({"undo": action, "arguments": arguments})
 
     def mark_closed(self) -> None:
-        """Notes that nothing is left to undo, and releases the lock."""
+        """Records that nothing is left to undo, and releases the lock."""
         with self._file:
             self._write({"closed": True})
 
     def release(self) -> None:
-        """Releases the lock; open records stay open."""
+        """Releases the lock without closing the journal: open records are still to be undone."""
         self._file.close()
 
     def _write(self, record: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def mark_closed(run_dir: pathlib.Path) -> None:
-    """Closes the journal of a dead harness. A line torn by a kill ends before the mark."""
+    """Closes the journal of a dead harness. A last line that a kill tore gets an end first."""
     descriptor = os.open(run_dir / JOURNAL, _APPEND)
     try:
         os.write(descriptor, b"\n" + json.dumps({"closed": True}).encode() + b"\n")
@@ -59,13 +59,13 @@ def mark_closed(run_dir: pathlib.Path) -> None:
 
 
 def is_closed(run_dir: pathlib.Path) -> bool:
-    """Tells whether nothing is left to undo. Raises `FaultError` as `records` does."""
+    """Returns True if nothing is left to undo. Raises `FaultError` as `records` does."""
     found = list(records(run_dir))
     return not found or "closed" in found[-1]
 
 
 def is_running(run_dir: pathlib.Path) -> bool:
-    """Tells whether a living harness holds the journal. Any doubt means that it does."""
+    """Returns True if a living harness holds the journal's lock, or if that cannot be ruled out."""
     try:
         descriptor = os.open(run_dir / JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -82,8 +82,8 @@ def is_running(run_dir: pathlib.Path) -> bool:
 
 
 def records(run_dir: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """Returns the whole records, oldest first. A torn line was never acted upon, as acting comes after the fsync.
-    Raises `FaultError` for a journal that somebody else owns, or could have written."""
+    """Returns the whole records, the oldest first. A torn last line is skipped: the harness acts only after the fsync.
+    Raises `FaultError` if somebody else owns the journal, or could have written to it."""
     for line in _content(run_dir).split(b"\n"):
         try:
             record = json.loads(line)

@@ -1,7 +1,7 @@
-"""Finds lines that a writer lost, by the numbers that it gave them (`harness.node.emitter`).
+"""Finds lines that a log lacks, by gaps in the numbers that its writer gave them (see `harness.node.emitter`).
 
-A number that comes twice with the same line is a line that was shipped twice. What is missing at the end of a file
-leaves no gap: a kill takes that.
+Equal lines with one number are copies from the transfer. Lines missing at the end of a file leave no gap: a kill may
+have taken them.
 """
 
 import array
@@ -24,9 +24,9 @@ NONE = -1
 
 @dataclass
 class LineGap:
-    """Consecutive missing lines. Times are those of the lines around them, which readers move onto their clock.
+    """A gap of consecutive missing lines. Its times are those of the lines around the gap, on the readers' clock.
 
-    `after` and `before`: the last step told before them, and the first step told after them; `None`: no step was told.
+    `after` is the last step logged before the gap, `before` the first step after it; `None`: no such step is logged.
     """
 
     lines: int
@@ -37,14 +37,14 @@ class LineGap:
     full_disk: bool  # a full disk took them, as their writer says
 
     def may_hold(self, first: int, last: int) -> bool:
-        """Tells whether one of these steps may have been told there. A process may have gone back in between."""
+        """Returns True if the gap may hold the line of one of these steps, though a process may go back in it."""
         begins, ends = self.after is None or self.after < last, self.before is None or self.before > first
         back = self.after is not None and self.before is not None and self.before <= self.after
         return begins or ends if back else begins and ends
 
 
 def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[str]]:
-    """Reads a file again whose lines are not 1, 2, 3, …: returns gaps and contradictions. Raises `EventLogError`."""
+    """Reads a file whose lines are not 1, 2, 3, … again. Returns gaps and contradictions. Raises `EventLogError`."""
     rows, untold = array.array("q", (0, NONE, header["mono_ns"], NONE, 0, 0)), 0
     lines = itertools.chain.from_iterable(files.Blocks(source))
     first = next(lines, b"")
@@ -71,7 +71,7 @@ def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[s
 
 
 def _gaps(table: Ints) -> Iterator[LineGap]:
-    """Yields the gaps. `table` is sorted by fork and number; the writer itself comes before its forks."""
+    """Yields the gaps in `table`, which is sorted by forked process and line number, the main process first."""
     number, fork, at, step, dropped, _ = table.T
     begins = np.append(True, np.diff(fork) != 0)
     missing = number - np.where(begins, -1, np.roll(number, 1)) - 1

@@ -1,4 +1,4 @@
-"""Names of files that hold a number which differs from run to run: of a step, a time, a process, or drawn by chance."""
+"""Compares file names that hold a number which differs in each run, such as a step, a time or a process id."""
 
 import re
 from collections import Counter
@@ -18,7 +18,7 @@ def pattern(name: str) -> str:
 
 
 def absent(due: Set[str], there: Set[str]) -> list[str]:
-    """Returns due names that are missing, in order. A file with other numbers in its name replaces one due name."""
+    """Returns the expected names that are missing, sorted. A name that differs only in numbers stands in for one."""
     others = Counter(map(pattern, there - due))
     found = []
     for name in sorted(due - there):

@@ -1,4 +1,4 @@
-"""The meaning of faults in logs of older versions, which do not tell it: by the fault's name and parameters.
+"""Finds the consequences of faults in logs of older versions, which do not state the consequences.
 
 No other reader of a log knows a fault's name, or the names of its parameters.
 """
@@ -16,7 +16,7 @@ _DAMAGING = ("checkpoint_corruption", "checkpoint_torn_write")
 
 
 def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str) -> Consequences:
-    """Returns the consequences of a fault by its `fault.injected`, its entry in the log's plan, and its name."""
+    """Returns a fault's consequences by its event `fault.injected`, its entry in the log's plan, and its name."""
     parameters = planned.get("parameters") or {}
     freezes = kind == "hang" and parameters.get("how") in ("freeze_rank", "freeze_node")
     if "may" in event:

@@ -1,4 +1,4 @@
-"""The planned size of a job, from the plan in its log. The actual size is told by its ranks."""
+"""Reads the planned size of a job from the plan in its log. The ranks log the actual size."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class PlannedSize:
-    """The planned size of the job in nodes and ranks. `None`: the log holds no plan, or its plan does not say."""
+    """The planned size of a job in nodes and ranks. A field is `None` if no plan in the log states it."""
 
     nodes: int | None  # that the job is given, spares included
     max_nodes: int | None  # most nodes that it uses at a time; by default all
@@ -24,20 +24,20 @@ class PlannedSize:
 
     @property
     def world_size(self) -> int | None:
-        """Ranks of the whole job."""
+        """Returns the number of ranks of the whole job."""
         return self.max_nodes and self.max_nodes * self.ranks_per_node
 
     @property
     def spares(self) -> int:
-        """Returns the number of nodes that the job has beyond those that it uses."""
+        """Returns the number of spare nodes: nodes that the job has but does not use."""
         return (self.nodes or 0) - (self.max_nodes or 0)
 
     @property
     def assumed_world_size(self) -> int:
-        """Returns the planned world size, or that of one node if it is not known."""
+        """Returns the planned number of ranks or, if that is unknown, the number of ranks of one node."""
         return self.world_size or self.ranks_per_node
 
     @property
     def min_world_size(self) -> int | None:
-        """Returns the fewest ranks with which the job may go on."""
+        """Returns the smallest number of ranks with which the job may continue."""
         return self.min_nodes and self.min_nodes * self.ranks_per_node

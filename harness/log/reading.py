@@ -1,4 +1,4 @@
-"""Event files → writers on one clock, with their steps as columns.
+"""Reads the event files of a run, with all times on one clock and with the steps as columns.
 
 Every writer's times are shifted onto the harness's monotonic clock as soon as they are read:
 
@@ -59,7 +59,7 @@ UNTOLD = -math.nan  # of a float column; "nan" is read without the sign
 
 
 def _in_line(each: Field) -> tuple[str, Any, Any]:
-    """Returns the name of a step's field, its type, and the value of its column if a step does not tell it."""
+    """Returns a step field's name, its type, and the value that stands for "not logged" in its column."""
     if each.kind == vocabulary.NUMBER:
         return each.name, checked_lines.kind_of(each) | None, UNTOLD
     if each.kind == vocabulary.LABEL:
@@ -83,13 +83,13 @@ _UNTOLD["samples"] = sample_indices.UNTOLD
 
 
 class Columns(dict[str, Column]):
-    """Columns of steps by name. One that no line tells is absent; who asks gets a view of one value, without memory."""
+    """Columns of steps by name. A column that no line logs is absent, and reads as one value, repeated for free."""
 
     def __missing__(self, name: str) -> Column:
         return np.broadcast_to(np.array(_UNTOLD[name], COLUMNS[name]), len(dict.__getitem__(self, "end")))
 
     def rows(self, mine: slice | npt.NDArray[Any]) -> "Columns":
-        """Returns some rows: views for a slice. An empty view would keep its whole column in memory."""
+        """Returns some of the rows: as views for a slice, if not empty (that would keep the column in memory)."""
         taken = ((name, column[mine]) for name, column in self.items())
         return Columns({name: column if len(column) else np.zeros(0, column.dtype) for name, column in taken})
 
@@ -98,7 +98,7 @@ class Columns(dict[str, Column]):
 class Writer:
     """The file of one writer: its first line, its events other than steps (each with its time `at`), and its steps.
 
-    `dropped`: events lost to a full disk; if lines are numbered, the sum of the `gaps` that their writer says so of.
+    `dropped` counts events lost to a full disk; if lines are numbered, those in the `gaps` that a full disk explains.
     """
 
     name: str
@@ -165,7 +165,7 @@ class _Table:
         self._told = 0  # steps that tell their samples
 
     def add(self, writer: Writer) -> int:
-        """Takes a worker's steps away from it; returns the row where they begin."""
+        """Moves a worker's steps into the table, and returns the row at which they begin."""
         start = self.rows
         steps = Columns(writer.steps)
         writer.steps.clear()
@@ -197,7 +197,7 @@ class _Table:
 
 
 def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
-    """Yields the read files: one after the other, or on all cores if there is much to read."""
+    """Yields the files after reading: one after the other, or in parallel on all cores if there is much to read."""
     done = 0
     if sum(source.size for source in sources) >= PARALLEL_BYTES_MIN:
         # Children are started afresh, not forked: a caller may have threads. They break where its main module cannot
@@ -212,7 +212,7 @@ def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
 
 
 def _end_with_its_parent() -> None:
-    """Ends this child when its parent ends: it holds both ends of their pipes, and would wait for ever."""
+    """Ends this child process with its parent. It holds both ends of their pipes, and would otherwise wait for ever."""
 
     def follow() -> None:
         if parent := multiprocessing.parent_process():
@@ -223,7 +223,7 @@ def _end_with_its_parent() -> None:
 
 
 def read_source(source: EventFile) -> Writer | None:
-    """Reads one writer on its own clock; `None` if not even its first line was written."""
+    """Reads one writer's file on its own clock. Returns `None` if even its first line is missing."""
     parts, header, first, number, blocks = list[_Part](), None, b"", 1, files.Blocks(source)
     for lines in blocks:
         if header is None and lines:
@@ -256,7 +256,7 @@ def read_source(source: EventFile) -> Writer | None:
 
 
 class _Part(NamedTuple):
-    """The contents of some lines of a file. `numbers`: those of all lines."""
+    """The contents of a block of lines of a file. `numbers` holds the numbers of all these lines."""
 
     events: list[Record]
     columns: Columns
@@ -266,7 +266,7 @@ class _Part(NamedTuple):
 
 
 def _steps_of(parts: Sequence[_Part]) -> Columns:
-    """Returns all steps in order of time. A step without a told begin began when the one before it ended."""
+    """Returns all steps in order of time. A step without a logged begin began when the step before it ended."""
     told = [part for part in parts if "end" in part.columns]
     for part, base in zip(told, itertools.accumulate((len(part.samples) for part in told), initial=0), strict=False):
         if "samples" in part.columns:
@@ -288,7 +288,7 @@ def _steps_of(parts: Sequence[_Part]) -> Columns:
 
 
 def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
-    """Reads lines from this number on: in bulk or, if that fails, one by one. Copies of the header are left out."""
+    """Reads lines from the number `number` on, in bulk or else one by one. Copies of the header are left out."""
     if role == "trainer":
         with contextlib.suppress(ValueError, OverflowError, RecursionError):
             lines = list(map(_decoder.decode, raw))
@@ -303,7 +303,7 @@ def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str,
 
 
 def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
-    """Reads line by line, by the whole vocabulary. Raises `EventLogError` with the line's number."""
+    """Reads line by line, with all checks. Raises `EventLogError` with the number of a damaged line."""
     lines = ((index, line) for index, line in enumerate(raw, number) if line != header)
     found = [event_log.read_event(source, index, line, role) for index, line in lines]
     steps = [record for record in found if record["event"] == "step" and role == "trainer"]
@@ -318,13 +318,13 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
 
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:
-    """Returns declared events, and the last event of any kind, which tells that its writer was still there."""
+    """Returns all declared events and the last event of any kind, which shows how long its writer lived."""
     declared = [record for record in rest[:-1] if (role, record["event"]) in checked_lines.DECLARED]
     return [checked_lines.own(record, role) for record in (*declared, *rest[-1:])]
 
 
 def _columns(lines: Sequence[Any]) -> tuple[Columns, Samples]:
-    """Reads step lines into the columns that they tell. Raises `ValueError` for a step without a required field."""
+    """Reads lines of steps into columns. Raises `ValueError` for a step without a required field."""
     columns = Columns()
     for kind, names in _OF_KIND.items():
         told = itertools.chain.from_iterable(map(_told[kind], lines))
@@ -348,7 +348,7 @@ def _columns(lines: Sequence[Any]) -> tuple[Columns, Samples]:
 
 
 def is_told(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Marks the floats of a column that a line told, including "nan"."""
+    """Marks the values of a float column that a line logged, including a logged "nan"."""
     return np.asarray(~(np.isnan(values) & np.signbit(values)), np.bool_)
 
 
@@ -381,7 +381,7 @@ def _on_one_clock(writers: Sequence[Writer], steps: Columns, problems: list[str]
 
 
 def _move_all(writers: Sequence[Writer], reference: Record, compared: Sequence[Record], problems: list[str]) -> int:
-    """Moves every writer onto the clock of the reference; returns the worst uncertainty. `compared`: `clock` events."""
+    """Moves all writers' times onto the reference clock, by `clock` events. Returns the largest uncertainty in ns."""
     by_host: dict[str, list[Record]] = {}
     for event in compared:
         by_host.setdefault(event["host"], []).append(event)
@@ -406,7 +406,7 @@ def _move_all(writers: Sequence[Writer], reference: Record, compared: Sequence[R
 
 
 class _Shift(NamedTuple):
-    """The shift from a foreign monotonic time to the harness's."""
+    """The shift from another host's monotonic clock to the harness's, in ns."""
 
     ns: int
     uncertain_ns: int
@@ -414,7 +414,7 @@ class _Shift(NamedTuple):
 
 
 def _shift(header: Record, reference: Record, known: Sequence[Record]) -> _Shift:
-    """Returns the shift of a file by the clock comparison nearest to its first line. Offset: host's clock less ours."""
+    """Returns a file's shift, by the clock comparison nearest to its first line. Offset: host's clock minus ours."""
     foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
     measured = [(each["at"], each["offset_ns"], each.get("uncertainty_ns", 0)) for each in known]
     nearest = ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in measured)
@@ -435,7 +435,7 @@ def _move(writer: Writer, shift: int) -> None:
 
 
 def _check_near(writer: Writer, reference_ns: int) -> None:
-    """Times that are years away from the harness's come from no run; sums of such times would not fit 64 bits."""
+    """Raises for times years away from the harness's: no run has them, and their sums would not fit 64 bits."""
     times = [record["at"] for record in (writer.header, *writer.events)]
     for column in (writer.steps["begin"], writer.steps["end"]):
         times += [int(column.min()), int(column.max())] if len(column) else []

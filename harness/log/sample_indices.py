@@ -22,8 +22,8 @@ _decoder: msgspec.json.Decoder[list[list[int]] | None] = msgspec.json.Decoder(li
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of many steps. Those of number `i` are the rows `offsets[i]` to `offsets[i + 1]` of `runs`. A row of
-    `runs` is (first, count, stride)."""
+    """The samples of many steps. The sample list `i` is in the rows `offsets[i]` to `offsets[i + 1]` of `runs`. A row
+    of `runs` is (first, count, stride)."""
 
     offsets: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     runs: Ints = field(default_factory=lambda: np.zeros((0, 3), np.int32))
@@ -32,12 +32,12 @@ class Samples:
         return len(self.offsets) - 1
 
     def counts(self, numbers: Ints) -> Ints:
-        """Returns the number of samples that each of these steps consumed."""
+        """Returns the number of samples in each of these sample lists."""
         sums = np.concatenate([[0], np.cumsum(self.runs[:, 1], dtype=np.int64)])
         return np.asarray(sums[self.offsets[numbers + 1]] - sums[self.offsets[numbers]])
 
     def equal(self, mine: Ints, other: Self, theirs: Ints) -> Ints:
-        """Marks the steps that have the very same runs as the steps of `other` beside them."""
+        """Marks the sample lists whose runs equal those of the list at the same index in `other`."""
         pieces = [slice(at, at + _AT_ONCE) for at in range(0, len(mine), _AT_ONCE)]
         parts = [self._equal(mine[piece], other, theirs[piece]) for piece in pieces]
         return np.concatenate([np.zeros(0, np.bool_), *parts])
@@ -53,22 +53,22 @@ class Samples:
         return found
 
     def expanded(self, numbers: Ints) -> Ints:
-        """Returns all indices of these steps, one after the other."""
+        """Returns all sample indices of these lists as one array, list after list."""
         begin, length = self.offsets[numbers], self.offsets[numbers + 1] - self.offsets[numbers]
         first, count, stride = self.runs[_ranges(begin, length)].astype(np.int64).T
         return np.asarray(np.repeat(first, count) + _ranges(np.zeros(len(count), np.int64), count, stride))
 
 
 def _ranges(begin: Ints, length: Ints, stride: Ints | int = 1) -> Ints:
-    """Returns `begin`, `begin + stride`, … of each length, one after the other."""
+    """Returns the numbers `begin`, `begin + stride`, … of each range, as one array."""
     place = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
     steps = np.repeat(np.broadcast_to(stride, length.shape), length)
     return np.asarray(np.repeat(begin, length) + place * steps)
 
 
 def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
-    """Returns each step's number of its sample list, or `UNTOLD`, and all lists. `None` in `texts`: not written. Raises
-    `ValueError` for what is no list of runs."""
+    """Returns for each text the number of its sample list (`UNTOLD` for `None`), and all lists. Raises `ValueError` for
+    a text that is no list of runs."""
     if not any(texts):
         return np.full(len(texts), UNTOLD, np.int32), Samples()
     numbers, told = list[int](), list[Ints]()
@@ -83,7 +83,7 @@ def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
 
 
 def checked(runs: Sequence[Sequence[int]]) -> Ints:
-    """Returns one row (first, count, stride) for each run. Raises `ValueError` for a run beyond the limits."""
+    """Returns a row (first, count, stride) for each run. Raises `ValueError` for a run beyond the limits."""
     if len(runs) > RUNS_MAX:
         raise ValueError(f"{len(runs)} runs; one step has at most {RUNS_MAX}")
     if wrong := set(map(len, runs)) - {2, 3}:
@@ -104,13 +104,13 @@ def checked(runs: Sequence[Sequence[int]]) -> Ints:
 
 
 def narrow(runs: Ints) -> Ints:
-    """Converts to 32 bits if all numbers fit."""
+    """Converts an array to 32-bit integers if all its numbers fit."""
     fits = not runs.size or (int(runs.max()) <= _INT32_MAX and int(runs.min()) >= -_INT32_MAX)
     return runs.astype(np.int32) if fits else runs
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
-    """Joins all parts into one; the numbers of each part follow those of the parts before."""
+    """Joins all parts into one. List numbers of a part are increased by the number of lists in earlier parts."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(part.runs) for part in parts)])
@@ -120,5 +120,5 @@ def joined(parts: Sequence[Samples]) -> Samples:
 
 
 def renumbered(numbers: Ints, base: int) -> Ints:
-    """Returns the numbers of a part when `base` other numbers precede it."""
+    """Returns a part's list numbers, increased by `base`, the number of lists before this part."""
     return np.where(numbers == UNTOLD, UNTOLD, numbers + base).astype(np.int32) if base else numbers

@@ -1,4 +1,4 @@
-"""The words of answers to "who was it?", and the right answers about a fault: the fault's file says them.
+"""Defines the words of a diagnosis, and the right diagnosis of each fault, which the fault's file states.
 
 An answer names what broke (`Kind`), who it was, and what to do about it (`Decision`). `chaos diagnose` and
 `expect: {diagnosis: …}` compare answers with the `Truth` of each fault.
@@ -14,7 +14,7 @@ PAUSE_S = 5.0  # a shorter pause is benign: no watchdog of a real job fires so s
 
 
 class Kind(StrEnum):
-    """The kind of failure. `NONE`: nothing is wrong. `UNKNOWN`: something is, and the diagnoser does not know what."""
+    """The kind of a failure. `NONE`: nothing is wrong. `UNKNOWN`: something is wrong, but nobody can say what."""
 
     HANG = "hang"
     STRAGGLER = "straggler"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 
 class Decision(StrEnum):
-    """What the job, or its operator, does about a failure."""
+    """The reaction of the job, or of its operator, to a failure."""
 
     RESTART_IN_PLACE = "restart-in-place"
     RESTART_ELSEWHERE = "restart-elsewhere"
@@ -40,7 +40,7 @@ class Decision(StrEnum):
 
 
 class Place(StrEnum):
-    """How exactly a victim can be named."""
+    """How exactly a diagnosis can name the victim of a fault, such as its rank or its node."""
 
     RANK = "rank"
     NODE = "node"
@@ -50,7 +50,7 @@ class Place(StrEnum):
 
 @dataclass(frozen=True)
 class Truth:
-    """The right answers about a fault: what a diagnoser can know at best."""
+    """The right diagnosis of a fault, as exact as a diagnoser can know it."""
 
     kinds: tuple[Kind, ...]  # the first one names the fault in tables; with `Kind.NONE` nobody need say anything
     place: Place  # coarser is "right, but coarse"
@@ -59,15 +59,15 @@ class Truth:
 
     @property
     def benign(self) -> bool:
-        """Returns True if silence is right."""
+        """Returns True if no reaction is right, because nothing is wrong."""
         return Kind.NONE in self.kinds
 
     @property
     def must_leave(self) -> bool:
-        """Returns True if each right decision takes the node out of the job."""
+        """Returns True if each right decision removes the node from the job."""
         leaving = {Decision.EVICT_NODE, Decision.RESTART_ELSEWHERE}
         return not self.benign and Decision.EVICT_NODE in self.decisions and leaving.issuperset(self.decisions)
 
     def of_pause(self, lasts: Duration | None) -> Self:
-        """Returns the right answers about a pause: one below 5 s is benign."""
+        """Returns the right diagnosis of a pause. A pause of less than 5 s is benign."""
         return replace(self, kinds=(Kind.NONE, *self.kinds)) if lasts and lasts.s < PAUSE_S else self

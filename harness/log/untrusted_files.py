@@ -1,8 +1,8 @@
-"""Files in folders that a node can write. Nothing there is followed, waited for, or read without a limit.
+"""Opens and changes files in folders that a node can write. No link is followed, no open waits, each read is limited.
 
-Whoever writes in a folder can swap any part of a path for a link at any moment. So a path, relative to a folder `root`
-in which only we write, is walked one name at a time, each opened without following it. Only a regular file is opened: a
-pipe would make us wait, a device could do anything.
+A node can replace any part of a path by a link at any moment. So a path below `root`, a folder that only the harness
+writes, is opened name by name, without following links. Only regular files are opened: a pipe would block, and a device
+could do anything.
 """
 
 import contextlib
@@ -37,15 +37,15 @@ def below(path: str) -> str:
 
 @contextlib.contextmanager
 def folder_of(root: pathlib.Path, path: str) -> Iterator[tuple[int, str]]:
-    """The open folder that holds `root/path`, and the last name of the path. Raises `FaultError` where a part of the
-    path is a link or no folder, `FileNotFoundError` where it is not there."""
+    """Returns the open folder that holds `root/path`, and the last name of the path. Raises `FaultError` if a part of
+    the path is a link or no folder, and `FileNotFoundError` if a part is missing."""
     *parents, name = _parts(path)
     with _walked(root, parents, root / path) as descriptor:
         yield descriptor, name
 
 
 def opened_folder(root: pathlib.Path, path: str) -> contextlib.AbstractContextManager[int]:
-    """The open folder `root/path`. Raises as `folder_of` does."""
+    """Opens the folder `root/path` as a context. Raises errors as `folder_of` does."""
     return _walked(root, _parts(path), root / path)
 
 
@@ -55,7 +55,7 @@ def _parts(path: str) -> list[str]:
 
 @contextlib.contextmanager
 def _walked(root: pathlib.Path, parts: Sequence[str], path: pathlib.Path, made: int | None = None) -> Iterator[int]:
-    """Yields the open folder to which these names lead. `made`: missing folders are made, with this mode."""
+    """Yields the open folder at the end of these names. `made` is the mode for folders that are missing and made."""
     descriptor = os.open(root, _FOLDER)
     try:
         for part in parts:
@@ -94,7 +94,7 @@ def names_in(root: pathlib.Path, path: str) -> list[str]:
 
 
 def files_below(root: pathlib.Path, path: str) -> list[str]:
-    """The regular files in the folder `root/path` and below it, relative to `root`, sorted. At most `ENTRIES_MAX`."""
+    """Returns the sorted paths, relative to `root`, of regular files below `root/path`, at most `ENTRIES_MAX`."""
     found: list[str] = []
     with contextlib.suppress(FileNotFoundError), opened_folder(root, path) as descriptor:
         for place, folders, names, here in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
@@ -133,7 +133,7 @@ def remove_tree(root: pathlib.Path, path: str) -> None:
 
 
 def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of the regular file `root/path`. Raises `FileNotFoundError`, and `FaultError` for anything else."""
+    """Returns a descriptor of the regular file `root/path`. Raises `FileNotFoundError`, or `FaultError`."""
     with folder_of(root, path) as (parent, name):
         try:
             descriptor = os.open(name, flags & ~os.O_TRUNC | _PLAIN, 0o644, dir_fd=parent)
@@ -154,12 +154,12 @@ def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY) -> int:
 
 
 def open_reader(root: pathlib.Path, path: str) -> IO[bytes]:
-    """The regular file `root/path`, to be read. Raises as `open_file` does."""
+    """Opens the regular file `root/path` for reading. Raises errors as `open_file` does."""
     return os.fdopen(open_file(root, path), "rb")
 
 
 def read(root: pathlib.Path, path: str, limit_bytes: int = FILE_BYTES_MAX) -> bytes:
-    """The content of `root/path`. Raises `FaultError` for more than `limit_bytes`, and as `open_file` does."""
+    """Returns the content of `root/path`. Raises `FaultError` if longer than `limit_bytes`, else as `open_file`."""
     with open_reader(root, path) as file:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
@@ -168,15 +168,15 @@ def read(root: pathlib.Path, path: str, limit_bytes: int = FILE_BYTES_MAX) -> by
 
 
 def tail(root: pathlib.Path, path: str, limit_bytes: int = TAIL_BYTES) -> str:
-    """Returns the last `limit_bytes` of a text, whatever bytes it holds. Raises as `open_file` does."""
+    """Returns the last `limit_bytes` of a file as text, even if bytes are invalid. Raises errors as `open_file`."""
     with open_reader(root, path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
         return file.read(limit_bytes).decode(errors="replace")
 
 
 def replace(root: pathlib.Path, path: str, content: bytes, mode: int = 0o644, durable: bool = False) -> None:
-    """Writes `root/path` all at once; a link in its place is replaced, not followed. `durable`: it is on the disk when
-    the call returns. The `OSError` of a failure names the file."""
+    """Replaces the file `root/path` atomically; a link there is replaced, not followed. With `durable`, the data is on
+    the disk when the call returns. The `OSError` of a failure names the file."""
     temporary = f".{secrets.token_hex(8)}"
     with folder_of(root, path) as (parent, name):
         try:
@@ -197,13 +197,13 @@ def replace(root: pathlib.Path, path: str, content: bytes, mode: int = 0o644, du
 
 
 def remove(root: pathlib.Path, path: str) -> None:
-    """Removes the file or link `root/path`. Idempotent."""
+    """Removes the file or link `root/path`. It may be missing already."""
     with contextlib.suppress(FileNotFoundError), folder_of(root, path) as (parent, name):
         os.unlink(name, dir_fd=parent)
 
 
 def status_of(root: pathlib.Path, path: str) -> os.stat_result | None:
-    """Returns the status of `root/path` itself, a link not followed; `None` if it does not exist."""
+    """Returns the status of `root/path`, of a link itself if it is one, or `None` if it does not exist."""
     try:
         with folder_of(root, path) as (parent, name):
             return os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -218,7 +218,7 @@ def link_of(root: pathlib.Path, path: str) -> str:
 
 
 def move_inside(root: pathlib.Path, source: str, target: str) -> None:
-    """Renames `root/source` to `root/target`, which is replaced. Raises as `folder_of` does."""
+    """Renames `root/source` to `root/target`, and replaces that. Raises errors as `folder_of` does."""
     with folder_of(root, source) as (here, name), folder_of(root, target) as (there, new):
         mode = os.stat(name, dir_fd=here, follow_symlinks=False).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
@@ -227,7 +227,7 @@ def move_inside(root: pathlib.Path, source: str, target: str) -> None:
 
 
 def copy_out(root: pathlib.Path, path: str, target: pathlib.Path) -> None:
-    """Copies the regular file `root/path` to `target`, a place of ours. Raises as `open_file` does."""
+    """Copies the regular file `root/path` to `target`, outside of `root`. Raises errors as `open_file` does."""
     with open_reader(root, path) as source, target.open("xb") as copy:
         shutil.copyfileobj(source, copy, 2**20)
         status: Any = os.fstat(source.fileno())

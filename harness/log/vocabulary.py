@@ -1,7 +1,7 @@
-"""The vocabulary of the event log: one declaration for each event, whoever writes it.
+"""Declares each event of the event log, and its fields, once for all writers and readers.
 
-All else comes from here: the checks and the columns of the readers, docs/events.md, and the JSON Schema that
-`chaos schema --events` prints.
+The checks and columns of the readers, docs/events.md, and the JSON Schema of `chaos schema --events` are made from
+these declarations.
 
 A reader ignores an event whose name it does not know, and a field that is not declared: newer trainers may tell more.
 A declared field with another type, or beyond its limits, is damaged evidence.
@@ -114,7 +114,7 @@ def _spent(name: str, meaning: str) -> Field:
 
 
 def _column(name: str, meaning: str, column: str, unit: str = "samples", most: int = SAMPLE_MAX) -> Field:
-    """Returns a column with -1 for fields that are not told."""
+    """Returns a column in which -1 stands for "not logged"."""
     return Field(INTEGER, name, meaning, unit, optional=True, least=-1, most=most, column=column, otherwise=-1)
 
 

@@ -1,1 +1,1 @@
-"""Live metrics of a running job, for monitoring systems that people already have."""
+"""Provides live metrics of a running job for monitoring systems that people already have."""

@@ -1,4 +1,4 @@
-"""The values of all metrics. A metric that was never measured is absent; each has a limited number of series."""
+"""Holds the values of all metrics. A metric that was never measured is absent; each has a limited number of series."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass
 class Distribution:
-    """A histogram: how many values fell into each bucket, the last of which has no upper end, and their sum."""
+    """A histogram: the number of values in each bucket, the last of which has no upper end, and their sum."""
 
     counts: list[int]
     total: float = 0.0
@@ -59,7 +59,7 @@ class Board:
         found.total += value
 
     def value(self, name: str, *labels: str) -> float | None:
-        """Returns a value; `None` if it was not measured."""
+        """Returns a value, or `None` if it was not measured."""
         return self.values.get(name, {}).get(labels)
 
     def _series(self, name: str, labels: Labels, kept: dict[str, dict[Labels, T]]) -> dict[Labels, T] | None:

@@ -1,4 +1,4 @@
-"""`chaos export`: a stored run in the formats of other tools."""
+"""Defines `chaos export`, which writes a stored run in the formats of other tools."""
 
 from __future__ import annotations
 

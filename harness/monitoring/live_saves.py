@@ -1,7 +1,7 @@
-"""Checkpoints as they come, live: which are whole, which failed, and how often one is committed.
+"""Counts checkpoints during a run: which are whole, which failed, and how often one is committed.
 
-Each rank may commit its own part. A checkpoint is whole with the last part of those who began it, and with as many
-parts as the ones before it. A live count: the judge counts again from the whole log, and knows more.
+Each rank may commit its own part. A checkpoint is whole when all ranks that began it have committed their parts, as
+many as of the checkpoint before. The judge later counts again from the whole log, which shows more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Save:
 
 @dataclass(frozen=True)
 class Done:
-    """A checkpoint that is over. `took_s` is `None` where neither its begin nor its duration was told."""
+    """A finished checkpoint. `took_s` is `None` if neither its begin nor its duration is logged."""
 
     step: int
     whole: bool
@@ -79,7 +79,7 @@ class Saves:
         return Done(step, whole=True, took_s=save.took_ns / 1e9 if save.took_ns > 0 else None)
 
     def interval_s(self, every_steps: int | None, usual_step_s: float | None) -> float | None:
-        """Returns the usual time between two commits; `None` while it cannot be known."""
+        """Returns the usual time between two commits in s, or `None` while it is unknown."""
         if len(self._commits_s) >= COMMITS_MIN:
             return statistics.median(after - before for before, after in itertools.pairwise(self._commits_s))
         return every_steps * usual_step_s if every_steps and usual_step_s else None

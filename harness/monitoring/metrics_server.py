@@ -1,4 +1,4 @@
-"""Serves the metrics over HTTP, from threads of its own beside the job's loop."""
+"""Serves the metrics over HTTP, from its own threads beside the job's loop."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Answer = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def place(where: str) -> tuple[str, int]:
-    """Returns address and port of `:9464`, `10.0.0.5:9464` or `[::1]:9464`. Without an address: this host alone.
+    """Returns address and port of `:9464`, `10.0.0.5:9464` or `[::1]:9464`. Without an address: only this host.
 
-    Raises `UsageError`.
+    Raises `UsageError` for another form.
     """
     found = _WHERE.fullmatch(where)
     if found is None or int(found["port"]) > 65535:
@@ -53,9 +53,9 @@ def place(where: str) -> tuple[str, int]:
 
 
 def is_own_host(host: str) -> bool:
-    """Refuses names that somebody else's DNS may point here: a page of theirs could read the metrics in a browser.
+    """Returns False for names that another DNS may point here: a foreign page could read the metrics in a browser.
 
-    An address is no such name, nor is one that is not public, nor this host's own. Old scrapers send none at all.
+    Addresses, names that are not public, and this host's own names are allowed. Old scrapers send no name.
     """
     name = re.sub(r":\d*\Z", "", host.lower())
     if "." not in name:
@@ -73,8 +73,8 @@ def _full_name() -> str:
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """Threads that end with this process, a limited number of them: a new connection replaces the oldest. Host names
-    are not looked up."""
+    """A server whose threads end with this process. Their number is limited: a new connection replaces the oldest. Host
+    names are not looked up."""
 
     daemon_threads = True
     request_queue_size = 32
@@ -95,7 +95,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Hangs up on slow requests. Called twice a second."""
+        """Ends slow requests. Called twice a second."""
         for request, since in list(self._since.items()):
             if time.monotonic() - since > ENDS_WITHIN_S:
                 _hang_up(request)
@@ -113,11 +113,11 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores errors: the client has gone."""
+        """Ignores errors, because the client is gone."""
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Shuts a connection down; its thread then reads the end or fails to write, and closes it."""
+    """Shuts a connection down. Its thread then reads the end or fails to write, and closes it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -162,9 +162,9 @@ class _Kept:
 
 @contextlib.contextmanager
 def serving(where: str, budget: float | None = None, books: Books = ask) -> Iterator[tuple[Monitor, str]]:
-    """Serves metrics for as long as this lasts. Yields the observer that collects them, and their address.
+    """Serves metrics during the `with` block. Yields the observer that collects them, and their address.
 
-    Raises `UsageError` for an address that is none, `CannotRunError` for one that cannot be had.
+    Raises `UsageError` for an invalid address, `CannotRunError` for one that is not available.
     """
     address, port = place(where)
     monitor = Monitor(books, budget)

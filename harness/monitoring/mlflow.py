@@ -1,4 +1,4 @@
-"""The export `mlflow`: a judged run as a run of MLflow, with its figures, losses and report."""
+"""Defines the export `mlflow`: a judged run as a run of MLflow, with its figures, losses and report."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ FILES = ("report.html", "report.json", "report.md")
 
 
 def log(run_dir: pathlib.Path, uri: str) -> str:
-    """Logs a judged run into the experiment of its scenario's name; returns the id that MLflow gave it.
+    """Logs a judged run into the experiment with its scenario's name. Returns the id that MLflow gave it.
 
-    Raises `ChaosError` where there is no report, or MLflow does not take it.
+    Raises `ChaosError` if there is no report, or if MLflow does not take it.
     """
     from mlflow import MlflowClient
     from mlflow.entities import Metric
@@ -68,7 +68,7 @@ def _log(client: MlflowClient, run_dir: pathlib.Path, report: Report, losses: li
 
 
 def _figures(report: Report) -> list[Metric]:
-    """Returns numbers of scores and metrics, one level deep: `wasted_gpu_hours.percent`, `metrics.step_seconds_p50`."""
+    """Returns numbers of scores and metrics, one level deep, as `wasted_gpu_hours.percent`."""
     from mlflow.entities import Metric
 
     now_ms = int(time.time() * 1000)

@@ -1,4 +1,4 @@
-"""The metrics of a job while it runs. The job's loop only hands over; counting is done in a thread of its own."""
+"""Collects the metrics of a running job. The job's loop only passes data on; a thread of its own counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Books = Callable[[pathlib.Path, pathlib.Path | None], Mapping[str, object] | Non
 
 @dataclass
 class _Job:
-    """The data that one job's loop hands over. Only the thread of that loop writes its fields."""
+    """The data that one job's loop passes on. Only the thread of that loop writes its fields."""
 
     stage: Stage | None = None
     status: Status | None = None
@@ -55,10 +55,10 @@ class _Job:
 
 
 class Monitor(CampaignObserver):
-    """An observer, and the collector that Prometheus' client library asks. One job at a time: each begins anew.
+    """An observer of one job at a time, and the collector that Prometheus' client library calls. Each job begins anew.
 
-    `books` works out the ledger of a run's folder and its fault-free runs; `None`: it could not.
-    `budget`: the part of all GPU time that may be wasted, where the scenario does not say it.
+    `books` computes the ledger of a run's folder and its fault-free runs; `None`: it could not. `budget`: the share of
+    GPU time that may be wasted if the scenario does not state it.
     """
 
     def __init__(self, books: Books | None = None, budget: float | None = None) -> None:
@@ -96,12 +96,12 @@ class Monitor(CampaignObserver):
     # By threads of its own
 
     def watch(self) -> None:
-        """Counts events until `close`; runs in a thread."""
+        """Counts events until `close` is called. Runs in a thread."""
         while not self._end.wait(COUNTED_EVERY_S):
             self.count()
 
     def keep_books(self) -> None:
-        """Works out the ledger again and again until `close`; for a thread."""
+        """Computes the ledger again and again until `close` is called. Runs in a thread."""
         pause_s = LEDGER_EVERY_S
         while self._books is not None and not self._end.wait(pause_s):
             pause_s = self._settle(self._books)
@@ -150,7 +150,7 @@ class Monitor(CampaignObserver):
         self._board.set("chaos_harness_longest_tick_seconds", max(recent, default=0.0))
 
     def _settle(self, books: Books) -> float:
-        """Returns in how many seconds to do it again."""
+        """Computes the ledger once. Returns the seconds until the next time."""
         job, stage = self._job, self._job.stage
         if stage is None or job.status is None or job.over:
             return LEDGER_EVERY_S

@@ -1,7 +1,7 @@
-"""A run as OpenTelemetry spans, sent to a collector over OTLP/HTTP: the run, its faults, recoveries and their phases.
+"""Sends a run as OpenTelemetry spans to a collector over OTLP/HTTP: the run, its faults, recoveries and phases.
 
-Sent once the run is over, with the times of its event log: the job knows nothing of it. The ids follow from the run's
-id, so that a run that is sent twice is the same trace.
+The spans are sent when the run is over, with the times of its event log. Their ids are derived from the run's id, so
+that a run that is sent twice is the same trace.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def endpoint(url: str) -> str:
 
 
 def send(run_dir: pathlib.Path, url: str) -> str:
-    """Sends a stored run; returns the id of its trace, in hexadecimal.
+    """Sends a stored run. Returns the id of its trace, in hexadecimal.
 
-    Raises `EventLogError` for a log that cannot be read, `ChaosError` where the collector does not take it.
+    Raises `EventLogError` for an unreadable log, `ChaosError` if the collector does not take it.
     """
     to = endpoint(url)
     run = timeline.load(run_dir)
@@ -126,7 +126,7 @@ def _value(value: str | int | float | bool) -> str | int | float | bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences the exporter's log: our own error tells its failures once."""
+    """Silences the exporter's log, because our own error reports its failures once."""
     logger = logging.getLogger("opentelemetry")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

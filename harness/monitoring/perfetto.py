@@ -1,8 +1,8 @@
-"""The export `perfetto`: a run as a trace for ui.perfetto.dev. It has a track for each rank with its lives and steps,
-tracks for phases, recoveries, faults and checkpoints, and the loss as a counter.
+"""Defines the export `perfetto`: a run as a trace for ui.perfetto.dev. It has a track for each rank with its processes
+and steps, tracks for phases, recoveries, faults and checkpoints, and the loss as a counter.
 
-Chrome's JSON trace format, which Perfetto reads: times in microseconds; slices of one track nest, and what may overlap
-(faults, checkpoints) is told as asynchronous pairs.
+The format is Chrome's JSON trace, which Perfetto reads. Times are in microseconds. Slices of one track nest; events
+that may overlap (faults, checkpoints) are asynchronous pairs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Event = dict[str, Any]
 
 
 def write(run: Timeline, file: IO[str]) -> int:
-    """Writes the trace as JSON; returns how many steps share one slice."""
+    """Writes the trace as JSON. Returns how many steps share one slice."""
     together = max(1, math.ceil(len(run.steps) / SLICES_MAX))
     file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
     for number, event in enumerate(events_of(run, together)):
@@ -137,7 +137,7 @@ def _losses(run: Timeline) -> Iterator[Event]:
 
 
 def _finite(args: dict[str, Any]) -> dict[str, Any]:
-    """Replaces floats that are not finite by texts, as JSON has no number for them."""
+    """Replaces floats that are not finite by texts, because JSON has no numbers for them."""
     return {
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in args.items()

@@ -1,4 +1,4 @@
-"""The export `metrics`: Prometheus metrics of a job while it runs."""
+"""Defines the export `metrics`: Prometheus metrics of a running job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as spans: the run, its recoveries with their phases, its faults, its checkpoints. Plain data for exports."""
+"""Turns a run into spans for exports, as plain data: the run, its recoveries and phases, faults, checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["run", "phase", "recovery", "recovery phase", "fault", "checkpoin
 
 @dataclass(frozen=True)
 class Span:
-    """One span of time, in ns on the harness's monotonic clock; `parent` is a place in the same list, -1: none."""
+    """One span of time, in ns on the harness's monotonic clock. `parent` is an index in the same list, or -1."""
 
     kind: Kind
     name: str

@@ -1,6 +1,6 @@
 """Shows one job on the board: its live state, and figures that only events hold.
 
-Works on checked events. A trainer's figure is believed only if it can be a measurement.
+Events are checked before. A trainer's figure counts only if it is possible as a measurement.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Tally:
             self.board.set("chaos_checkpoint_interval_seconds", interval)
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_s: float) -> None:
-        """Counts one event. An event that makes no sense only raises the count of such events."""
+        """Counts one event. An impossible event only raises the count of such events."""
         role, name = header.get("role"), event["event"]
         self.board.add("chaos_harness_events_total", 1, role if role in ROLES else OTHER)
         odd = not self.progress.absorb(header, event, int(now_s * 1e9))

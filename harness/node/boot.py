@@ -1,4 +1,4 @@
-"""Starting a module of ours on a node from wherever this source was delivered to: a folder or a zip archive."""
+"""Starts our modules on a node from the place to which this source was delivered: a folder or a zip archive."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def place() -> str:
 
 
 def command(python: str, where: str, module: str, arguments: Sequence[str] = (), packages: bool = False) -> list[str]:
-    """Returns the command that starts `module`. No working folder and no variable there decides which code that is.
+    """Returns the command that starts `module`. Neither the working folder nor a variable there can change its code.
 
-    With `packages` the interpreter's own installed packages are found, too.
+    With `packages`, the interpreter's installed packages are found, too.
     """
     return [python, "-I", *([] if packages else ["-S"]), "-c", _CODE, where, module, *arguments]
 
 
 def with_delivered(env: Mapping[str, str], where: str) -> dict[str, str]:
-    """Returns the environment for a trainer: the delivered archive comes first on its path, and before it, if the
-    trainer is to be observed, the module that Python runs at its start. So do our libraries."""
+    """Returns a trainer's environment. The delivered archive is first on its path or, if the trainer is to be observed,
+    follows the folder of the module that Python runs at its start. Our libraries come first, too."""
     if env.get(GPU_ENV):
         libraries = [env[GPU_ENV], *([env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else [])]
         env = {**env, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
@@ -46,13 +46,13 @@ def with_delivered(env: Mapping[str, str], where: str) -> dict[str, str]:
 
 
 def archive_digest() -> str:
-    """Returns the digest of the archive that this process runs from; empty if it runs from a folder."""
+    """Returns the digest of the archive that this process runs from, or an empty text if it runs from a folder."""
     archive = pathlib.Path(place())
     return hashlib.sha256(archive.read_bytes()).hexdigest() if archive.is_file() else ""
 
 
 def trainer_digest(folders: Sequence[str]) -> str:
-    """Returns the digest of the reference trainer in the first of these folders that has one, or an empty text."""
+    """Returns the digest of the reference trainer in the first of these folders that holds one, or an empty text."""
     for folder in folders:
         files = sorted(pathlib.Path(folder).glob("reference_trainer/*.py"))
         if files:

@@ -1,9 +1,9 @@
-"""A foreign process on a node that burns CPU, memory bandwidth or a GPU, as much as it is told. Standard library only.
+"""A process that loads the CPU, the memory bandwidth or a GPU of a node, as a stranger would. Standard library only.
 
     burner KIND DESCRIPTOR NUMBER
 
-`DESCRIPTOR` is an open file that holds one float: how many burners are to be busy on average. Burner `NUMBER`
-(from 0) takes its part of that, in turns of 20 ms.
+`DESCRIPTOR` is an open file with one float: the number of burners that are busy on average. Burner `NUMBER` (from 0)
+takes its part of the load, in turns of 20 ms.
 """
 
 from __future__ import annotations

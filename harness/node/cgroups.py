@@ -1,8 +1,8 @@
-"""The kernel's accounts and limits of a node: one control group each for CPU and memory, cgroup v1 and v2.
+"""Manages the control groups of a node, one for CPU and one for memory, which count and limit its use (v1 and v2).
 
-A node's groups exist from its start, so that all it ever used is on its account. They are named
-`chaos-<harness>@<run>@<node>`, where `<harness>` is the identity of the process that answers for them; `sweep`
-removes those of one run, or those whose harness is dead. They hold no process by then: their node died before.
+A node's groups exist from its start, so that they count all of its use. A group's name is
+`chaos-<harness>@<run>@<node>`, where `<harness>` identifies the process that made it. The function `sweep` removes the
+groups of one run, or those of dead harnesses. These groups are empty, because their node died before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SELF = pathlib.Path("/proc/self")
 
 @dataclass(frozen=True)
 class Parent:
-    """The group for new groups of a controller: the caller's own, or the nearest one above that allows it."""
+    """The control group below which a controller's new groups are made: the caller's own, or the nearest possible."""
 
     controller: str
     version: int
@@ -36,7 +36,7 @@ class Parent:
 
 
 def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | str:
-    """Returns the place for new groups, or why there is none. Reads `mountinfo` and `cgroup` of `proc`."""
+    """Returns the group for new groups, or the reason why there is none, by `mountinfo` and `cgroup` of `proc`."""
     proc = proc or SELF
     own = groups.of_process(proc / "cgroup")
     unified: Parent | str = f"no cgroup hierarchy with the controller `{controller}` is mounted"
@@ -49,7 +49,7 @@ def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | s
 
 
 def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
-    """Finds a group whose parent hands the controller down: in v2 only such a group may have limits."""
+    """Finds a group whose parent delegates the controller. Only such a group may have limits in version 2."""
     path = mount.locate(own)
     while True:
         handed_down = ""
@@ -63,7 +63,7 @@ def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
 
 
 def why_not(controller: str) -> str | None:
-    """Makes a group and removes it; the reason when that is refused."""
+    """Tries to make a group and removes it. Returns the reason if that is refused."""
     parent = find_parent(controller)
     if isinstance(parent, str):
         return parent
@@ -78,7 +78,7 @@ def why_not(controller: str) -> str | None:
 
 @dataclass
 class Group:
-    """One controller's group of a node. Settings are put back in reverse order, byte for byte."""
+    """A node's control group of one controller. `restore` puts settings back in reverse order, byte for byte."""
 
     version: int
     path: pathlib.Path
@@ -88,7 +88,7 @@ class Group:
         (self.path / "cgroup.procs").write_text(str(pid))
 
     def write(self, name: str, value: str) -> None:
-        """Writes a setting; the first time, keeps the value before."""
+        """Writes a setting. The first write of each setting keeps the value before."""
         file = self.path / name
         self.before.setdefault(name, file.read_text().strip())
         file.write_text(value)
@@ -102,13 +102,13 @@ class Group:
         return int((self.path / name).read_text())
 
     def table(self, name: str) -> dict[str, int]:
-        """A file of lines `key value`."""
+        """Returns the contents of a file of lines `key value`."""
         pairs = (line.split() for line in (self.path / name).read_text().splitlines())
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].lstrip("-").isdigit()}
 
 
 def create(controller: str, owner: str, run_id: str, node: str) -> Group | None:
-    """Makes the group of a node; `None` if that is impossible."""
+    """Makes a control group for a node. Returns `None` if that is impossible."""
     parent = find_parent(controller)
     if isinstance(parent, str):
         return None
@@ -130,7 +130,7 @@ def limit_cpu(group: Group, cpus: float) -> None:
 
 
 def throttled_ns(group: Group) -> int:
-    """Returns how long the group's quota has kept it from running, summed over CPUs."""
+    """Returns for how many ns, summed over CPUs, the group's quota has kept its processes from running."""
     stat = group.table("cpu.stat")
     return stat["throttled_usec"] * 1000 if group.version == 2 else stat["throttled_time"]
 
@@ -142,7 +142,7 @@ _MEMORY_FILES = {
 
 
 def limit_memory(group: Group, limit_bytes: int) -> None:
-    """Limits memory; beyond it processes are killed, not swapped out. Raises `FaultError` for less than is in use."""
+    """Limits memory: above the limit the kernel kills, and does not swap. Raises `FaultError` if more is in use."""
     memory, swap = _MEMORY_FILES[group.version]
     try:
         group.write(memory, str(limit_bytes))
@@ -155,7 +155,7 @@ def limit_memory(group: Group, limit_bytes: int) -> None:
 
 
 def unreclaimable_bytes(group: Group) -> int:
-    """Returns memory that only the end of a process frees: anonymous, shared, and the kernel's own for the group."""
+    """Returns the bytes that only the end of a process frees: anonymous and shared memory, and the kernel's own."""
     stat = group.table("memory.stat")
     if group.version == 2:
         return stat["anon"] + stat["shmem"] + stat.get("kernel", 0)
@@ -163,12 +163,12 @@ def unreclaimable_bytes(group: Group) -> int:
 
 
 def kills(group: Group) -> int:
-    """Returns how often the kernel has killed a process of the group for lack of memory."""
+    """Returns how many processes of the group the kernel has killed for lack of memory."""
     return group.table("memory.events" if group.version == 2 else "memory.oom_control")["oom_kill"]
 
 
 def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
-    """Returns groups of the run; without a run, those whose harness is dead. Changes nothing."""
+    """Returns the control groups of this run or, without a run, those of dead harnesses. Changes nothing."""
     # Searched everywhere: the sweeping process may be in another group than the harness was.
     roots = {m.point for m in groups.mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
     # One that vanishes during the search is skipped: `os.walk` omits what it cannot list.
@@ -182,9 +182,9 @@ def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
 
 
 def sweep(run_id: str | None = None) -> int:
-    """Removes them; returns how many there were. Idempotent.
+    """Removes leftover control groups and returns their number. Can be called again.
 
-    Raises `BackendError` for those that are still in use, after all were tried.
+    Raises `BackendError` for groups that are still in use, after it has tried all.
     """
     found = leftovers(run_id)
     deadline = time.monotonic() + REMOVED_S_MAX

@@ -1,12 +1,12 @@
-"""Checkpoints without a shared disk: every node keeps a copy, and the control pod hands them around.
+"""Copies checkpoints between nodes without a shared disk, through a vault in the control pod.
 
-What appears in a node's checkpoint folder by a rename is whole; it is sent to the vault in the control pod, which the
-other nodes ask for news. What is deleted on one node is deleted everywhere. A copy follows its checkpoint by a moment:
-of a checkpoint whose node dies in that moment nothing is left, and the job goes on from the one before, as with any
-copy that is made in the background. Names that begin with a dot are work in progress and stay where they are.
+An entry that appears in a node's checkpoint folder by a rename is whole. It is sent to the vault, which the other nodes
+ask for news. An entry that is deleted on one node is deleted everywhere. Copies are made in the background: if a node
+dies just after it made a checkpoint, the checkpoint is lost, and the job goes on from the one before. Names that begin
+with a dot are unfinished work and are not copied.
 
-A vault answers `GET /entries?after=N` (waits for news), and GET, PUT and DELETE of `/entries/<name>`, a tar archive,
-to who knows the run's token.
+A vault answers `GET /entries?after=N` (waits for news), and GET, PUT and DELETE of `/entries/<name>`, a tar archive.
+Requests need the run's token.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DELETED = ".deleted-"
 
 @dataclass
 class Shelf:
-    """The contents of a vault. `version` grows with every change; an entry's is that of its last change."""
+    """The contents of a vault. `version` grows with every change; an entry has the version of its last change."""
 
     folder: pathlib.Path
     version: int = 0
@@ -75,7 +75,7 @@ class Shelf:
 
 
 class Vault:
-    """Listens on the pod's own address from its construction on."""
+    """A server for the contents of a vault. It listens on the pod's own address once it is constructed."""
 
     def __init__(self, folder: pathlib.Path, address: str, token: str):
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return hmac.compare_digest(self.headers.get("X-Chaos-Token", "").encode(), self.token.encode())
 
     def _name(self) -> str | None:
-        """The entry asked for; `None` after having refused."""
+        """Returns the name of the requested entry, or `None` after it has refused the request."""
         name = self.path.removeprefix("/entries/")
         if not self._may():
             self._reply(403)
@@ -159,11 +159,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing: an entry for each request would bury important ones."""
+        """Logs nothing, because a line for each request would hide important ones."""
 
 
 class Copies:
-    """A node's side: keeps `folder` and the vault the same."""
+    """A node's side of the copying: keeps `folder` equal to the vault."""
 
     def __init__(self, folder: pathlib.Path, url: str, token: str):
         self._folder, self._url, self._token = folder, url, token
@@ -175,7 +175,7 @@ class Copies:
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
-        """Raises `OSError` when the vault cannot be reached. The copies are up to date when this returns."""
+        """Starts copying. The copies are up to date when this returns. Raises `OSError` if the vault is unreachable."""
         place = urllib.parse.urlsplit(self._url)
         try:
             socket.create_connection((place.hostname, place.port), REACH_S_MAX).close()
@@ -198,7 +198,7 @@ class Copies:
         self._stop.set()
 
     def push(self) -> None:
-        """Brings new and removed entries to the vault before it returns."""
+        """Sends new and removed entries of this node to the vault before it returns."""
         with self._lock:
             here = self._here()
             for name in self._same.keys() - here.keys():
@@ -209,7 +209,7 @@ class Copies:
                     self._upload(name, inode)
 
     def pull(self, after: int) -> int:
-        """Brings the vault's new and removed entries here; waits a moment for news after that version."""
+        """Takes over the vault's new and removed entries. Waits a moment for changes after that version."""
         news = json.loads(self._ask("GET", f"/entries?after={after}"))
         version, entries = int(news["version"]), news["entries"]
         with self._lock:
@@ -271,7 +271,7 @@ class Copies:
 
     def _discard(self, name: str) -> None:
         """Moves the entry away at once, then removes it. Raises `OSError`; the next `pull` removes the rest. Half an
-        entry in its place would look like a new one of this node, and be sent to all others."""
+        entry in its place would look like a new entry of this node, and be sent to all others."""
         doomed = self._folder / f"{_DELETED}{name}"
         _remove(doomed)
         with contextlib.suppress(FileNotFoundError):
@@ -295,7 +295,7 @@ def _remove(folder: pathlib.Path) -> None:
 
 
 def _unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:
-    """Unpacks files and folders below `folder` only. Raises `tarfile.TarError` for anything else."""
+    """Unpacks files and folders, all below `folder`. Raises `tarfile.TarError` for any other member."""
     folder.mkdir()
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():

@@ -1,4 +1,4 @@
-"""Names that older Pythons lack: nodes may have Python 3.9."""
+"""Provides names that older Pythons lack, because nodes may have Python 3.9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds the C libraries that are loaded into the processes of nodes, with the compiler of the harness's machine."""
+"""Builds the C libraries that are loaded into processes of nodes, by the compiler of the harness's machine."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ COMPILE_S_MAX = 60.0
 
 
 def why_not() -> str | None:
-    """Returns the reason why nothing can be built here, with the remedy; `None` if there is a compiler."""
+    """Returns why nothing can be built here, with the remedy, or `None` if there is a compiler."""
     if any(map(shutil.which, COMPILERS)):
         return None
     return f"no C compiler ({', '.join(COMPILERS)}): install one, e.g. the package gcc"
 
 
 def build(library: pathlib.Path, *arguments: str) -> None:
-    """Builds a shared library from these arguments of the compiler: sources, definitions, links.
+    """Builds a shared library from these compiler arguments: sources, definitions, links.
 
-    Raises `CannotRunError` where there is no C compiler, or where it refuses them.
+    Raises `CannotRunError` if there is no C compiler, or if it fails.
     """
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:

@@ -1,8 +1,8 @@
-"""Storage of a container that can be disturbed: the lab's file system, mounted where that container alone sees it.
+"""Makes the storage of a container disturbable, by a file system of ours that only this container sees.
 
-For each folder of a node one process on the daemon's own host: it mounts over the folder in the container's mount
-namespace, becomes the containers' user, and from then on does the node's file operations, or does not. It ends with
-the harness; the mount ends with the container. The host itself sees the folder as it is.
+For each folder of a node, one process on the daemon's host mounts over the folder in the container's mount namespace,
+and becomes the containers' user. From then on it does the node's file operations, or fails them. It ends with the
+harness, and the mount ends with the container. The host itself sees the folder as it is.
 
     python -m harness.node.container_storage LINK PID FOLDER UID GID
 """
@@ -26,7 +26,7 @@ END_S_MAX = 5.0
 
 
 def why_not(address: str, user: str) -> str:
-    """Explains why nodes of the daemon at `address`, run as `user` (uid:gid), cannot have one; empty if they can."""
+    """Returns why nodes of the daemon at `address`, run as `user` (uid:gid), cannot have this; empty if they can."""
     if not address.startswith("unix://"):
         return "the daemon is on another machine, and a file system can be mounted into a node only from its own host"
     if os.geteuid() != 0 or user.startswith("0:"):
@@ -35,12 +35,12 @@ def why_not(address: str, user: str) -> str:
 
 
 class Storage:
-    """The disturbable folders of one node. Answers a lab's storage calls (`storage.add`, …)."""
+    """The disturbable folders of one node. Answers the storage calls of a lab (`storage.add`, …)."""
 
     def __init__(
         self, pid: int, folders: Sequence[pathlib.Path], user: str, marks: Mapping[str, str], log: pathlib.Path
     ):
-        """Starts them. `pid`: the container's first process by the host's number; `marks`: the marks of our processes.
+        """Starts the processes. `pid`: the container's first process, in the host's numbers; `marks`: of our processes.
 
         Raises `BackendError` if the kernel refuses.
         """
@@ -65,7 +65,7 @@ class Storage:
         return self._systems[folder].call(method.removeprefix("storage."), limit_s, **params)
 
     def close(self) -> None:
-        """Ends the lines; each end ends its process, whatever it waits for."""
+        """Closes the connections to the processes. Each process then ends, even if it waits."""
         systems, self._systems = self._systems, {}
         for line in systems.values():
             line.close()
@@ -100,7 +100,7 @@ def _start(arguments: list[str], marks: Mapping[str, str], log: pathlib.Path) ->
 
 
 def _become(uid: int, gid: int) -> None:
-    """Does everything as the nodes' user from now on: files get the right owner, and no more is allowed than to it."""
+    """Switches to the nodes' user: files get the right owner, and this process may do no more than that user."""
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

@@ -1,4 +1,4 @@
-"""The control command: it runs beside the nodes, in the lab's own namespaces, and may be killed and started again."""
+"""Runs the control command, beside the nodes in the lab's own namespaces. It may be killed and started again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def start(lab: Lab, command: list[str], env: dict[str, str], log: str, inc
 
 
 async def kill(lab: Lab) -> None:
-    """Kills it, with everything it started, before it returns."""
+    """Kills the control command, with everything it started, before it returns."""
     pid, ended = lab.control or (0, None)
     if ended is None or ended.is_set():
         raise NodeGone("no control command is running")

@@ -1,7 +1,7 @@
-"""Sends files below a folder to the harness as they are written, so that a pod's logs outlive the pod.
+"""Sends files below a folder to the harness while they are written, so that a pod's logs outlive the pod.
 
-The kernel tells of every write (inotify): the last lines of a killed process are on their way a moment later, and
-nothing waits for a volume that could be read afterwards.
+The kernel reports every write (inotify). So the last lines of a killed process are sent a moment later, and no volume
+has to be read afterwards.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Follower:
-    """Follows files. `tell` gets `{"event": "wrote", "name", "offset", "data"}`; `data` is bytes as Latin-1.
+    """Follows files for changes. `tell` gets `{"event": "wrote", "name", "offset", "data"}`; `data` is in Latin-1.
 
-    Only whole lines of event files are told: an emitter may take a half line back.
+    Of event files, only whole lines are sent, because an emitter may take half a line back.
     """
 
     def __init__(self, root: pathlib.Path, folders: Sequence[str], tell: Tell):
@@ -38,7 +38,7 @@ class Follower:
                 raise OSError(ctypes.get_errno(), f"inotify_add_watch {folder}")
 
     def absorb(self) -> None:
-        """Handles a readable `descriptor`. All files are looked at, whichever one changed."""
+        """Handles a `descriptor` with data. It looks at all files, whichever one changed."""
         try:
             while os.read(self.descriptor, 64 * 2**10):
                 continue
@@ -46,7 +46,7 @@ class Follower:
             self.flush()
 
     def flush(self) -> None:
-        """Tells everything written so far before it returns."""
+        """Sends everything written so far before it returns."""
         for folder in self._folders:
             for entry in os.scandir(self._root / folder):
                 if entry.is_file(follow_symlinks=False):

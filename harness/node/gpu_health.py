@@ -1,8 +1,8 @@
-"""GPUs that seem sick to the processes of a node: a small C library in the place of NVIDIA's, and one file a node.
+"""Makes GPUs seem sick to the processes of a node, by a small C library in place of NVIDIA's, and a file for each node.
 
-The library is first on the library path of everything on the node from the start (`boot.with_delivered`). It reads the
-node's file at each call: nothing has to start again. What it does not change goes to the real library of the node, if
-there is one. No driver, no GPU and no process outside of the node is touched.
+The library is first on the library path of all processes of the node from their start (`boot.with_delivered`). It reads
+the node's file at each call, so that no process has to start again. Other calls go to the node's real library, if there
+is one. No driver, no GPU and no process outside of the node is affected.
 
     python -m harness.node.gpu_health      prints, several times a second, what a process of this node is told
 """
@@ -50,8 +50,8 @@ _HEALTHY = (UNCHANGED,) * len(FIELDS)
 
 
 def prepare(run_dir: pathlib.Path, places: Sequence[str] = PLACES) -> dict[str, str]:
-    """Builds the library in the run's folder; returns the environment that processes of nodes must be started with.
-    `places`: where the real library may be on a node. Raises as `compiling.build`."""
+    """Builds the library in the run's folder. Returns the environment variables that processes of nodes need. `places`:
+    where the real library may be on a node. Raises errors as `compiling.build` does."""
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     auxiliary = [f"-Wl,--auxiliary={place}" for place in places]
@@ -66,17 +66,17 @@ def prepare(run_dir: pathlib.Path, places: Sequence[str] = PLACES) -> dict[str, 
 
 
 def make_states(run_dir: pathlib.Path, nodes: Sequence[str], gpus: int) -> None:
-    """Makes each node's file before its processes look for it, with so many GPUs where a node has none. Does nothing
-    if no GPU is to be sick."""
+    """Makes each node's file before its processes look for it, with this many GPUs on nodes without any. Does nothing
+    if no fault makes a GPU sick."""
     for node in nodes if (run_dir / FOLDER).is_dir() else ():
         if not (run_dir / FOLDER / node).exists():
             _write(run_dir, node, gpus, {})
 
 
 def set_health(run_dir: pathlib.Path, node: str, device: int, health: Mapping[str, int]) -> None:
-    """Sets what differs at this GPU of the node, also for processes that run already; empty: nothing does any more.
+    """Changes these figures of a GPU of the node, for running processes, too. If empty, nothing is changed any more.
 
-    With `xid`, one such error is told, too.
+    With `xid`, the processes get one such error, too.
     """
     content = (run_dir / FOLDER / node).read_bytes()
     devices = dict(enumerate(_DEVICE.iter_unpack(content[_COUNT.size :])))
@@ -96,7 +96,7 @@ def _write(run_dir: pathlib.Path, node: str, gpus: int, devices: Mapping[int, Se
 
 @functools.cache
 def why_not() -> str | None:
-    """Builds the library and asks it for a GPU; the reason when that does not work here."""
+    """Builds the library and asks it for a GPU. Returns the reason if that does not work here."""
     with owner_names.temporary_folder() as run_dir:
         try:
             marks = prepare(run_dir) | {"CHAOS_NODE": "probe"}
@@ -128,7 +128,7 @@ def _figure(call: Any, handle: ctypes.c_void_p, *before: int, wide: bool = False
 
 
 def _device(nvml: Any, number: int) -> dict[str, Any]:
-    """Returns the figures of one GPU, under the names in `FIELDS`. `error`: NVML's number, where it is not reached."""
+    """Returns the figures of one GPU by the names in `FIELDS`, or NVML's `error` number if the GPU is lost."""
     handle = ctypes.c_void_p()
     if error := nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(handle)):
         return {"gpu": number, "error": error}
@@ -155,7 +155,7 @@ def _device(nvml: Any, number: int) -> dict[str, Any]:
 
 
 def _watch(once: bool) -> None:
-    """Prints a line of JSON at each look: the devices, and the errors (XID) that came since the first look."""
+    """Prints a line of JSON at each look: the GPUs' figures, and the errors (XID) since the first look."""
     nvml = ctypes.CDLL(LIBRARY)
     ours = pathlib.Path(os.environ.get(boot.GPU_ENV, "/"), LIBRARY)
     maps = pathlib.Path("/proc/self/maps").read_text()

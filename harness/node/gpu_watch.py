@@ -1,4 +1,4 @@
-"""A look at the GPUs of a node through the library that a process of it uses, with the environment of that process."""
+"""Watches the GPUs of a node as one of its processes sees them, with the process's library and environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TAIL_BYTES = 2**18
 
 
 class GpuWatch:
-    """Runs `harness.node.gpu_health` beside one process at a time."""
+    """Runs `harness.node.gpu_health` as one process at a time would see the GPUs."""
 
     def __init__(self, children: spawn.Children):
         self._children = children
@@ -25,7 +25,7 @@ class GpuWatch:
         self._lines = -1
 
     def watch(self, pid: int | None) -> str | None:
-        """Begins anew, as this process would ask; `None`: ends it. Returns the process's CUDA_VISIBLE_DEVICES."""
+        """Starts watching as this process (`None`: stops). Returns the process's CUDA_VISIBLE_DEVICES."""
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -44,7 +44,7 @@ class GpuWatch:
         return env.get("CUDA_VISIBLE_DEVICES")
 
     def newest(self) -> dict[str, Any]:
-        """Returns the newest answers, their age, and what went wrong if there is none."""
+        """Returns the newest answers and their age, and the error if there are no answers."""
         if self._lines < 0:
             raise UsageError("nobody watches the GPUs of this node")
         size = os.fstat(self._lines).st_size

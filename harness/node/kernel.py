@@ -1,4 +1,4 @@
-"""The few Linux calls that Python's standard library lacks. Every failure is an `OSError` that names the attempt."""
+"""Makes the few Linux calls that Python's standard library lacks. Errors are `OSError`s that name the failed call."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def unshare(flags: int) -> None:
 
 
 def be_prompt() -> None:
-    """Gives the caller more of the CPUs than others get, although nodes keep them all busy. Needs root."""
+    """Gives the caller a larger share of the CPUs than others get, as nodes may keep all CPUs busy. Needs root."""
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -19)
 
 
 def be_punctual() -> None:
-    """Makes the caller run whenever it has work: for processes that mostly wait. Only prompt if that is not allowed."""
+    """Makes the caller run as soon as it has work (for processes that mostly wait), or be prompt if not allowed."""
     be_prompt()
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def enter_network(pid: int) -> None:
-    """Moves the caller into the network namespace of process `pid`; its open sockets stay in the old one."""
+    """Moves the caller into the network namespace of process `pid`. Its open sockets stay in the old namespace."""
     _enter(pid, "net", CLONE_NEWNET)
 
 
@@ -82,7 +82,7 @@ def mount(source: str, target: str, kind: str | None = None, flags: int = 0, opt
 
 
 def mount_for(pid: int, source: str, target: str, kind: str, flags: int, options: str) -> None:
-    """Mounts like `mount`, but in the view of process `pid`: a child of the caller goes there to do it."""
+    """Mounts as `mount` does, but in the mount namespace of process `pid`, by a child of the caller."""
     child = os.fork()
     if child == 0:
         code = errno.EIO
@@ -107,23 +107,23 @@ def prctl(option: int, value: int) -> None:
 
 
 def set_name(name: str) -> None:
-    """The name shown by `ps -o comm`; the kernel keeps 15 bytes."""
+    """Sets the process name that `ps -o comm` shows. The kernel keeps 15 bytes."""
     text = ctypes.create_string_buffer(name.encode()[:15])
     _check(_libc.prctl(PR_SET_NAME, ctypes.addressof(text), 0, 0, 0), "prctl name")
 
 
 def map_user_namespace(uid: int, gid: int, inside: tuple[int, int] = (0, 0)) -> None:
-    """Maps the user `inside` a new user namespace (root) to `uid` and `gid` outside, which must be the caller's own."""
+    """Maps the user `inside` a new user namespace (root) to `uid` and `gid` outside, which must be the caller's."""
     # The kernel lets an ordinary user map a group only after giving up setgroups.
     for name, text in (("setgroups", "deny"), ("uid_map", f"{inside[0]} {uid} 1"), ("gid_map", f"{inside[1]} {gid} 1")):
         pathlib.Path(f"/proc/self/{name}").write_text(text)
 
 
 def enter_mount_namespace() -> None:
-    """Hides later mounts of the caller and its children from others; they end with the last of these processes.
+    """Hides later mounts of the caller and its children from others. They end with the last of these processes.
 
-    A user that is not root keeps its ids, but gets a user namespace: only there it may mount. Later mounts outside are
-    seen inside, too.
+    A caller that is not root keeps its ids, but gets a user namespace, in which it may mount. Later mounts outside are
+    visible inside.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0:
@@ -134,6 +134,6 @@ def enter_mount_namespace() -> None:
 
 
 def names_every_user() -> bool:
-    """Tells whether each user and group has an id here; in a user namespace all unmapped ones share one."""
+    """Returns True if each user and group has an id here. In a user namespace, all unmapped ones share one id."""
     maps = (pathlib.Path(f"/proc/self/{name}").read_text().split() for name in ("uid_map", "gid_map"))
     return all(each == ["0", "0", str(2**32 - 1)] for each in maps)

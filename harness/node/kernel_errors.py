@@ -1,4 +1,4 @@
-"""Explanations of the kernel's refusals, each with a remedy."""
+"""Explains why the kernel refused a call, with a remedy for each reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_FORK = "no process can be started: the limit on processes is reached (`ulimi
 
 
 def explain(stage: str, number: int, mode: str) -> str:
-    """The reason and the remedy for error `number` in `stage` of building a lab in `mode`."""
+    """Returns the reason and the remedy for error `number` in the step `stage` of building a lab in `mode`."""
     if number in (errno.ENOSPC, errno.EUSERS):
         return _NO_SPACE
     if number in (errno.EAGAIN, errno.ENOMEM):

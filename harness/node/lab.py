@@ -1,4 +1,4 @@
-"""The state of labd: its nodes, its children, and the harness that it serves."""
+"""Holds the state of labd: its nodes, its children, and the harness that it serves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Call = Callable[..., Awaitable[Any]]  # takes the lab first; its result must be 
 
 
 class Host(Protocol):
-    """The parts of a node that calls of other modules use."""
+    """The parts of a node that calls in other modules use."""
 
     name: str
     address: str
@@ -38,7 +38,7 @@ class Host(Protocol):
 
 
 class Wired(Protocol):
-    """A node with its own wire: its packets pass `device`, at these hooks."""
+    """A node with a network device of its own: all its packets pass `device`, at these hooks."""
 
     lab: Lab
     address: str
@@ -54,7 +54,7 @@ _disturbances = itertools.count(1)  # their numbers, and so those of queues, fil
 
 
 class Disturbance(abc.ABC):
-    """A disturbance of one node's network, until `end`."""
+    """A disturbance of one node's network, which lasts until `end` is called."""
 
     what: str  # in messages
 
@@ -64,7 +64,7 @@ class Disturbance(abc.ABC):
         self.undo = contextlib.AsyncExitStack()
 
     async def begin(self) -> None:
-        """Does all of it, or none. Raises `OSError` with the kernel's refusal."""
+        """Begins the disturbance completely or not at all. Raises `OSError` if the kernel refuses."""
         try:
             await self._act()
         except BaseException:
@@ -72,18 +72,18 @@ class Disturbance(abc.ABC):
             raise
 
     async def end(self) -> None:
-        """Undoes the disturbance; can be called again."""
+        """Undoes the disturbance. Can be called again."""
         await self.undo.aclose()
 
     @abc.abstractmethod
     async def _act(self) -> None:
-        """Acts step by step, and pushes the undo of each step on `undo`."""
+        """Acts step by step, and pushes the undo function of each step on `undo`."""
 
     async def counts(self) -> dict[str, int]:
         return {}
 
     def counter(self, source: str) -> str | None:
-        """Returns the device that counts all disturbed packets from node `source`, if there is one."""
+        """Returns the device that counts all disturbed packets from the node `source`, or `None`."""
         return None
 
     def _add_table(self, rules: list[PacketRule]) -> None:
@@ -112,7 +112,7 @@ class Lab(Children):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def living(self, node: str) -> Host:
-        """Returns the node with this key. Raises `NodeGone` if it does not exist, or no longer."""
+        """Returns the node with this key. Raises `NodeGone` if it does not exist, or exists no longer."""
         host = self.hosts.get(node)
         if host is None or host.gone.is_set():
             raise NodeGone(f"node {node} is gone")
@@ -136,7 +136,7 @@ class Lab(Children):
         print(f"{time.time():.3f} {text}", file=sys.stderr, flush=True)
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work` beside the calls; kept referenced, or the loop could drop it."""
+        """Runs `work` beside the calls. The lab keeps a reference to the task, or the loop could drop it."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,7 +1,7 @@
-"""The init of a node of the local lab: a container's init, which first builds the node around itself.
+"""Runs the init of a node in the local lab, which first builds the node around itself, like a container's init.
 
-In namespaces it is process 1 of the node, and its death is the node's death. Without namespaces it is the subreaper of
-everything started on the node. It was forked from labd, and talks to it over one socket.
+In namespaces, the init is process 1 of the node, and the node dies with it. Without namespaces, it is the subreaper of
+all processes of the node. It is forked from labd, and talks to labd over one socket.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOOK_FOR_NEW_S = 0.5
 
 @dataclass(frozen=True)
 class Setup:
-    """The facts that labd tells a new init about its node."""
+    """The facts about its node that labd tells a new init."""
 
     name: str
     address: str
@@ -49,7 +49,7 @@ class Setup:
 
 @contextlib.contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Names the step in which the kernel refused something."""
+    """Names the step of the set-up in errors of the kernel within the `with` block."""
     try:
         yield
     except OSError as error:
@@ -57,7 +57,7 @@ def stage(name: str) -> Iterator[None]:
 
 
 def main(link: socket.socket) -> None:
-    """Sets the node up by the first message, answers with labd's handles to it, and serves until the end."""
+    """Sets the node up by labd's first message, answers with labd's handles to it, and serves calls until the end."""
     link.settimeout(30.0)
     message = rpc.receive(link)
     setup = Setup(**message["setup"] | {"metadata": tuple(message["setup"]["metadata"])})
@@ -100,14 +100,14 @@ def _build(setup: Setup) -> None:
 
 
 def _number_processes(setup: Setup) -> None:
-    """Starts process ids elsewhere on each node, as real ones do: they share /tmp, where programs name files by ids."""
+    """Starts process ids at another number on each node, as on real nodes: they share /tmp, with ids in file names."""
     run, node = zlib.crc32(setup.run_dir.encode()), int.from_bytes(socket.inet_aton(setup.address)[2:])
     with contextlib.suppress(OSError):  # a kernel without CONFIG_CHECKPOINT_RESTORE
         pathlib.Path("/proc/sys/kernel/ns_last_pid").write_text(str(1024 + (run + 331 * node) % 30_011))
 
 
 def _mount_names(hosts: str) -> None:
-    """Mounts the node's own name files, on a filesystem that only these mounts refer to: nothing is left."""
+    """Mounts the node's own name files, on a file system that ends with these mounts, so that nothing is left."""
     kernel.mount("tmpfs", "/sys", "tmpfs", options="size=1m,mode=755")  # room for the names of 4096 nodes, twice
     # There is no name server: nothing listens here, so that a lookup of an unknown name fails at once.
     for name, text in (("hosts", hosts), ("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")):
@@ -118,7 +118,7 @@ def _mount_names(hosts: str) -> None:
 
 
 def _mount_shared_memory() -> None:
-    """Mounts shared memory: new data is gone with the node, as on a real one; existing data can be read."""
+    """Mounts shared memory: new data ends with the node, as on a real one; existing data can be read."""
     kernel.mount("tmpfs", "/sys", "tmpfs")
     for name in ("written", "work"):
         os.mkdir(f"/sys/{name}")
@@ -132,7 +132,7 @@ def _mount_shared_memory() -> None:
 
 
 def _name(name: str, address: str) -> None:
-    """Makes the name lead to this address. The mounted file is written in place, so that it stays mounted."""
+    """Makes the host name point to this address. The mounted file is written in place, so that it stays mounted."""
     with open("/etc/hosts", "r+", encoding="utf-8") as file:
         others = [line for line in file if line.split()[1:] != [name]]
         file.seek(0)
@@ -141,7 +141,7 @@ def _name(name: str, address: str) -> None:
 
 
 def _mount_sysfs() -> None:
-    """Mounts /sys. Some containers do not let a user do so: the node then sees the host's devices."""
+    """Mounts /sys. If a container does not let a user do so, the node sees the host's devices."""
     outside = os.open(GROUPS, os.O_PATH | os.O_CLOEXEC) if os.path.isdir(GROUPS) else None
     try:
         kernel.mount("sysfs", "/sys", "sysfs", NOTHING_SPECIAL)
@@ -155,7 +155,7 @@ def _mount_sysfs() -> None:
 
 
 def _show_groups(outside: int) -> None:
-    """Shows control groups read-only: as in a container, a process may read its limits but not write them."""
+    """Shows control groups read-only, as in a container: a process may read its limits but not change them."""
     try:
         kernel.mount(f"/proc/self/fd/{outside}", GROUPS, flags=kernel.MS_BIND | kernel.MS_REC)
     except OSError as error:
@@ -169,7 +169,7 @@ def _show_groups(outside: int) -> None:
 
 
 class LabInit(Init):
-    """Process 1 of a node's namespaces."""
+    """The init of a node with namespaces, which is process 1 there."""
 
     def __init__(self, name: str, link: socket.socket, listener: socket.socket):
         super().__init__(name, [name])
@@ -189,7 +189,7 @@ class LabInit(Init):
         return spawn.execute(command, env, log, run_folder_view.give_up_mounting)
 
     async def _freeze(self) -> None:
-        """Stops everything before it returns: a stop signal acts only when its process is next scheduled."""
+        """Stops all processes before it returns. A stop signal alone acts only when a process is next scheduled."""
         self._signal(signal.SIGSTOP, None)
         deadline = time.monotonic() + FREEZE_S_MAX
         while moving := [each.pid for each in self._others() if each.state in "RS"]:
@@ -199,7 +199,7 @@ class LabInit(Init):
 
 
 class PlainInit(LabInit):
-    """The parent of everything on a node without namespaces."""
+    """The init of a node without namespaces, which is the parent of all processes of the node."""
 
     def __init__(self, name: str, link: socket.socket, listener: socket.socket):
         super().__init__(name, link, listener)
@@ -217,7 +217,7 @@ class PlainInit(LabInit):
         return spawn.execute(command, env, log)
 
     def _signal_all(self, signum: int) -> int:
-        """Signals all processes: in one round; for SIGSTOP and SIGKILL until every process found has got it."""
+        """Signals all processes: in one round or, for SIGSTOP and SIGKILL, until every process found has got it."""
         told: set[tuple[int, int]] = set()
         rounds = FREEZE_ROUNDS_MAX if signum in (signal.SIGSTOP, signal.SIGKILL) else 1
         for _ in range(rounds):
@@ -229,7 +229,7 @@ class PlainInit(LabInit):
         return len(told)
 
     def _signal_in_turn(self, signum: int) -> None:
-        """Signals the processes known a moment ago: a look at all of the machine's takes longer than a turn."""
+        """Signals the processes known a moment ago, as a look at all processes takes longer than a turn."""
         if time.monotonic() - self._looked > LOOK_FOR_NEW_S:
             self._members, self._looked = self._others(), time.monotonic()
         for process in self._members:

@@ -1,7 +1,7 @@
-"""Nodes as labd sees them: making one, running its command, signalling, killing.
+"""Answers labd's calls on nodes: make a node, run its command, signal and kill its processes.
 
-Two kinds share one interface: `NamespaceNode` is a little host of its own, `PlainNode` a process tree.
-`CALLS` are the calls this module answers; each takes the lab first.
+Two kinds of node share one interface: `NamespaceNode` is a small host of its own, `PlainNode` a process tree. `CALLS`
+are the calls that this module answers. The first argument of each is the lab.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ View = tuple[str, tuple[str, ...]]  # the run's folder, and what of it the node 
 
 
 class LabNode(abc.ABC):
-    """One incarnation of a node."""
+    """One incarnation of a node: the first node in its place, or a replacement."""
 
     def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
         self.lab = lab
@@ -54,7 +54,7 @@ class LabNode(abc.ABC):
         return f"{self.name}.{self.incarnation}"
 
     async def create(self) -> list[Any]:
-        """Brings the node up; returns host and port of its metadata endpoint. Leaves nothing when it fails."""
+        """Starts the node. Returns host and port of its metadata endpoint. If this fails, nothing is left behind."""
         ours, theirs = socket.socketpair()
         try:
             with lab_init.stage("node processes"):
@@ -83,7 +83,7 @@ class LabNode(abc.ABC):
         return Limits(self.lab, self.key, self.init_pid, names, accounted_for)
 
     def _set_up(self, link: socket.socket) -> tuple[Any, ...]:
-        """Sets the init up. Returns the address of the metadata endpoint, and the lab's handles to the node."""
+        """Sets up the node's init. Returns the metadata endpoint's address, and the lab's handles to the node."""
         self._connect()
         inside = self.lab.namespaces
         hosts, metadata = (_hosts_text(self.lab), METADATA_ADDRESS) if inside else ("", (self.address, 0))
@@ -108,12 +108,12 @@ class LabNode(abc.ABC):
         """Starts the node's init with its end of `link`; returns its process id as labd sees it."""
 
     def _connect(self) -> None:
-        """Gives the node its place in the network. Every address in 127.0.0.0/8 is there already."""
+        """Connects the node to the network. Every address in 127.0.0.0/8 is connected from the start."""
         return None
 
     @abc.abstractmethod
     async def _kill(self) -> None:
-        """SIGKILLs everything on the node, its init last."""
+        """Kills everything on the node by SIGKILL, its init last."""
 
     async def call(self, method: str, **params: Any) -> Any:
         if self.gone.is_set():
@@ -135,7 +135,7 @@ class LabNode(abc.ABC):
         self.lab.note(f"node {self.key} ({self.address}) runs {command}")
 
     async def kill(self) -> float:
-        """Returns after how many seconds everything on the node was dead."""
+        """Kills everything on the node. Returns how many seconds this took."""
         if self.gone.is_set():
             raise NodeGone(f"node {self.key} is gone")
         begin = time.monotonic()
@@ -207,9 +207,9 @@ class NamespaceNode(LabNode):
 
 
 def _hosts_text(lab: Lab) -> str:
-    """Returns a hosts file with all addresses of the lab: without a name server no lookup may wait for one.
+    """Returns a hosts file with all addresses of the lab, because a look-up must not wait for a name server.
 
-    A node's own name is that of its newest incarnation.
+    A node's name leads to its newest incarnation.
     """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{lab.control_address} control"]
     newest = {host.name: host.address for host in lab.hosts.values() if isinstance(host, LabNode)}
@@ -222,7 +222,7 @@ def _hosts_text(lab: Lab) -> str:
 
 
 def _fork_init(link: socket.socket, report: int) -> None:
-    """Runs the helper between labd and a node: only a fork after unshare is process 1 of the namespace."""
+    """Runs the helper between labd and a node: process 1 of a namespace must be forked after `unshare`."""
     flags = kernel.CLONE_NEWNET | kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
     try:
         with lab_init.stage("node namespaces"):
@@ -234,7 +234,7 @@ def _fork_init(link: socket.socket, report: int) -> None:
 
 
 class PlainNode(LabNode):
-    """A node without namespaces: the processes below its init, and any that carry its mark."""
+    """A node without namespaces: the processes below its init, and all processes with its mark."""
 
     def _fork(self, link: socket.socket) -> int:
         return spawn.fork(lambda: lab_init.main(link), keep=(link.fileno(),))
@@ -266,7 +266,7 @@ def _host(lab: Lab, node: str) -> LabNode:
 async def create(
     lab: Lab, name: str, incarnation: int, run_dir: str = "", writable: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Makes a node. In namespaces it can only read `run_dir`, except for `writable` parts."""
+    """Makes a node. With namespaces, the node can only read `run_dir`, except for the parts in `writable`."""
     kind = NamespaceNode if lab.namespaces else PlainNode
     host = kind(lab, name, incarnation, lab.next_address(), (run_dir, tuple(writable)))
     if host.key in lab.hosts:

@@ -1,7 +1,7 @@
-"""Finds and removes remains of a lab whose cleaners were all killed.
+"""Finds and removes what is left of a lab if all processes that clean up were killed.
 
-Namespaces clean up by themselves. Processes of a lab without namespaces may stay if the harness, its keeper and labd
-were all killed at once. They carry our marker in their environment; nothing else is touched.
+Namespaces clean up by themselves. A lab without namespaces may leave processes if the harness, its keeper and labd were
+killed at once. These processes have our marker in their environment; no others are killed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.node.processes import OWNER_ENV, RUN_ENV, ProcEntry
 
 @dataclass(frozen=True)
 class Leftover:
-    """A process of a lab that should be gone."""
+    """A process that has outlived its lab."""
 
     process: ProcEntry
     run_id: str
@@ -38,7 +38,7 @@ def _command(pid: int) -> str:
 
 
 def leftovers(run_id: str | None = None) -> list[Leftover]:
-    """Returns processes of the run `run_id`; without it, those of any run whose harness is dead. Changes nothing."""
+    """Returns left processes of the run `run_id` or, without an id, of all dead harnesses. Changes nothing."""
     found = []
     for process in processes.every():
         marks = processes.environment(process.pid) if process.running else {}
@@ -51,9 +51,9 @@ def leftovers(run_id: str | None = None) -> list[Leftover]:
 
 
 def sweep(run_id: str | None = None, limit_s: float = 5.0, exempt: tuple[int, ...] = ()) -> int:
-    """Kills the leftovers except those with an id in `exempt`; returns how many there were. Idempotent.
+    """Kills leftover processes, except those in `exempt`, and returns their number. Can be called again.
 
-    Raises `BackendError` when some are still there after `limit_s`.
+    Raises `BackendError` if some are still there after `limit_s`.
     """
 
     def find() -> list[ProcEntry]:

@@ -1,6 +1,6 @@
-"""Limits of a node's share of the machine: CPU, memory, and strangers that compete for them.
+"""Limits a node's share of the machine's CPUs and memory, and starts processes that compete for them.
 
-Limits die with the process that set them. Only control groups do not: they are made with a node, and removed when the
+Limits end with the process that set them. Only control groups last: they are made with a node, and removed after the
 lab has ended.
 """
 
@@ -32,7 +32,7 @@ _PROGRESS = struct.Struct("q")
 
 
 class Limits:
-    """One node's limits. Made before any process runs on the node, so that its groups account for all of them."""
+    """One node's limits. Made before any process runs on the node, so that its control groups count all of them."""
 
     def __init__(
         self,
@@ -42,9 +42,8 @@ class Limits:
         names: Callable[[], Collection[str]],
         accounted_for: str | None = None,
     ):
-        """`names` gives the names of all nodes that share the machine; `accounted_for` the run, if the kernel keeps
-        limits here.
-        """
+        """`names` holds the names of all nodes on this machine. `accounted_for` is the run, if control groups can be
+        used here."""
         self.node = node
         self._children, self._names = children, names
         self._init_pid = init_pid
@@ -72,18 +71,18 @@ class Limits:
         return self._groups[controller]
 
     def end(self) -> None:
-        """Ends everything that was there for this node alone, once the node is gone."""
+        """Ends everything that was there for this node only, after the node is gone."""
         self.unwatch_memory()
         self.uncrowd()
 
     def members(self) -> list[processes.ProcEntry]:
-        """Returns the node's processes, as labd numbers them, without its init."""
+        """Returns the node's processes, by labd's process ids, without its init."""
         return processes.descendants(self._init_pid)
 
     # CPU
 
     def limit_cpu(self, cpus: float | None) -> None:
-        """Sets a quota; `None` lifts it."""
+        """Limits the node to this many CPUs. `None` lifts the limit."""
         if cpus is not None and not cpus > 0:
             raise UsageError(f"a quota of {cpus} CPUs; it must be above 0")
         group = self.group("cpu")
@@ -93,7 +92,7 @@ class Limits:
         return cgroups.throttled_ns(self._groups["cpu"]) if "cpu" in self._groups else 0
 
     def crowd(self, kind: str, load: float | None) -> None:
-        """Starts strangers that compete for the CPUs; `None`: ends them."""
+        """Starts processes that compete for the node's CPUs. `None` ends them."""
         if kind not in burner.KINDS:
             raise UsageError(f"unknown kind of load {kind!r}; choose one of: {', '.join(burner.KINDS)}")
         if load is None:
@@ -133,7 +132,7 @@ class Limits:
         self._affinity = {}
 
     def _own_cpus(self) -> set[int]:
-        """Returns the node's CPUs, shared out in order of names; if there are too few, several nodes share one."""
+        """Returns the node's CPUs, divided by order of node names. If there are too few, nodes share a CPU."""
         cpus = sorted(os.sched_getaffinity(0))
         names = sorted(set(self._names()))
         place, count = names.index(self.node.rpartition(".")[0]), len(names)
@@ -150,7 +149,7 @@ class Limits:
         return MemoryUse(sum(_anonymous_bytes(each.pid) for each in self.members()), self._watchdog_kills)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str) -> str:
-        """Limits memory. Returns the keeper of the limit: the kernel or our watchdog; `None` lifts the limit."""
+        """Limits memory (`None`: no limit). Returns the limit's keeper: the kernel, or our watchdog."""
         if limit_bytes is not None and limit_bytes <= 0:
             raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
         if limit_bytes is None:
@@ -171,7 +170,7 @@ class Limits:
             self._watchdog = None
 
     async def _watch(self, limit_bytes: int) -> None:
-        """Kills like the kernel would: the highest score first, then the largest."""
+        """Kills as the kernel would: the process with the highest score, and of equal ones the largest."""
         own, looked = self.members(), time.monotonic()
         while True:
             if time.monotonic() - looked > LOOK_FOR_NEW_S:
@@ -194,7 +193,7 @@ class Limits:
         return [each for each in found if each is not None and each.running]
 
     async def fill_memory(self, size_bytes: int, spare: bool) -> int:
-        """Takes memory in a child of labd that stands on the node's account; returns how much it got."""
+        """Fills memory in a child of labd that counts as the node's. Returns how many bytes it got."""
         progress = mmap.mmap(-1, _PROGRESS.size)
         start_read, start_write = os.pipe()
         score = KILLED_NEXT if spare else KILLED_FIRST
@@ -221,7 +220,7 @@ class Limits:
         return _got(progress)
 
     async def _filled(self, done: asyncio.Event, kills_before: int, spare: bool, full: Callable[[], bool]) -> None:
-        """Waits until it has all it wants and the watchdog, if any, has seen that; or until a kill for it."""
+        """Waits until the child has all memory, and the watchdog has seen it, or until a process is killed."""
         deadline = time.monotonic() + FILL_S_MAX
         while not done.is_set() and not full() and time.monotonic() < deadline:
             if spare and self.memory_use().kills > kills_before:
@@ -239,7 +238,7 @@ def _got(progress: mmap.mmap) -> int:
 
 
 def _fill(size_bytes: int, progress: mmap.mmap, start: int, oom_score: int) -> None:
-    """Runs in the child: takes page after page and records its progress."""
+    """Runs in the child: fills page after page, and records its progress."""
     pathlib.Path("/proc/self/oom_score_adj").write_text(str(oom_score))
     os.read(start, 1)
     memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory is not anonymous
@@ -263,7 +262,7 @@ def _threads(members: list[processes.ProcEntry]) -> list[int]:
 
 
 def _confine(members: list[processes.ProcEntry], cpus: set[int]) -> dict[int, set[int]]:
-    """Lets the threads run on `cpus` only; returns where each might run before."""
+    """Binds the threads to `cpus`. Returns the CPUs on which each thread might run before."""
     before = {}
     for thread in _threads(members):
         try:
@@ -275,7 +274,7 @@ def _confine(members: list[processes.ProcEntry], cpus: set[int]) -> dict[int, se
 
 
 def _release(members: list[processes.ProcEntry], before: dict[int, set[int]]) -> None:
-    """Restores the CPUs of threads; new threads get those of the others."""
+    """Restores the CPUs of threads. New threads get the CPUs of the others."""
     if not before:
         return
     usual = max(before.values(), key=len)
@@ -287,7 +286,7 @@ def _release(members: list[processes.ProcEntry], before: dict[int, set[int]]) ->
 
 
 def _anonymous_bytes(pid: int) -> int:
-    """Returns resident memory without a file behind it; 0 for an ended process."""
+    """Returns a process's resident bytes without a file behind them; 0 if the process has ended."""
     try:
         fields = pathlib.Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The cloud metadata endpoint of one node: EC2, GCP and Azure at the same address, as far as evictions go.
+"""Serves the cloud metadata endpoint of a node: the eviction notices of EC2, GCP and Azure, at one address.
 
 EC2: a session token is required (PUT, version 2 of the service), `spot/instance-action` is 404 until a notice.
 GCP: `instance/preempted` is FALSE or TRUE and can be waited for. Azure: scheduled events, with acknowledgement.
@@ -39,7 +39,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply. `notice`: it carries the announced notice."""
+    """An HTTP reply. `notice` is True if it holds the announced eviction."""
 
     status: int
     body: str = ""
@@ -49,7 +49,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Notice:
-    """An eviction announced by one provider; `at_s` is wall-clock time."""
+    """An eviction that one cloud provider announces. `at_s` is wall-clock time."""
 
     provider: str
     at_s: float
@@ -57,7 +57,7 @@ class Notice:
 
 
 def environment(endpoint: str) -> dict[str, str]:
-    """Returns variables by which the clouds' own libraries find the metadata endpoint at `host:port`."""
+    """Returns variables that point the clouds' own libraries to the metadata endpoint at `host:port`."""
     host = endpoint.removesuffix(":80")
     return {
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{host}",
@@ -67,7 +67,7 @@ def environment(endpoint: str) -> dict[str, str]:
 
 
 class Endpoint:
-    """Answers the requests of one node. It lives in labd, so that acts on the node do not disturb it."""
+    """Answers the requests of one node. It runs in labd, so that faults on the node do not disturb it."""
 
     def __init__(self, node: str):
         self.node = node
@@ -80,7 +80,7 @@ class Endpoint:
         self._writers: set[asyncio.StreamWriter] = set()
 
     def announce(self, provider: str, in_s: float) -> None:
-        """Announces on `provider`'s part of the endpoint that the node goes away in `in_s` seconds."""
+        """Announces, as `provider` does, that the node will be gone in `in_s` seconds."""
         if provider not in PROVIDERS:
             raise UsageError(f"unknown metadata provider {provider!r}; choose one of: {', '.join(PROVIDERS)}")
         if not 0 <= in_s < 1e9:
@@ -92,7 +92,7 @@ class Endpoint:
         self._server = await asyncio.start_server(self._handle, sock=listener, limit=REQUEST_BYTES_MAX)
 
     def close(self) -> None:
-        """Closes the listening socket and every connection: each of them holds the node's network namespace."""
+        """Closes the listening socket and all connections, because each keeps the node's network namespace alive."""
         if self._server is not None:
             self._server.close()
         for writer in self._writers:
@@ -234,7 +234,7 @@ def _json(document: object, status: int = 200, notice: bool = False) -> Reply:
 
 
 async def _read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
-    """Reads one request; `None` for anything but HTTP."""
+    """Reads one request. Returns `None` if it is no HTTP request."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
     words = first.split(" ")

@@ -1,12 +1,12 @@
 """The init of a node, its process 1: starts the node's command, signals and lists its processes, serves its metadata.
 
-Its end is the end of the node: the kernel then ends every other process there. This is the init of a container; those
-of a pod (`pod_init`) and of a lab's node (`lab_init`) build on it.
+When the init ends, the kernel ends every other process of the node. This module is the init of a container. Those of a
+pod (`pod_init`) and of a lab's node (`lab_init`) build on it.
 
     init NAME NODE…
 
-NAME is its own; NODE… are the names of all nodes that share the machine. What runs on the node has the same user, so
-this process is closed to it: its line to the harness must not be written by anybody else.
+NAME is the node's name; NODE… are the names of all nodes that share the machine. Processes of the node have the same
+user as this init. It is closed to them, because no other process may write to its line to the harness.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OOM_COUNTS = (pathlib.Path("/sys/fs/cgroup/memory/memory.oom_control"), pathlib.
 
 
 class NodeLimits(Limits):
-    """Limits kept from within the node, whose init is the parent of the strangers that compete there, too."""
+    """Limits that are set from within the node. Its init is the parent of the processes that compete there."""
 
     def members(self) -> list[processes.ProcEntry]:
         strangers = {1, *self._burners, *self._fillers}
@@ -119,7 +119,7 @@ class Init:
         return self._send(signum, pid)
 
     def _turn(self, signum: int) -> None:
-        """Does one turn of the duty cycle; processes stopped on purpose stay so."""
+        """Does one turn of the duty cycle. Processes that were stopped on purpose stay stopped."""
         if signum == signal.SIGCONT and None in self._stopped:
             return
         self._signal_in_turn(signum)
@@ -179,7 +179,7 @@ def _kernel_kills() -> int:
 
 
 def listen() -> socket.socket:
-    """Listens at the address every cloud uses, if the container has it; otherwise on the loopback device."""
+    """Listens at the address that all clouds use, if the container has it, else on the loopback device."""
     try:
         return socket.create_server(METADATA_ADDRESS, backlog=64)
     except OSError:  # the network gave no such address, or the port needs a privilege

@@ -1,4 +1,4 @@
-"""The places on a node, and the labels by which our own things are known."""
+"""Names the places on a node, and the labels by which our own processes and files are known."""
 
 SCRATCH = "/scratch"  # the node's own disk: gone with the node
 POD_RUN_DIR = "/chaos/run"
@@ -15,7 +15,7 @@ def events_of(node: str) -> str:
 
 
 def answers_of(node: str) -> str:
-    """Claims of planned strikes, and answers to orders."""
+    """Returns the folder for a node's claims of planned strikes and its answers to orders."""
     return f"{ANSWERS}/{node}"
 
 
@@ -25,5 +25,5 @@ def log_of(key: str) -> str:
 
 
 def environment(run_dir: str, node: str) -> dict[str, str]:
-    """Returns variables that tell a node's processes where to write. `run_dir`: the run's folder as they see it."""
+    """Returns variables that tell a node's processes where to write. `run_dir` is the run's folder on the node."""
     return {"CHAOS_EVENTS": f"{run_dir}/{events_of(node)}", "CHAOS_ANSWERS": f"{run_dir}/{answers_of(node)}"}

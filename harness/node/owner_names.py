@@ -1,6 +1,6 @@
-"""Names that tell their maker process, so that remains of a killed one are found without a journal.
+"""Makes names that identify the process that made a thing, so that remains of killed processes are found.
 
-A probe, a compiler run, a private socket: short-lived things that no run's journal speaks of.
+They are for short-lived things that no run's journal records: a probe, a compiler run, a private socket.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FOLDER = "chaos-tmp-"
 
 
 def new_name(kind: str) -> str:
-    """Returns `KIND-since-boot-owner-random`: letters, digits and hyphens."""
+    """Returns a name `KIND-since-boot-owner-random` of letters, digits and hyphens."""
     return f"{kind}-{int(time.time())}-{_boot()}-{processes.owner_text()}-{secrets.token_hex(4)}"
 
 
 def is_over(name: str, kind: str, by_age: bool = True) -> bool:
-    """Tells whether this is one of our names whose process is gone: on this boot of this machine, or by its age."""
+    """Returns True if this is such a name and its process is gone: on this boot of this machine, or by its age."""
     found = _NAME.fullmatch(name)
     if found is None or found["kind"] != kind:
         return False
@@ -40,7 +40,7 @@ def is_over(name: str, kind: str, by_age: bool = True) -> bool:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[pathlib.Path]:
-    """Yields an empty folder for this user alone; removes it at the end, or reports that it stays."""
+    """Yields an empty folder for this user only. Removes it at the end, or reports that it stays."""
     folder = pathlib.Path(tempfile.gettempdir()) / f"{_FOLDER}{new_name('folder')}"
     folder.mkdir(mode=0o700)
     try:
@@ -53,9 +53,9 @@ def temporary_folder() -> Iterator[pathlib.Path]:
 
 
 def sweep_folders(dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Removes such folders of this user whose processes are gone. Returns them, and a message for each that stays.
+    """Removes this user's temporary folders of dead processes. Returns them, and a message for each that stays.
 
-    They are private to this machine: age alone proves nothing.
+    The age of a folder alone proves nothing: the folders are private to this machine.
     """
     found, problems = list[str](), list[str]()
     for entry in list(os.scandir(tempfile.gettempdir())):

@@ -1,11 +1,11 @@
-"""Process 1 of a pod: the init of a container node, over a line that Kubernetes keeps (attach).
+"""Runs process 1 of a pod, the init of a node, which is controlled over a line that Kubernetes keeps (attach).
 
     pod_init node|control
 
-Nothing is told before the harness has said hello: earlier messages would be lost. Everything that the node writes to
-its events, its answers and the logs goes over the line as it is written. When the harness has been silent
-for a minute, or the line ends, the pod ends. SIGTERM from the kubelet means that this node is reclaimed: everything
-on it is told, and the pod ends as soon as the command has.
+The init sends nothing before the harness has said hello, because earlier messages would be lost. Everything that the
+node writes to its events, its answers and the logs is sent over the line at once. When the harness has been silent for
+a minute, or the line ends, the pod ends. SIGTERM from the kubelet means that this node is reclaimed: all of its
+processes get the signal, and the pod ends as soon as the command has ended.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class PodInit(node_init.Init):
         self._die(0)  # with any other code a job would bring it back for no use
 
     async def _configure(self, url: str, token: str, shared: str) -> None:
-        """Sets up its checkpoints: `shared` is the run's folder on a volume; else a vault's address is given."""
+        """Sets up checkpoints: in `shared`, the run's folder on a volume, or else as copies in the vault at `url`."""
         checkpoints = self._root / "checkpoints"
         if shared:
             folder = pathlib.Path(SHARED) / shared
@@ -120,12 +120,12 @@ class PodInit(node_init.Init):
         return self._vault.url
 
     def _remove_shared(self, shared: str) -> None:
-        """Removes the shared folder. Raises `OSError` if it cannot."""
+        """Removes the shared folder. Raises `OSError` if that fails."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(pathlib.Path(SHARED) / shared)
 
     def _put(self, name: str, data: str | None, append: bool = False) -> None:
-        """Writes a file of the run in place, as it may be mapped; `None` as content: removes it."""
+        """Writes a file of the run in place, as it may be mapped into memory. With content `None`, removes it."""
         path = (self._root / name).resolve()
         if not path.is_relative_to(self._root.resolve()):
             raise UsageError(f"{name!r} is not below the run's folder")
@@ -145,7 +145,7 @@ class PodInit(node_init.Init):
         return self._run(command, env, str(self._root / "logs" / f"{name}.log"))
 
     def _main_ended(self, code: int) -> None:
-        """Sends all written files before the news of the end."""
+        """Sends all written files before it reports the end of the command."""
         self._follower.flush()
         super()._main_ended(code)
         if self._leaving:
@@ -159,7 +159,7 @@ class PodInit(node_init.Init):
             self._leave(TAKEN_BACK)
 
     def _leave(self, code: int) -> None:
-        """Ends the pod in order: the last line is told, the last checkpoint is at the vault."""
+        """Ends the pod in order: after the last line is sent and the last checkpoint is in the vault."""
         self._follower.flush()
         if self._copies is not None:
             try:
@@ -169,18 +169,18 @@ class PodInit(node_init.Init):
         os._exit(code)
 
     def _die(self, code: int = 128 + signal.SIGKILL) -> None:
-        """Ends everything at once, as when the power fails."""
+        """Ends everything at once, as a power failure does."""
         self._send(signal.SIGKILL, None)
         os._exit(code)
 
 
 def index_here() -> int:
-    """The pod's place in the job. Kubeflow's PyTorchJob numbers its pods in RANK, all others by completion index."""
+    """Returns the pod's place in the job: RANK in Kubeflow's PyTorchJob, else the completion index."""
     return int(os.environ.get("JOB_COMPLETION_INDEX", os.environ.get("RANK", "-1")))
 
 
 def device_of(address: str) -> str:
-    """Returns the network device with this address; empty if there is none."""
+    """Returns the network device with this address, or an empty text if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             wanted = struct.pack("256s", name.encode()[:15])

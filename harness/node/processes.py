@@ -1,6 +1,6 @@
-"""Finding processes in /proc and ending exactly those.
+"""Finds processes in /proc, and ends exactly these processes.
 
-A process is known by its id *and* its start time, so that an id used again is never hit.
+A process is identified by its id *and* its start time, so that a new process with an old id is never hit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OWNER_ENV = "CHAOS_HARNESS"
 
 @dataclass(frozen=True)
 class ProcEntry:
-    """A process as /proc shows it. `start` is in clock ticks since boot."""
+    """A process as /proc shows it. `start` is in clock ticks since the machine booted."""
 
     pid: int
     start: int
@@ -33,7 +33,7 @@ class ProcEntry:
         return self.state not in "ZX"
 
     def signal(self, signum: int) -> bool:
-        """Sends the signal if this very process is still there; tells whether it got it."""
+        """Sends the signal if this very process still exists. Returns True if it did."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -51,7 +51,7 @@ class ProcEntry:
 
 
 def read(pid: int) -> ProcEntry | None:
-    """Returns the process with this id; `None` if there is none."""
+    """Returns the process with this id, or `None` if there is none."""
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -67,7 +67,7 @@ def every() -> list[ProcEntry]:
 
 
 def descendants(root: int) -> list[ProcEntry]:
-    """Running processes below `root`, itself not included."""
+    """Returns the running processes below `root`, without `root` itself."""
     children: dict[int, list[ProcEntry]] = defaultdict(list)
     for process in every():
         children[process.parent].append(process)
@@ -80,7 +80,7 @@ def descendants(root: int) -> list[ProcEntry]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Returns the environment the process was started with; empty without the permission to look."""
+    """Returns the environment with which the process was started; empty without permission to read it."""
     try:
         entries = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -90,7 +90,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def marked(**wanted: str) -> list[ProcEntry]:
-    """Running processes started with all of these environment variables; never the caller."""
+    """Returns running processes that were started with all of these variables, except the caller."""
     own = os.getpid()
     return [
         process
@@ -100,7 +100,7 @@ def marked(**wanted: str) -> list[ProcEntry]:
 
 
 def kill_until_gone(find: Callable[[], list[ProcEntry]], limit_s: float) -> list[ProcEntry]:
-    """Kills the processes that `find` returns until it returns none; returns those left after `limit_s`."""
+    """Kills the processes that `find` returns until there are none. Returns those left after `limit_s`."""
     deadline = time.monotonic() + limit_s
     empty = 0
     # Searched twice: a process that executes another program just now shows no environment.
@@ -118,14 +118,14 @@ def _pid_namespace() -> int:
 
 
 def owner_text() -> str:
-    """Identity of the calling process for `OWNER_ENV`: PID namespace, id and start time."""
+    """Returns the calling process's identity for `OWNER_ENV`: PID namespace, id and start time."""
     this = read(os.getpid())
     assert this is not None, "/proc has no entry for the calling process"
     return f"{_pid_namespace()}-{this.pid}-{this.start}"
 
 
 def owner_is_dead(text: str) -> bool:
-    """Tells whether the process named by `owner_text` is gone. False if that cannot be told from here."""
+    """Returns True if the process that `owner_text` names is gone, and False if that is unknown."""
     parts = text.split("-")
     if len(parts) != 3 or not all(part.isdigit() for part in parts):
         return False

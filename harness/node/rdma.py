@@ -1,8 +1,8 @@
-"""RDMA of a node: its devices, as the kernel lists them, and a small C library that disturbs what its processes send.
+"""Lists a node's RDMA devices, and disturbs what its processes send over RDMA by a small C library.
 
 The library is loaded into every process of the nodes from the start (`boot.with_delivered`). It reads the node's order
-again every few milliseconds, so nothing has to start again, and its processes count what they did in files of their
-own. No device, no driver and no process outside of the node is touched.
+every few milliseconds, so that no process has to start again. Each process counts what it did in a file of its own. No
+device, no driver and no process outside of the node is affected.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ORDER = struct.Struct("=qq")
 
 @dataclass(frozen=True)
 class Counts:
-    """The work requests that a process handed to its device, those `struck`, and the seconds that they waited in all;
-    queries of a port that were told that it is down."""
+    """A process's counts: work requests handed to its device, those `struck`, the seconds that they waited in all, and
+    queries of a port that got the answer that it is down."""
 
     posted: int = 0
     struck: int = 0
@@ -42,7 +42,7 @@ class Counts:
 
 
 def look(sysfs: pathlib.Path | None = None) -> dict[str, Any]:
-    """Returns the RDMA `devices` here that have an active port, and whether the kernel has a driver of `gpus`."""
+    """Returns the RDMA `devices` here with an active port, and whether the kernel has a driver of `gpus`."""
     root = sysfs or SYSFS
     ports = root.glob("class/infiniband/*/ports/*/state")
     active = {file.parts[-4] for file in ports if "ACTIVE" in _read(file)}
@@ -58,9 +58,9 @@ def _read(file: pathlib.Path) -> str:
 
 
 def prepare(run_dir: pathlib.Path) -> dict[str, str]:
-    """Builds the library in the run's folder; returns the environment that processes of nodes must be started with.
+    """Builds the library in the run's folder. Returns the environment variables that processes of nodes need.
 
-    Raises `CannotRunError` where there is no C compiler.
+    Raises `CannotRunError` if there is no C compiler.
     """
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def prepare(run_dir: pathlib.Path) -> dict[str, str]:
 
 
 def order(run_dir: pathlib.Path, node: str, how: str, delay_s: float = 0.0) -> None:
-    """Tells the node's processes what becomes of what they send from now on. `how` is one of `HOW`."""
+    """Orders what happens to all that the node's processes send from now on. `how` is one of `HOW`."""
     fresh = run_dir / FOLDER / f".{node}.new"
     fresh.write_bytes(_ORDER.pack(HOW.index(how), round(delay_s * 1e9)))
     fresh.chmod(0o644)
@@ -77,7 +77,7 @@ def order(run_dir: pathlib.Path, node: str, how: str, delay_s: float = 0.0) -> N
 
 
 def counts(last_lines: str) -> Counts:
-    """Returns the newest counts of a process, from the end of its file; zeros if it does not end with any."""
+    """Returns the newest counts of a process from the end of its file; zeros if the file ends without any."""
     fields = last_lines[-LINE:].split()
     if len(fields) != 4 or not last_lines.endswith("\n") or not all(map(_NUMBER.fullmatch, fields)):
         return Counts()

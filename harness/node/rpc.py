@@ -1,9 +1,9 @@
 """Calls between the harness, labd and each node's init: JSON objects over a stream socket.
 
-A frame is a length (4 bytes, big endian) and that many bytes of JSON. Three kinds of object:
-`{"id", "call", "params"}` asks, `{"id", "result"}` or `{"id", "error": {"kind", "message", "stage", "errno"}}`
-answers, `{"event", …}` tells. `Line` is the asking side for threads, `AsyncClient` the one inside labd. The first event
-is `ready`, with what the process says of itself, or `failed`, with the `error` that kept it from coming up.
+A frame is a length (4 bytes, big endian) and that many bytes of JSON. There are three kinds of object: `{"id", "call",
+"params"}` asks, `{"id", "result"}` or `{"id", "error": {"kind", "message", "stage", "errno"}}` answers, `{"event", …}`
+tells. `Line` is the asking side for threads, `AsyncClient` the one inside labd. The first event is `ready`, with what
+the process says of itself, or `failed`, with the `error` that kept it from coming up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class Stream(Protocol):
-    """The methods of a socket that a line uses."""
+    """The socket methods that a line uses."""
 
     def recv(self, size: int, /) -> bytes: ...
     def sendall(self, data: bytes, /) -> None: ...
@@ -41,7 +41,7 @@ class Stream(Protocol):
 
 
 class StageError(errors.BackendError):
-    """A step of building the lab was refused. `stage` names the step, `errno` is the kernel's reason."""
+    """Raised if a step of building the lab was refused. `stage` names the step; `errno` is the kernel's reason."""
 
     def __init__(self, stage: str, errno: int, message: str):
         super().__init__(f"{stage}: {message}")
@@ -50,7 +50,7 @@ class StageError(errors.BackendError):
 
 
 def pack(message: Message) -> bytes:
-    """Returns a frame; a dataclass in the message becomes an object with its fields."""
+    """Returns a message as a frame. A dataclass in the message becomes an object with its fields."""
     body = json.dumps(message, separators=(",", ":"), default=dataclasses.asdict).encode()
     if len(body) > FRAME_BYTES_MAX:
         raise ValueError(f"a message of {len(body)} bytes; at most {FRAME_BYTES_MAX} are allowed")
@@ -58,7 +58,7 @@ def pack(message: Message) -> bytes:
 
 
 def unpack(frame: bytes) -> Message:
-    """The message of one whole frame; the inverse of `pack`."""
+    """Returns the message in one whole frame; the inverse of `pack`."""
     body: Message = json.loads(frame[_LENGTH.size :])
     return body
 
@@ -75,7 +75,7 @@ def send(link: socket.socket, message: Message) -> None:
 
 
 def receive(link: Stream) -> Message:
-    """The next message. Raises `ConnectionError` at the end of the stream, `TimeoutError` at the socket's limit."""
+    """Returns the next message. Raises `ConnectionError` at the stream's end, `TimeoutError` at the socket's limit."""
     body: Message = json.loads(_receive_exactly(link, _length(_receive_exactly(link, _LENGTH.size))))
     return body
 
@@ -91,7 +91,7 @@ def _receive_exactly(link: Stream, size: int) -> bytes:
 
 
 async def receive_async(reader: asyncio.StreamReader) -> Message:
-    """Like `receive`; raises `ConnectionError` at the end of the stream."""
+    """Returns the next message. Raises `ConnectionError` at the end of the stream."""
     try:
         header = await reader.readexactly(_LENGTH.size)
         body: Message = json.loads(await reader.readexactly(_length(header)))
@@ -101,7 +101,7 @@ async def receive_async(reader: asyncio.StreamReader) -> Message:
 
 
 def error_to_message(error: BaseException) -> Message:
-    """Returns an exception as the `error` of an answer; `to_error` is its inverse for our own errors."""
+    """Returns an exception as the `error` of an answer. `to_error` is the inverse for our own errors."""
     kind = type(error).__name__ if isinstance(error, errors.ChaosError) else "BackendError"
     message: Message = {"kind": kind, "message": str(error) or type(error).__name__}
     if isinstance(error, StageError):
@@ -121,14 +121,14 @@ def to_error(message: Message) -> errors.ChaosError:
 
 
 def result(answer: Message) -> Any:
-    """Raises the error of an answer that has one."""
+    """Returns the result in an answer. Raises the error if the answer holds one."""
     if "error" in answer:
         raise to_error(answer["error"])
     return answer["result"]
 
 
 class ChildStream:
-    """A socket to a child that ends with it: `close` waits for the child's end, and forces it after `end_s_max`."""
+    """A socket to a child process that ends with it: `close` waits for the child's end, and kills after `end_s_max`."""
 
     def __init__(self, link: socket.socket, process: subprocess.Popen[bytes], end_s_max: float):
         self._link, self._process, self._end_s_max = link, process, end_s_max
@@ -144,9 +144,9 @@ class ChildStream:
 
 
 class Line:
-    """To a process of ours, whose end is the end of the line, and the other way round. Calls come from any thread.
+    """A line to a process of ours. If either the line or the process ends, so does the other. Any thread may call.
 
-    One reader thread hands answers to the callers and calls `on_event` and `on_end`.
+    One reader thread hands answers to the callers, and calls `on_event` and `on_end`.
     """
 
     def __init__(self, stream: Stream, on_event: OnEvent = lambda _: None, on_end: Callable[[], None] = lambda: None):
@@ -169,14 +169,14 @@ class Line:
         return self._over.wait(limit_s)
 
     def wait_ready(self, limit_s: float) -> bool:
-        """Tells whether the process comes up within this time. Raises its error, if it told one."""
+        """Returns True if the process is ready within this time. Raises the process's error if it sent one."""
         self._came_up.wait(limit_s)
         if "error" in self.ready:
             raise to_error(self.ready["error"])
         return bool(self.ready) and not self.ended
 
     def call(self, method: str, limit_s: float = 30.0, **params: Any) -> Any:
-        """The call's result. Raises our errors as raised on the other side, `BackendError` without an answer."""
+        """Returns a call's result. Raises the other side's errors as ours, and `BackendError` without an answer."""
         number, answer = next(self._ids), Future[Any]()
         with self._lock:
             if self.ended:
@@ -195,7 +195,7 @@ class Line:
             self._waiting.pop(number, None)
 
     def close(self) -> None:
-        """Ends the stream; the reader thread ends with it."""
+        """Ends the stream, and with it the reader thread."""
         with contextlib.suppress(OSError):  # the other side may have ended it first
             self._stream.shutdown(socket.SHUT_RDWR)
         if threading.current_thread() is not self._reader:
@@ -236,7 +236,7 @@ class Line:
 
 
 class AsyncClient:
-    """The same for labd's event loop. `closed` is set after the last event was handed over."""
+    """A line for labd's event loop. `closed` is set after the last event was handed over."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_event: OnEvent):
         self._reader = reader
@@ -248,7 +248,7 @@ class AsyncClient:
         self._task = asyncio.create_task(self._read())
 
     async def call(self, method: str, limit_s: float = 10.0, **params: Any) -> Any:
-        """Raises `ConnectionError` when the other side is gone, `BackendError` without an answer in time."""
+        """Returns a call's result. Raises `ConnectionError` if the other side is gone, `BackendError` if too late."""
         if self.closed.is_set():
             raise ConnectionError("the other side is gone")
         number, answer = next(self._ids), asyncio.get_running_loop().create_future()

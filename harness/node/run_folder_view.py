@@ -1,8 +1,8 @@
-"""A node's view of the run's folder: it can read all of it, and write only its own part.
+"""Restricts a node's view of the run's folder: the node can read all of it, but write only its own part.
 
-The run's folder is bound over itself read-only, and what the node may write is bound over that. The folders of ours
-around it are read-only, too: the run that a restore drill belongs to, and the fault-free runs that are kept beside it.
-This is a view: who may mount on the node can undo it, so commands of a node are started without that right.
+The run's folder is mounted over itself read-only, and the node's own part is mounted over that. Our folders around it
+are read-only, too: the run that a restore drill belongs to, and the fault-free runs beside it. A process that may mount
+could undo this, so commands of a node are started without that right.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MARK = "undo.jsonl"  # in the folder of every run
 def restrict(run_dir: str, writable: Sequence[str]) -> None:
     """Lets the caller and its children, in a mount namespace, write only to `writable` below `run_dir`.
 
-    These are files and folders relative to it, which must be there. Raises `OSError` where the kernel refuses.
+    These are existing files and folders, relative to `run_dir`. Raises `OSError` if the kernel refuses.
     """
     closed = [*around(run_dir), run_dir]
     for path in (*closed, *(f"{run_dir}/{name}" for name in writable)):
@@ -42,7 +42,7 @@ def restrict(run_dir: str, writable: Sequence[str]) -> None:
 
 
 def around(run_dir: str) -> list[str]:
-    """Returns the harness's folders above this run's folder, the outermost first."""
+    """Returns the harness's folders that contain this run's folder, the outermost first."""
     found: list[str] = []
     place = os.path.dirname(os.path.abspath(run_dir))
     while os.path.basename(place) == KEPT or os.path.lexists(f"{place}/{_MARK}"):
@@ -53,6 +53,6 @@ def around(run_dir: str) -> list[str]:
 
 
 def give_up_mounting() -> None:
-    """Takes the right to change mounts from the caller's next program. Does nothing for a user without it."""
+    """Takes the right to change mounts from the caller's next program; does nothing for a user without the right."""
     if os.geteuid() == 0:
         kernel.prctl(kernel.PR_CAPBSET_DROP, kernel.CAP_SYS_ADMIN)

@@ -1,7 +1,7 @@
-"""Answers calls over standard input and output: the loop of every process of ours inside a container.
+"""Answers calls over standard input and output. Every process of ours inside a container runs this loop.
 
-The frames are those of `harness.node.rpc`. Nothing listens on the network, and it works over a daemon on
-another host as well. The end of standard input means that the harness is gone, and ends the process.
+The frames are those of `harness.node.rpc`. No process listens on the network, and the daemon may be on another host.
+The end of standard input means that the harness is gone, and ends the process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def tell(message: rpc.Message) -> None:
 
 
 async def serve(calls: Calls, reap: Callable[[], None], ready: Mapping[str, Any]) -> None:
-    """Tells that it is `ready`, then answers each call as soon as its work is done. `reap` hears of dead children."""
+    """Sends `ready`, then answers each call as soon as its work is done. `reap` is called for dead children."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGCHLD, reap)
     reader = asyncio.StreamReader()
@@ -40,7 +40,7 @@ async def serve(calls: Calls, reap: Callable[[], None], ready: Mapping[str, Any]
 async def answer_all(
     calls: Calls, reader: asyncio.StreamReader, tell: Tell, note: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Answers calls until the other side is gone. `note` hears of each call that failed."""
+    """Answers calls until the other side is gone. `note` is called with each call that failed."""
     tasks: set[asyncio.Task[None]] = set()
     with contextlib.suppress(ConnectionError):
         while True:

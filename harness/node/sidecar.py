@@ -1,6 +1,6 @@
-"""Runs beside a node, in its network: disturbs the node's traffic and measures paths.
+"""Runs in a node's network, beside the node: disturbs the node's traffic, and measures network paths.
 
-The mechanisms are the lab's; they act here at the node's own end of the wire.
+The mechanisms are those of the lab, here at the node's own end of the wire.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Sidecar:
         return lambda place, **params: verb(self._lab, self._host(place), **params)
 
     def _host(self, place: dict[str, Any]) -> Wired:
-        """Returns the node for the lab's disturbances. `place`: own address, control's, other nodes'."""
+        """Returns the node for the lab's disturbances. `place`: addresses of node, control host and other nodes."""
         self._lab.control_address = place["control"]
         gone = asyncio.Event()
         others = [SimpleNamespace(address=address, gone=gone) for address in place["others"]]
@@ -59,7 +59,7 @@ class Sidecar:
         return cast(Wired, host)
 
     def _connections(self, pids: list[int]) -> dict[str, Any]:
-        """Returns the TCP connections in the node's network; its processes cannot be seen from here."""
+        """Returns all TCP connections in the node's network, because its processes cannot be seen from here."""
         return net_connections.report(self._candidates(), pids)
 
     def _reset(self, pids: list[int], spared: str) -> int:
@@ -69,7 +69,7 @@ class Sidecar:
         return []
 
     async def _device_rate(self, number: int, sent_here: bool, seconds: float) -> float:
-        """Returns bits a second of everything that passes a rate limit one way, whoever sent it."""
+        """Returns bits per second of all traffic that passes a rate limit in one direction."""
         disturbance = self._lab.disturbances.get(number)
         device = disturbance.counter(HERE if sent_here else "") if disturbance is not None else None
         if device is None:

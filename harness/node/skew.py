@@ -1,7 +1,7 @@
-"""A wall clock of a node's own: a small C library loaded into every process there, and one file with the offset.
+"""Gives a node its own wall clock, by a small C library in each of its processes and a file with the offset.
 
-Nothing touches the machine's clock. Only programs that ask the C library for the time are fooled: what the kernel
-stamps (file times), static binaries and monotonic clocks are not.
+The machine's clock does not change. Only programs that ask the C library for the time see the offset. Times that the
+kernel sets (file times), static binaries and monotonic clocks have no offset.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def _folder(run_dir: pathlib.Path) -> pathlib.Path:
 
 
 def prepare(run_dir: pathlib.Path) -> dict[str, str]:
-    """Builds the library in the run's folder; returns the environment that processes of nodes must be started with.
-    Raises `CannotRunError` where there is no C compiler."""
+    """Builds the library in the run's folder. Returns the environment variables that processes of nodes need. Raises
+    `CannotRunError` if there is no C compiler."""
     folder = _folder(run_dir)
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / "libskew.so"
@@ -38,7 +38,7 @@ def prepare(run_dir: pathlib.Path) -> dict[str, str]:
 
 
 def make_offsets(run_dir: pathlib.Path, nodes: Sequence[str]) -> None:
-    """Makes each node's offset file before its processes look for it. Does nothing if no clock is to be skewed."""
+    """Makes each node's offset file before its processes look for it. Does nothing if no fault skews a clock."""
     folder = _folder(run_dir)
     for node in nodes if folder.is_dir() else ():
         if not (folder / node).exists():
@@ -46,7 +46,7 @@ def make_offsets(run_dir: pathlib.Path, nodes: Sequence[str]) -> None:
 
 
 def set_offset(run_dir: pathlib.Path, node: str, offset_s: float) -> None:
-    """Sets the offset of the node's wall clock, also for processes that run already."""
+    """Sets the offset of the node's wall clock, for running processes, too."""
     descriptor = os.open(_folder(run_dir) / node, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     with os.fdopen(descriptor, "wb", buffering=0) as file:
         file.write(_OFFSET.pack(round(offset_s * 1e9)))  # in place: it is mapped
@@ -54,7 +54,7 @@ def set_offset(run_dir: pathlib.Path, node: str, offset_s: float) -> None:
 
 @functools.cache
 def why_not() -> str | None:
-    """Builds the library and asks a process for its time; the reason when that does not work here."""
+    """Builds the library and asks a process for its time. Returns the reason if that does not work here."""
     code = "import time; print(time.time(), time.monotonic())"
     with owner_names.temporary_folder() as run_dir:
         try:

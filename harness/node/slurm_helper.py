@@ -1,7 +1,7 @@
-"""A helper beside the job's task on a Slurm node, in the job's own allocation: it acts on that task's processes.
+"""Acts on the processes of a job's task on a Slurm node, from beside the task in the job's own allocation.
 
-The init of a container does the same; but this one is not the first process of anything, the node is the site's, and
-processes of the run are known by its marks alone.
+The init of a container does the same. But this helper is not process 1, the node belongs to the site, and processes of
+the run are known by the run's marks alone.
 
     python -m harness.node.slurm_helper NAME RUN_ID
 """
@@ -26,7 +26,7 @@ from harness.node.node_init import Init
 
 
 async def until_told(serving: Coroutine[Any, Any, None]) -> None:
-    """Serves until it ends, or until Slurm says that the job does, which then waits for all our processes to go."""
+    """Serves until `serving` ends, or until Slurm ends the job, as Slurm then waits for all our processes to end."""
     task = asyncio.ensure_future(serving)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -40,7 +40,7 @@ class JobLimits(Limits):
         self._marks = {"CHAOS_RUN_ID": run_id, "CHAOS_NODE": name}
 
     def members(self) -> list[processes.ProcEntry]:
-        """Returns processes with the marks, and everything below them, without strangers that crowd the node."""
+        """Returns processes with the run's marks and all below them, except those that we started to crowd the node."""
         running = [each for each in processes.every() if each.running]
         found = {each.pid for each in running if self._marks.items() <= processes.environment(each.pid).items()}
         while more := {each.pid for each in running if each.parent in found} - found:
@@ -74,7 +74,7 @@ class Agent(Init):
         return await fuse_verbs.hand_on(call, self._lab, folder, rule=rule, pid=None)
 
     def _signal_all(self, signum: int) -> int:
-        """Signals all processes; processes forked in the course of this are stopped in the next round."""
+        """Signals all processes. Processes that are forked meanwhile are stopped in the next round."""
         told: set[int] = set()
         while new := [each for each in self._others() if each.pid not in told]:
             told |= {each.pid for each in new if each.signal(signum)}

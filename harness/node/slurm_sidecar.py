@@ -1,4 +1,4 @@
-"""A container's sidecar on a Slurm node. The node stays when the job has gone, so it undoes all it did when it ends."""
+"""Runs the sidecar of a node on Slurm. The node outlives the job, so the sidecar undoes all its acts at its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class JobSidecar(Sidecar):
         return super().calls() | {"storage.examine": functools.partial(slurm_storage.examine, self._lab)}
 
     def _candidates(self) -> list[processes.ProcEntry]:
-        """Returns all processes: others share the node's network, so only the workers' own connections count."""
+        """Returns all processes. Others share the node's network, so only the workers' own connections count."""
         return processes.every()
 
     async def serve(self) -> None:

@@ -1,8 +1,8 @@
-"""Storage of a Slurm node that can be disturbed: the lab's file system, where the job's own task alone sees it.
+"""Makes a Slurm node's storage disturbable, by the lab's file system, which only the job's own task sees.
 
-What starts the command of a node (`slurm_task`) has mounts of its own, and gets a process for each folder that does
-the file operations there. The site's mounts stay as they are; ours end with the last process that sees them, and
-none outlives the job. The node's helper hands them the rules.
+The program `slurm_task`, which starts a node's command, has its own mounts, and for each folder a process that does the
+file operations there. The site's mounts stay as they are. Our mounts end with the last process that sees them, and none
+outlives the job. The node's helper passes the rules to these processes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ _PEER = struct.Struct("3i")  # process, user and group
 
 
 def mount(key: str, folders: Sequence[str]) -> None:
-    """Shows the folders of node `key` to the caller's later processes through file systems that can be disturbed.
+    """Mounts disturbable file systems over the folders of node `key`, for the caller's later processes.
 
-    The caller is in a mount namespace of its own.
-    Raises `OSError` or `StageError` where the kernel refuses.
+    The caller is in a mount namespace of its own. Raises `OSError` or `StageError` if the kernel refuses.
     """
     for folder in folders:
         ours, theirs = socket.socketpair()
@@ -66,10 +65,10 @@ def _is_ours(peer: socket.socket) -> bool:
 
 
 def _address(key: str, folder: str) -> str:
-    """Returns a name that only this run's user can know, so that no other can take it first.
+    """Returns a name that only this run's user can know, so that no other user can take it first.
 
-    It has no file: one in the run's folder would have to lie on the site's shared storage, one in /tmp would outlive a
-    task that is killed. Raises `OSError` if the run's key cannot be read.
+    The name has no file. A file in the run's folder would be on the site's shared storage, and a file in /tmp would
+    outlive a task that is killed. Raises `OSError` if the run's key cannot be read.
     """
     descriptor = os.open(f"{os.path.dirname(boot.place())}/{_RUN_KEY}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -78,7 +77,7 @@ def _address(key: str, folder: str) -> str:
 
 
 async def connect(key: str, folder: str) -> rpc.AsyncClient:
-    """Connects to the file system over `folder`. Raises `BackendError` if there is none, or not soon, or not ours."""
+    """Connects to the file system over `folder`. Raises `BackendError` if it is missing, too slow, or not ours."""
     deadline = time.monotonic() + fuse_filesystem.READY_S_MAX
     while True:
         try:
@@ -94,7 +93,7 @@ async def connect(key: str, folder: str) -> rpc.AsyncClient:
 
 
 async def examine(lab: Lab) -> str:
-    """Explains why a task cannot have one here; empty if it can. The caller is left with mounts of its own."""
+    """Returns why a task cannot have such storage here, or "" if it can. Leaves the caller with mounts of its own."""
     try:
         kernel.enter_mount_namespace()
     except OSError as error:

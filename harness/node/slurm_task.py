@@ -1,11 +1,11 @@
-"""Runs a command of a Slurm job: shows it the run's folder, hands SIGTERM on to it, records how it ended.
+"""Runs a command of a Slurm job: restricts its view of the run's folder, passes SIGTERM on, and records its exit.
 
     slurm_task NAME MOUNT… -- FOLDER… -- COMMAND…
 
 `MOUNT…` are the folders of the run whose storage can be disturbed, `FOLDER…` those that the command may write besides
-its own places. Both processes die with what started them: where Slurm tracks processes by descent alone, what a killed
-script leaves would live on, and hold its port. The command alone carries CHAOS_NODE in its environment, the mark by
-which the harness finds what it may signal.
+its own. This process and the command die with their parent: if Slurm tracks processes by descent alone, the processes
+of a killed script would live on, and hold its port. Only the command has CHAOS_NODE in its environment, the mark of the
+processes that the harness may signal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(name: str, mounts: Sequence[str], folders: Sequence[str], command: Sequ
 
 
 def _show(run_dir: str, key: str, mounts: Sequence[str], may_write: Sequence[str]) -> str:
-    """Makes the command's view of the run's folder; returns why a needed mount is impossible, empty if all is well."""
+    """Makes the command's view of the run's folder. Returns why a needed mount is impossible, or "" if all is well."""
     try:
         kernel.enter_mount_namespace()
         if mounts:
@@ -57,7 +57,7 @@ def _show(run_dir: str, key: str, mounts: Sequence[str], may_write: Sequence[str
 
 
 def _run(name: str, command: Sequence[str], log: int) -> int:
-    """Runs the command and returns its exit code, negative for a signal."""
+    """Runs the command. Returns its exit code, which is negative if a signal ended it."""
     me, ended = os.getpid(), False
     child = os.fork()
     if child == 0:
@@ -106,7 +106,7 @@ def _leave(exits: int, key: str, code: int) -> None:
 
 
 def _say(text: str) -> None:
-    """Prints into the log of the job, among Slurm's own messages."""
+    """Prints a message into the log of the job, beside Slurm's own messages."""
     print(f"slurm_task: {text}", file=sys.stderr, flush=True)
 
 

@@ -1,9 +1,9 @@
-"""Waits in a Slurm job until its harness is gone, then runs a command that ends remaining processes.
+"""Waits in a Slurm job until the harness is gone, then runs a command that ends the remaining processes.
 
     slurm_watch FILE SECONDS [COMMAND…]
 
-The harness writes something new to FILE every few seconds. It is taken for dead when FILE stayed the same for that
-many SECONDS by this node's own clock, or could not be read. Dies with what started it.
+The harness writes a new text to FILE every few seconds. It counts as dead when FILE has stayed the same for SECONDS by
+this node's clock, or could not be read for that long. This program dies with its parent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(file: str, seconds: float, command: Sequence[str]) -> None:
 
 
 def wait(look: Callable[[], bytes], seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Returns once the result of `look` has been the same, or empty, for so many seconds."""
+    """Returns when the result of `look` has been the same, or empty, for this many seconds."""
     seen, since = b"", time.monotonic()
     while time.monotonic() - since < seconds:
         now = look()
@@ -42,7 +42,7 @@ def wait(look: Callable[[], bytes], seconds: float, sleep: Callable[[float], Non
 
 
 def content(file: str) -> bytes:
-    """Returns a file's content: opened anew each time, as a network file system would show a remembered one."""
+    """Returns a file's content. The file is opened anew each time, because network file systems cache open files."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb", buffering=0) as opened:

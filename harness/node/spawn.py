@@ -1,5 +1,5 @@
-"""Forking from a process that runs an event loop, executing a command whose failure can be read in its log, and hearing
-of the end of children."""
+"""Forks from a process that runs an event loop, runs commands whose failure shows in their log, and waits for the end
+of children."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 126, 127
 
 
 def fork(main: Callable[[], None], keep: Collection[int] = ()) -> int:
-    """Runs `main` in a child that keeps only the descriptors `keep` and 0–2, and ends with it."""
+    """Runs `main` in a child, which keeps only the descriptors `keep` and 0–2, and ends after `main`."""
     pid, held = -1, signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:
         pid = os.fork()
@@ -60,10 +60,10 @@ def _forget_parent(keep: Collection[int]) -> None:
 
 
 def execute(command: Sequence[str], env: Mapping[str, str], log: str, prepare: Callable[[], None] | None = None) -> int:
-    """Starts `command` in a session of its own, output appended to the file `log`; returns its process id.
+    """Starts `command` in a session of its own, with its output appended to the file `log`. Returns the process id.
 
-    The new process calls `prepare` before it becomes the command.
-    A command that cannot be executed exits with 127 (not found) or 126, and the log says why.
+    The new process calls `prepare` before it becomes the command. A command that cannot be executed exits with 127 (not
+    found) or 126, and the log holds the reason.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     output = os.open(log, flags, 0o644)
@@ -89,13 +89,13 @@ def _become(command: Sequence[str], env: Mapping[str, str], output: int, prepare
 
 
 class Children:
-    """The children of this process, each with the callback for its end."""
+    """The children of this process, each with a function that is called at its end."""
 
     def __init__(self) -> None:
         self._exits: dict[int, Callable[[int], None]] = {}
 
     def on_exit(self, pid: int, callback: Callable[[int], None]) -> None:
-        """Calls back with the exit code (negative: a signal) when the child has been reaped."""
+        """Registers a function that gets the child's exit code (negative: a signal) after it was reaped."""
         self._exits[pid] = callback
 
     def reap(self) -> None:

@@ -1,6 +1,6 @@
-"""Lets a node run only for part of the time: all of it is stopped and continued many times a second.
+"""Lets a node run only for a part of the time: all its processes are stopped and continued many times a second.
 
-It lives in the node's init, whose signals reach every process there at once and which no process outlives.
+This code is in the node's init, whose signals reach every process of the node at once, and which none outlives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TURN_S_MIN = 0.002  # shorter turns are lost in the scheduler's own
 
 
 class DutyCycle:
-    """The turns. `tick` is called whenever it says, or earlier; `send` signals everything on the node."""
+    """The cycle of stops and continuations. Call `tick` when it says, or earlier; `send` signals the node."""
 
     def __init__(self, send: Callable[[int], object]):
         self._send = send
@@ -34,14 +34,14 @@ class DutyCycle:
         return round((self._stopped_s + now) * 1e9)
 
     def set_share(self, share: float) -> None:
-        """Runs for this share of each period from now on; 1 ends it."""
+        """Lets the node run for this share of each period from now on. A share of 1 ends the throttling."""
         self._share = share
         if not self.active and self._stopped:
             self._turn(stop=False)
         self._turn_ends = 0.0
 
     def tick(self) -> float | None:
-        """Acts if it is due; returns after how many seconds to call again (`None`: no need)."""
+        """Stops or continues the node if it is time. Returns the seconds until the next call (`None`: no need)."""
         if not self.active:
             return None
         now = time.monotonic()

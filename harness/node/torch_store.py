@@ -1,4 +1,4 @@
-"""The rendezvous store of a job under torchrun or accelerate, in a process beside the nodes that outlives all of them.
+"""Runs the rendezvous store of a job under torchrun or accelerate, in a process beside the nodes that outlives them.
 
 It runs with the trainer's own Python and torch: `python -m harness.node.torch_store ADDRESS PORT`.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def main(address: str, port: int) -> None:
-    """Serves until SIGTERM or SIGINT, and says so in one line once it listens."""
+    """Serves until SIGTERM or SIGINT. Prints one line when it listens."""
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:

@@ -1,4 +1,4 @@
-"""The data on the wire between the harness and a node: arguments and measurements of verbs."""
+"""Defines the data exchanged between the harness and a node: arguments and results of verbs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class ProcessState:
-    """A process. `state`: letter of /proc (R running, S sleeping, T stopped). `parent`: 0 if unknown."""
+    """A process. `state` is its letter in /proc (R running, S sleeping, T stopped); `parent` is 0 if unknown."""
 
     pid: int
     state: str
@@ -18,7 +18,7 @@ class ProcessState:
 
 @dataclass(frozen=True)
 class CpuUse:
-    """CPU time used by the node's living processes, and the time for which the node was kept from running."""
+    """The CPU time that the node's living processes used, and the time for which the node was kept from running."""
 
     used_ns: int
     throttled_ns: int
@@ -27,7 +27,7 @@ class CpuUse:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Memory in use that cannot be freed but by killing, and how many processes have been killed for lack of memory."""
+    """The bytes that only kills can free, and the number of processes killed for lack of memory."""
 
     used_bytes: int
     kills: int
@@ -35,10 +35,10 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """The answers of NVIDIA's management library to a process of the node.
+    """The answers of NVIDIA's management library (NVML) to a process of the node.
 
-    `devices`: figures of each GPU, by the names of `harness.node.gpu_health.FIELDS`; a GPU that is not reached has its
-    `error` instead. `xids`: GPU and number of each error since the watch began. `ours`: the library is the harness's.
+    `devices` holds the figures of each GPU, by the names of `harness.node.gpu_health.FIELDS`, or the `error` of a GPU
+    that is lost. `xids` holds GPU and number of each error since the watch began. `ours`: the library is the harness's.
     """
 
     devices: list[dict[str, Any]]
@@ -50,11 +50,11 @@ class GpuReading:
 
 @dataclass(frozen=True)
 class Impairment:
-    """The disturbance of packets on their way.
+    """A disturbance of packets on their way: delay, loss, reordering or damage.
 
-    Delays wander within `delay_s ± jitter_s`, as that of a queue does: so slowly that packets keep their order and the
-    mean is `delay_s` however dense they are. `reorder_percent` of them go ahead without delay. Losses come in runs of
-    `burst` packets on average; damage flips a bit, which the receiver's checksum sees.
+    Delays vary within `delay_s ± jitter_s`, as slowly as in a queue, so that packets keep their order and the mean is
+    `delay_s` at any rate. `reorder_percent` of the packets pass without delay. Losses come in bursts of `burst` packets
+    on average. Damage flips a bit, which the receiver's checksum detects.
     """
 
     delay_s: float = 0.0
@@ -68,7 +68,7 @@ class Impairment:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The fate of packets sent to measure a path; `late` were overtaken, `damaged` failed their checksum."""
+    """The fate of packets sent to measure a path: `late` ones were overtaken, `damaged` ones failed their checksum."""
 
     sent: int
     received: int
@@ -79,8 +79,8 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Connection:
-    """A TCP connection. `cookie` is a number of the kernel that no other socket gets; payload bytes since it began,
-    retransmissions included."""
+    """A TCP connection. `cookie` is a number that the kernel gives no other socket. `sent` and `received` are payload
+    bytes since its begin, retransmissions included."""
 
     cookie: int
     local: str
@@ -91,9 +91,9 @@ class Connection:
 
 @dataclass(frozen=True)
 class Connections:
-    """Connections. `of_processes`: of the given processes only; else of everything in the node's own network.
+    """Connections: with `of_processes`, only those of the given processes; else all of the node's own network.
 
-    `rdma_bytes`: bytes through all RDMA ports of the host; `None` if there are none.
+    `rdma_bytes` counts all RDMA ports of the host; `None` if there are none.
     """
 
     each: tuple[Connection, ...]
@@ -103,7 +103,7 @@ class Connections:
 
 @dataclass(frozen=True)
 class RdmaDevices:
-    """The RDMA devices of a host that have an active port, and whether its kernel has a driver of `gpus`."""
+    """The RDMA devices of a host with an active port, and whether its kernel has a driver of `gpus`."""
 
     devices: tuple[str, ...] = ()
     gpus: bool = False
@@ -111,15 +111,15 @@ class RdmaDevices:
 
 @dataclass(frozen=True)
 class StorageRule:
-    """A disturbance of a node's file operations in one mount: of these kinds, on files of this pattern.
+    """A disturbance of a node's file operations in one mount: of these kinds, on files that match this pattern.
 
-    `operations` are of `STORAGE_OPERATIONS`; `pattern` is matched as by a shell against the path below the mount.
-    The first `after_bytes` written there pass untouched, and the write that goes beyond them is cut exactly there.
-    From then on at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an
-    errno. Until the rule ends every operation waits `delay_s`, and reads and writes keep to `rate_bytes` a second.
+    `operations` are some of `STORAGE_OPERATIONS`; `pattern` is a shell pattern for the path below the mount. The first
+    `after_bytes` written there pass untouched, and the write that exceeds them is cut exactly there. From then on, at
+    most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an errno. Until the
+    rule ends, every operation waits `delay_s`, and reads and writes keep to `rate_bytes` per second.
 
-    With `power`, the node's storage loses power instead of failing: operations stop being answered, and what was not
-    durable is lost. `prefix`: everything after the cut. `reordered`: any pages since the last fsync. `fsync_lied`: all
+    With `power`, the node's storage loses power instead of failing: operations get no answer, and data that was not
+    durable is lost. `prefix`: all data after the cut. `reordered`: any pages since the last fsync. `fsync_lied`: all
     pages since the rule began, fsynced or not. `rename_lost`: the first rename there since the rule began.
 
     With `hang`, operations are accepted and not answered until the rule ends; then they are carried out.
@@ -140,7 +140,7 @@ class StorageRule:
 
 @dataclass(frozen=True)
 class StorageAnswers:
-    """The file system's answers to a node's operations of several kinds: refusals and delays."""
+    """The file system's answers to several kinds of operations of a node: errors and delays."""
 
     tried: int
     refused: int

@@ -1,4 +1,4 @@
-"""The dialects of HTTP that object stores speak: what a request asks for, who may ask, and the form of a refusal.
+"""Defines the HTTP dialects of object stores: what a request asks for, whether it is allowed, and forms of refusal.
 
 S3: Amazon S3 API Reference. GCS: Google Cloud Storage, JSON API v1 (paths begin with `/storage/v1/b/`, or with
 `/upload` or `/download` before that), with a bearer token.
@@ -23,7 +23,7 @@ FORBIDDEN, ERROR, THROTTLE, MISSING = "forbidden", "error", "throttle", "missing
 
 @dataclass(frozen=True)
 class Head:
-    """The first lines of a request or an answer, as they came. Of an answer, `method` is the version of HTTP, and
+    """The first lines of a request or an answer, as they came. In an answer, `method` is the version of HTTP, and
     `target` the status."""
 
     raw: bytes
@@ -53,7 +53,7 @@ class Asked:
 
 
 class Dialect(abc.ABC):
-    """One dialect. A refusal is a status, its words, and a body of type `content`."""
+    """One dialect. A refusal has a status, a reason, and a body of type `content`."""
 
     content: str
 
@@ -63,7 +63,7 @@ class Dialect(abc.ABC):
 
     @abc.abstractmethod
     def allowed(self, head: Head, key: Key, now_s: float) -> bool:
-        """Tells whether the request has the key of this run."""
+        """Returns True if the request has the key of this run."""
 
     @abc.abstractmethod
     def refused(self, why: str) -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""A proxy before an object store (S3 or GCS) that asks for the run's key, and misbehaves as told.
+"""Runs a proxy in front of an object store (S3 or GCS) that demands the run's key, and misbehaves as told.
 
     s3_proxy HOST PORT UPSTREAM FOLDER
 
@@ -103,7 +103,7 @@ class Proxy:
         return rule if self._acts(rule["kind"], asked) else None
 
     def _acts(self, kind: str, asked: Asked) -> bool:
-        """Tells whether a rule of this kind acts on a request that it concerns, and counts the request."""
+        """Returns True if a rule of this kind acts on a request that it concerns, and counts the request."""
         rule = self._rule
         if rule is None or rule["kind"] != kind:
             return False
@@ -174,7 +174,7 @@ class Proxy:
             writer.close()
 
     async def _pass_on(self, asked: Asked, reader: asyncio.StreamReader, answer: asyncio.StreamWriter) -> bool:
-        """Passes the answer's head on, or a lie about the body's length with half of it: then it returns False."""
+        """Passes the answer's head on. If the rule lies about the body's length, sends half of it and returns False."""
         told = parse_head(await reader.readuntil(b"\r\n\r\n"))
         size = int(told.headers.get("content-length", "0"))
         if told.target != "200" or size < 2 or not self._acts("short_read", asked):
@@ -213,7 +213,7 @@ def closing(head: Head) -> bytes:
 
 
 async def read_list(reader: asyncio.StreamReader) -> bytes:
-    """Reads an answer to its end, or its first `LIST_BYTES_MAX` bytes or a little more."""
+    """Reads an answer to its end, or about its first `LIST_BYTES_MAX` bytes."""
     found = bytearray()
     while len(found) < LIST_BYTES_MAX and (chunk := await reader.read(CHUNK_BYTES)):
         found += chunk
@@ -221,7 +221,7 @@ async def read_list(reader: asyncio.StreamReader) -> bytes:
 
 
 async def read_body(client: asyncio.StreamReader, head: Head) -> bytes:
-    """Reads the body as it came, chunks and all."""
+    """Reads the body as it came, with its chunks."""
     if "chunked" not in head.headers.get("transfer-encoding", ""):
         return await client.readexactly(int(head.headers.get("content-length", "0")))
     body = b""
@@ -234,7 +234,7 @@ async def read_body(client: asyncio.StreamReader, head: Head) -> bytes:
 
 
 def with_header(head: Head, name: str, value: str) -> Head:
-    """Returns the head with another value of this header, and without checksums of the body that it had before."""
+    """Returns the head with another value of this header, and without checksums of the old body."""
     gone = (name.lower().encode() + b":", b"x-amz-checksum-", b"x-goog-hash:", b"content-md5:")
     first, *lines = head.raw.split(b"\r\n")[:-2]
     kept = [line for line in lines if not line.lower().startswith(gone)]
@@ -248,7 +248,7 @@ def reset(answer: asyncio.StreamWriter) -> None:
 
 
 async def main(host: str, port: int, upstream: str, folder: str) -> None:
-    """Raises `KeyError` where there is no key to ask for."""
+    """Runs the proxy. Raises `KeyError` if there is no key to demand."""
     proxy = Proxy(upstream, pathlib.Path(folder), Key(KEY_NAME, os.environ[KEY_ENV]))
     server = await asyncio.start_server(proxy.serve, host, port, limit=HEAD_BYTES_MAX)
     print(server.sockets[0].getsockname()[1], flush=True)

@@ -29,7 +29,7 @@ class Key:
 
 
 def is_signed(method: str, target: str, headers: Mapping[str, str], key: Key, now_s: float) -> bool:
-    """Tells whether a request is signed. `target` is as it came; names of headers are in lower case."""
+    """Returns True if a request is signed. `target` is as it came; names of headers are in lower case."""
     found = _FIELDS.fullmatch(headers.get("authorization", ""))
     if found is None:
         return False

@@ -1,10 +1,10 @@
-"""An S3-compatible object store behind our proxy, and a command that runs beside it.
+"""Runs an S3-compatible object store behind our proxy, and a command beside it.
 
     s3_store HOST PORT FOLDER BUCKET COMMAND…
 
-The proxy listens at HOST and PORT, and asks for the run's key; only it reaches the store. The store keeps everything in
-memory; it is there when COMMAND starts. The three live and die together. What the proxy is to do is in FOLDER (see
-`harness.object_store.s3_proxy`).
+The proxy listens at HOST and PORT, and demands the run's key. Only the proxy reaches the store, which keeps everything
+in memory, and is ready when COMMAND starts. When one of the three ends, so do the others. FOLDER holds the proxy's rule
+(see `harness.object_store.s3_proxy`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLL_S = 0.1
 
 
 def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Sequence[str]) -> int:
-    """Returns the exit code of the first of the three to end; a missing or silent store is 1."""
+    """Returns the exit code of the first of the three to end; 1 if the store is missing or silent."""
     if importlib.util.find_spec("moto") is None:
         print("object store: moto is not installed: it comes with the extra s3 of the harness", file=sys.stderr)
         return 1
@@ -61,7 +61,7 @@ def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Seque
 
 
 def listen() -> tuple[socket.socket, int]:
-    """Returns a listening socket without a file that a killed process could leave, and a descriptor of it."""
+    """Returns a listening socket without a file, which a killed process could leave, and a descriptor of it."""
     listening = socket.socket(socket.AF_UNIX)
     with tempfile.TemporaryDirectory(prefix="chaos-") as private:
         path = os.path.join(private, "store")
@@ -89,7 +89,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _create_bucket(behind: str, bucket: str) -> None:
-    """Creates the bucket; the answer comes as soon as the server is up."""
+    """Creates the bucket. The answer comes as soon as the server is up."""
     connection = _Connection(behind)
     try:
         connection.request("PUT", f"/{bucket}")

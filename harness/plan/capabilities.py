@@ -8,7 +8,7 @@ from harness.plan.run_plan import Plan
 
 
 def check_capabilities(plan: Plan, capability: Capability) -> None:
-    """Refuses a plan that needs a verb the backend does not have here, and names the reason for each."""
+    """Refuses a plan that needs verbs which the backend does not have here. Names the reason for each."""
     if not capability.available:
         raise CannotRunError(f"backend {plan.backend}: {capability.summary}")
     found = [f"{reason}{_who_can(plan.backend, verb)}" for verb, reason in lacking(plan, capability)]
@@ -17,7 +17,7 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
 
 
 def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]:
-    """Returns needs of the plan that the backend does not meet here, with reasons. Reason `None`: it is no verb."""
+    """Returns the plan's needs that the backend does not meet here, with reasons. Reason `None`: it is no verb."""
     found: list[tuple[Verb | None, str]] = []
     if any(fault.domain for fault in plan.faults) and not load_backend(plan.backend).labels:
         found.append((None, f"workload: node_labels_from: {plan.workload.node_labels_from}: {NO_LABELS}"))
@@ -33,7 +33,7 @@ def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]
 
 
 def never_here(plan: Plan) -> list[str]:
-    """Returns needs of the plan that its backend meets on no machine, with the reason. Asks no engine."""
+    """Returns the plan's needs that its backend meets on no machine, with the reasons. Asks no engine."""
     ways = list(load_backend(plan.backend).lacks().values())
     never = set[Verb].intersection(*(set(way) for way in ways)) if ways else set[Verb]()
     return [

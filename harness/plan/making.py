@@ -1,6 +1,6 @@
-"""Scenario + seed → Plan. Pure: the same scenario and seed give the same plan, byte for byte.
+"""Makes a plan from a scenario and a seed. Pure: the same scenario and seed give the same plan, byte for byte.
 
-All randomness of a run is spent here.
+All random choices of a run are made here.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from harness.trainers.contract import Workload
 
 
 def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile: str | None = None) -> Plan:
-    """Makes the plan. Raises `ScenarioError` for a target that cannot exist or a trigger that can never come."""
+    """Makes the plan. Raises `ScenarioError` for an impossible target or a trigger that can never come."""
     planned = _plan_faults(scenario, seed)
     places = {fault.id: fault.place("when") for fault in scenario.faults}
     return _checked(
@@ -60,14 +60,14 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
 
 
 def _abort(spec: AbortSpec) -> Abort:
-    """Returns the limits. Without a limit for idleness in the scenario, the job's own first start widens it."""
+    """Returns the limits for giving up. If the scenario sets no limit on idle time, the job's first start widens it."""
     given = spec.if_no_step_for
     limits = {"if_not_started_for_ns": spec.if_not_started_for.ns, "wall_clock_ns": spec.wall_clock.ns}
     return Abort(**limits, if_no_step_for_ns=given.ns) if given else Abort(**limits, widened_by_start=True)
 
 
 def _checked(places: Sequence[str], **parts: Any) -> Plan:
-    """Builds a plan. Raises `ScenarioError` for a contradiction. `places`: where each fault's trigger stands."""
+    """Builds a plan. Raises `ScenarioError` for a contradiction. `places`: where each fault's trigger is written."""
     try:
         return Plan(**parts)
     except ValidationError as error:
@@ -114,7 +114,7 @@ def _firings(fault: FaultSpec, workload: Workload, seed: int, dice: random.Rando
 
 
 def _occurrences(when: Trigger, dice: random.Random) -> list[When]:
-    """Returns the exact moments of all firings of a trigger."""
+    """Returns the exact moments of all injections by one trigger."""
     if when.every is None and when.rate is None:
         after_ns = None if when.after is None else when.after.ns
         event = when.event or ("injected" if when.following is not None else None)
@@ -148,7 +148,7 @@ def _resolve(spec: FaultSpec, workload: Workload, dice: random.Random) -> tuple[
 
 
 def _domain(spec: FaultSpec, label: str, labels: Mapping[str, Sequence[int]], dice: random.Random) -> Sequence[int]:
-    """Returns the nodes with the label of the target."""
+    """Returns the nodes with the target's label."""
     if not labels:
         known = "no engine tells before the start where it will place nodes, and the workload does not say it; "
         known += "write workload: {node_labels: {rack0: [0, 1], rack1: [2, 3]}}, or {node_labels_from: KEY}"
@@ -162,7 +162,7 @@ def _domain(spec: FaultSpec, label: str, labels: Mapping[str, Sequence[int]], di
 
 
 def _at(spec: FaultSpec, mesh: Mesh, dice: random.Random) -> list[int]:
-    """Returns the ranks with the coordinates of the target."""
+    """Returns the ranks with the target's coordinates."""
     chosen: dict[Axis, int] = {}
     for axis, index in spec.target.coordinates.items():
         place, size = f"{spec.place('target')}fault {spec.id}", mesh.sizes.get(axis)

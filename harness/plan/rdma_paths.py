@@ -1,7 +1,7 @@
-"""Does the job's traffic go by RDMA, which goes around faults of IP, and which alone a fault of RDMA meets?
+"""Decides whether the job's traffic uses RDMA, which bypasses faults of IP, and which faults of RDMA need.
 
-A fault that would meet nothing is refused before the job starts: on the local backend with the plan, elsewhere as soon
-as the job has its nodes, in the fault-free run already.
+A fault that would meet no traffic is refused before the job starts: on the local backend with the plan, elsewhere as
+soon as the job has its nodes, in the fault-free run already.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _BY_UCX = {"all", "ib", "rc", "rc_v", "rc_x", "rc_verbs", "rc_mlx5", "dc", "dc_x
 
 
 def uses_rdma(settings: Mapping[str, str], gpus: bool) -> bool:
-    """Tells whether a job with these variables uses the RDMA devices of its nodes. gloo never does, and NCCL, which
-    needs GPUs, does unless it is told not to; UCX and NVSHMEM count where their variables name such a transport."""
+    """Returns True if a job with these variables uses RDMA devices of its nodes. gloo never does. NCCL, which needs
+    GPUs, does unless it is told not to. UCX and NVSHMEM count if their variables name such a transport."""
     ucx = {each.lstrip("^\\") for each in settings.get("UCX_TLS", "").lower().split(",")}
     shmem = settings.get("NVSHMEM_REMOTE_TRANSPORT", "none").lower() != "none"
     shmem |= settings.get("NVSHMEM_IB_ENABLE_IBGDA", "0").lower() in ("1", "true", "yes", "on")
@@ -29,7 +29,7 @@ def uses_rdma(settings: Mapping[str, str], gpus: bool) -> bool:
 
 
 def refused(fault: PlannedFault, workload: Workload, node: str, found: RdmaDevices) -> str | None:
-    """Returns why the fault would meet nothing on a node with these devices, and what to do; `None`: it would."""
+    """Returns why the fault would meet no traffic on a node with these devices, and what to do; `None`: it would."""
     name, names = f"fault {fault.id} ({fault.kind})", ", ".join(found.devices)
     if fault.action.over_rdma() is True and not found.devices:
         none = "no RDMA device with an active port in /sys/class/infiniband"
@@ -47,7 +47,7 @@ def refused(fault: PlannedFault, workload: Workload, node: str, found: RdmaDevic
 
 
 def refuse_bypassed(plan: Plan, cluster: Cluster) -> None:
-    """Asks the nodes that are to be struck. Raises `CannotRunError` if a fault would meet nothing there."""
+    """Asks the nodes to be struck. Raises `CannotRunError` if a fault would meet no traffic there."""
     found = dict.fromkeys(_refusals(plan, cluster))
     if found:
         raise CannotRunError("\n".join(found))
@@ -67,7 +67,7 @@ def _refusals(plan: Plan, cluster: Cluster) -> Iterator[str]:
 
 
 def _asked(cluster: Cluster, index: int) -> RdmaDevices | None:
-    """One that cannot be asked is struck all the same: the bytes that the fault meets are counted then."""
+    """Asks a node for its devices. A silent node is struck all the same: traffic is counted later."""
     try:
         return cluster.nodes[index].rdma()
     except (BackendError, UsageError):

@@ -1,6 +1,6 @@
-"""The plan: the acts of a run, with nothing left to chance. Typed, and the same in `plan.json` as here.
+"""Defines the plan: all acts of a run, with nothing left to chance. `plan.json` holds the same.
 
-It is written to `plan.json`, it is the first event of the log, and `chaos run --plan` plays it again.
+A plan is written to `plan.json` and is the first event of the log. `chaos run --plan` runs it again.
 """
 
 import random
@@ -50,7 +50,7 @@ class _Model(BaseModel):
 
 
 class When(_Model):
-    """The exact moment: all that is given must hold. `after_ns` counts from the start, or from the followed event.
+    """The moment of a fault: all conditions must hold. `after_ns` counts from the start or the followed event.
 
     `more_steps` counts from the begin of its rehearsal, on a job that is going already.
     """
@@ -68,7 +68,7 @@ class When(_Model):
 
 
 class PlannedFault(NamedFault):
-    """One fault, built, with its moment and its targets."""
+    """One fault with its moment and its targets."""
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}(\.[0-9]{1,4})?$")
     when: When
@@ -97,7 +97,7 @@ class PlannedFault(NamedFault):
         return May.KILL in self.action.may
 
     def nodes(self) -> set[int]:
-        """0-based places of the nodes it acts on."""
+        """Returns the 0-based places of the nodes on which the fault acts."""
         return {target.node_index for target in self.targets}
 
     def in_words(self) -> str:
@@ -105,8 +105,8 @@ class PlannedFault(NamedFault):
         return self.action.describe(self.targets) if self.targets else f"{self.kind} on all nodes of {where}"
 
     def at(self, places: Mapping[str, Sequence[int]], workload: Workload, seed: int) -> Self:
-        """Returns it with the targets that its domain means, by the nodes of each label. Raises `CannotRunError` for a
-        label that no node has."""
+        """Returns the fault with the targets that its failure domain means, by the nodes of each label. Raises
+        `CannotRunError` for a label that no node has."""
         if not self.domain:
             return self
         key, known = workload.node_labels_from, ", ".join(sorted(places)) or "none"
@@ -140,7 +140,7 @@ class Header(_Model):
 
 
 class Abort(_Model):
-    """The limits beyond which a run is given up."""
+    """The limits at which a run is given up."""
 
     if_no_step_for_ns: int = Field(60 * 10**9, ge=0, le=NS_MAX)
     wall_clock_ns: int = Field(ge=0, le=NS_MAX)
@@ -148,7 +148,7 @@ class Abort(_Model):
     widened_by_start: bool = False  # the first limit is at least three times the first start
 
     def idle_ns_max(self, first_start_ns: int) -> int:
-        """Returns the longest time without a step, once the job has started within `first_start_ns`."""
+        """Returns the longest allowed ns without a step, if the job's first start took `first_start_ns`."""
         widened = WIDENED_TIMES * first_start_ns if self.widened_by_start else 0
         return max(self.if_no_step_for_ns, widened)
 
@@ -231,16 +231,16 @@ class Plan(_Model):
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """Raises pydantic's `ValidationError`."""
+        """Parses a plan. Raises pydantic's `ValidationError`."""
         return cls.model_validate(data)
 
     def launch(self) -> Launch:
-        """Returns the launch of the workload on every node. Pure."""
+        """Returns the commands of the workload for every node. Pure."""
         launch = self.workload.trainer.launch(self.workload, self.run_id, self.seed)
         return replace(launch, notice_s=max((fault.action.notice_s or 0.0 for fault in self.faults), default=0.0))
 
     def changed_by(self, fault: PlannedFault) -> Self:
-        """Returns the plan of the job once this fault, and those before it in the plan, have changed its command."""
+        """Returns the job's plan after this fault, and faults before it in the plan, have changed its command."""
         workload = self.workload
         for each in self.faults[: self.faults.index(fault) + 1]:
             if change := each.action.change():
@@ -248,11 +248,11 @@ class Plan(_Model):
         return self.model_copy(update={"workload": workload})
 
     def outcome_digest(self) -> str:
-        """Returns a digest of everything that decides this plan's outcome without faults."""
+        """Returns a digest of everything in this plan that decides the outcome without faults."""
         return outcome_digest(self.workload, self.seed, self.backend)
 
     def with_steps(self, steps: int) -> Self:
-        """Returns the same plan with so many steps. Raises `ScenarioError` if a trigger never comes then."""
+        """Returns the plan with this many steps. Raises `ScenarioError` if a trigger would then never come."""
         workload = self.workload.model_copy(update={"steps": steps})
         for fault in self.faults:
             if fault.when.step is not None and fault.when.step >= steps:
@@ -261,8 +261,8 @@ class Plan(_Model):
         return self.model_copy(update={"workload": workload})
 
     def placed(self, labels: Sequence[str]) -> Self:
-        """Returns the plan with the targets that its domains mean, by the engine's label of each node; empty: a node
-        has none. Raises `CannotRunError` for a domain that the job does not have, or that limits forbid."""
+        """Returns the plan with the targets that its failure domains mean, by the engine's label of each node (empty: a
+        node has none). Raises `CannotRunError` for a domain that the job does not have, or that limits forbid."""
         places = {label: [at for at, its in enumerate(labels) if its == label] for label in sorted({*labels} - {""})}
         faults = tuple(fault.at(places, self.workload, self.seed) for fault in self.faults)
         told = {"node_labels": {label: tuple(at) for label, at in places.items()}, "node_labels_from": ""}

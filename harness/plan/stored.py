@@ -1,4 +1,4 @@
-"""A stored plan, read again: strict, bounded, and every mistake with its file and key."""
+"""Reads a stored plan strictly and within limits. Each mistake is reported with its file and key."""
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ VALUES_MAX = 2_000_000  # keys and values, counted by what separates them
 
 
 def load_plan(path: pathlib.Path, scores: ScoreBounds | None = None) -> Plan:
-    """Raises `ScenarioError` with every mistake found, `UsageError` for a file that cannot be read."""
+    """Reads a plan. Raises `ScenarioError` with all mistakes, `UsageError` for an unreadable file."""
     return parse_plan(read_text(path, BYTES_MAX), str(path), scores)
 
 

@@ -1,4 +1,4 @@
-"""The checklist before a launch: each item is answered by the newest stored result that says something to it."""
+"""Answers the checklist before a launch: each item by the newest stored result that says something about it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOW = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to an item. `same_commit`: the evidence is of the commit checked out here; `None`: not known."""
+    """The answer to an item. `same_commit`: True if the evidence is of the commit checked out here; `None`: unknown."""
 
     item: Item
     answer: str
@@ -87,8 +87,8 @@ Told = Iterator[tuple[Item, Verdict, str]]
 
 
 def _resumes(report: run_report.Report) -> Told:
-    """Yields the proof of the restore drill, which starts the job from its last save. If the run did not pass, the
-    findings of the second restart or the judge may be about resumes, too."""
+    """Yields the proof of the restore drill, which starts the job from its last save. If the run did not pass, findings
+    of the second restart or of the judge may concern resumes, too."""
     outcome = report.scores.get("last_checkpoint", {}).get("outcome")
     if outcome and "last checkpoint" not in report.not_judged:
         of_run = "" if report.verdict is Verdict.PASS else f"; the run: {(report.reasons or ('no pass',))[0]}"
@@ -112,7 +112,7 @@ def _data(report: run_report.Report) -> Told:
 
 
 def _dry_run(report: run_report.Report) -> Told:
-    """Yields the result of a run without faults, or of the fault-free run that was compared with this one."""
+    """Yields the result of a run without faults, or of the fault-free run beside this one."""
     if not report.faults and report.run.outcome is not None:
         yield Item.DRY_RUN, report.verdict, f"without faults: {(report.reasons or ('no reason is told',))[0]}"
     elif report.run.fault_free and report.verdict is Verdict.PASS:

@@ -1,4 +1,4 @@
-"""The command `chaos checkpoint verify`: which saves are whole, and the flaws of the others."""
+"""Defines `chaos checkpoint verify`, which says which saves are whole, and the flaws of the others."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def verify(
 
 
 def _watch(verifier: Verifier, limit_s: float, json: bool) -> list[Save]:
-    """Prints one line for each save. The last answer counts for a save that was written again."""
+    """Prints one line for each save. If a save is written again, its last answer counts."""
     saves = dict[str, Save]()
     with stop.attended():
         for save in verifier.new(stop, time.monotonic() + limit_s):
@@ -123,7 +123,7 @@ def _watch(verifier: Verifier, limit_s: float, json: bool) -> list[Save]:
 
 
 def _words(save: Save) -> str:
-    """Joins the findings on a save, the worst first."""
+    """Joins the findings on a save into a text, the worst first."""
     findings = sorted(save.findings, key=lambda each: each.state is not save.state)
     more = len(findings) + save.more - NAMED_MAX
     loaded = [f"loaded: {save.loaded}"] if save.loaded else []

@@ -1,4 +1,4 @@
-"""Reads all bytes of a file in one pass: a digest of every part, and oddities of each tensor."""
+"""Reads all bytes of a file in one pass: makes a digest of every part, and finds oddities of each tensor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
 
 class Unreadable(Exception):
-    """The reason for which a file is not read to its end."""
+    """Raised with the reason why a file is not read to its end."""
 
 
 def parts(file: IO[bytes], spans: Sequence[Span], whole: hashlib._Hash | None = None) -> Iterator[Part]:

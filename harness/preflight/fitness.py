@@ -1,5 +1,5 @@
-"""The result of a preflight: the answer of each check. It can be kept under a name, and later ones are compared with
-it."""
+"""Defines the result of a preflight: the answer of each check. It can be stored under a name, to compare later ones
+with it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def in_words(answer: Answer) -> str:
 
 
 class Curve(msgspec.Struct, kw_only=True):
-    """The trainer's figures, step by step, without a fault."""
+    """The trainer's figures at each step, without faults."""
 
     step: list[int]
     loss: list[float | None]
@@ -45,7 +45,7 @@ class Curve(msgspec.Struct, kw_only=True):
 
 
 class Asked(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The options of a preflight, and the ends of its other runs. `plan`: the scenario's."""
+    """The options of a preflight, and how its other runs ended. `plan` is the scenario's plan."""
 
     schema: Literal[1] = 1
     plan: dict[str, object]
@@ -109,7 +109,7 @@ def check_name(name: str) -> None:
 
 
 def keep(name: str, found: Preflight, reports: pathlib.Path) -> None:
-    """Stores a preflight under a name, replacing an earlier one. Raises `UsageError` if it is not fit."""
+    """Stores a preflight under a name, replacing an earlier one. Raises `UsageError` unless the cluster is fit."""
     check_name(name)
     if found.verdict is not Verdict.PASS or found.faults:
         what = "was made with --faults" if found.faults else f"is {found.verdict.value}"
@@ -119,7 +119,7 @@ def keep(name: str, found: Preflight, reports: pathlib.Path) -> None:
 
 
 def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
-    """Reads a kept preflight. Raises `UsageError` if there is none, or if it is of another backend."""
+    """Reads a stored preflight. Raises `UsageError` if there is none, or if it is of another backend."""
     known = sorted(path.stem for path in (reports / KEPT).glob("*.json"))
     if name not in known:
         raise UsageError(f"no preflight was kept as {name!r}; {choice(name, known)}")
@@ -134,7 +134,7 @@ def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
 
 def held_against(before: Preflight, name: str, judged: Judged, one_host: bool = False) -> Iterator[Finding]:
     """Yields figures that became worse and facts that changed since then. Items in only one of the two are ignored.
-    `one_host`: all nodes share the CPUs of one, so other work there may explain slower figures."""
+    `one_host`: all nodes share one host's CPUs, so that other work there may explain slower figures."""
     old = next((each.judged for each in before.checks if each.name == name), Judged())
     check = load_check(name)
     for fact, told in judged.facts.items():

@@ -1,6 +1,6 @@
-"""Loads files of saves with the frameworks of the interpreter that runs this, in which there is no harness.
+"""Loads files of saves with the frameworks of the interpreter that runs this program, which has no harness.
 
-Reads `{"kind": …, "path": …}` a line, and answers each with `{"path": …, "loaded": yes · no · not tried, "why": …}`.
+Reads lines `{"kind": …, "path": …}`, and answers each with `{"path": …, "loaded": yes · no · not tried, "why": …}`.
 """
 
 from __future__ import annotations

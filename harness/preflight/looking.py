@@ -1,4 +1,4 @@
-"""`chaos preflight SCENARIO`, top to bottom: what it takes to answer the checks is run, and then judged from its logs.
+"""Runs `chaos preflight SCENARIO` from start to end: makes the runs that the checks need, then judges their logs.
 
 REPORTS/<id>/             a run whose trainer is our own program on the nodes (`node_program`), on the same engine,
                           nodes, Python and environment as the scenario's; `canary/` has the events of the canary
@@ -81,7 +81,7 @@ def look(plan: Plan, setting: Setting) -> pathlib.Path:
 
 
 def nodes_plan(plan: Plan, probes: Sequence[str], faults: bool) -> Plan:
-    """Returns the plan of our own program, on nodes like those of the scenario. Pure."""
+    """Returns the plan of our own program on nodes like those of the scenario. Pure."""
     work = plan.workload
     trainer = work.trainer
     env = {name: value for _, name, value in work.environment()}
@@ -101,7 +101,7 @@ def nodes_plan(plan: Plan, probes: Sequence[str], faults: bool) -> Plan:
 
 
 def python_of(work: Workload) -> str:
-    """Returns the trainer's interpreter; for a command that names none, the harness's."""
+    """Returns the trainer's interpreter, or the harness's if the command names none."""
     if isinstance(work.trainer, ScriptTrainer):
         return work.trainer.interpreter
     words = work.trainer.command if isinstance(work.trainer, CommandTrainer) else []
@@ -110,7 +110,7 @@ def python_of(work: Workload) -> str:
 
 
 def paths_of(plan: Plan) -> list[str]:
-    """The absolute paths that its commands and their environment name."""
+    """Returns the absolute paths in the commands and in their environment."""
     launch = plan.launch()
     words = [*launch.command, *(launch.control or ()), *launch.env.values(), *launch.sources]
     found = dict.fromkeys(path.rstrip("/.") for word in words for path in _PATH.findall(word))
@@ -128,8 +128,8 @@ def _look_at_nodes(plan: Plan, folder: pathlib.Path, probes: Sequence[str], sett
 
 
 def _shortened(plan: Plan) -> Plan:
-    """Returns the scenario's job on all its nodes, for some hundred steps if it can be shortened, under another name:
-    it is no run of the scenario."""
+    """Returns the scenario's job on all its nodes, with some hundred steps if it can be shortened, under another name,
+    because it is no run of the scenario."""
     steps = plan.workload.steps and min(plan.workload.steps, CANARY_STEPS_MAX)
     work = plan.workload.on_nodes(plan.workload.nodes).model_copy(update={"steps": steps, "restore_drill": False})
     title = f"{plan.scenario.title}: its trainer, before a launch"
@@ -140,7 +140,7 @@ def _shortened(plan: Plan) -> Plan:
 
 
 def _expected(expect: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the expectations that concern the trainer, and not what the scenario's own faults do to it.
+    """Returns the expectations of the trainer, without those of the effects of the scenario's own faults.
 
     A bound on the loss stays, unless it lets samples be repeated or skipped: how many depends on the moment of a fault.
     """
@@ -153,7 +153,7 @@ def _expected(expect: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _try_trainer(plan: Plan, folder: pathlib.Path, asked: Asked, drill: bool, setting: Setting) -> None:
-    """Runs the trainer without a fault; then with a rank killed after its first save."""
+    """Runs the trainer without faults, and then with a rank killed after its first save."""
     alone, stage = plan.without_faults(f"{plan.run_id}-{CANARY}"), Stage("fault-free run", plan.workload.nodes)
     setting.observer.stage(stage)
     given = alone, setting.reports, setting.backend, setting.observer, setting.stop
@@ -174,7 +174,7 @@ def _try_trainer(plan: Plan, folder: pathlib.Path, asked: Asked, drill: bool, se
 
 
 def _keep_failure(attempt: pathlib.Path, folder: pathlib.Path, asked: Asked, outcome: Outcome) -> None:
-    """Keeps a failed run in a place where people find its logs, also a run without a step."""
+    """Stores a failed run where people find its logs, even a run without a step."""
     place = folder.with_name(f"{folder.name}-{CANARY}")
     attempt.rename(place)
     release(attempt)
@@ -187,7 +187,7 @@ def _keep_failure(attempt: pathlib.Path, folder: pathlib.Path, asked: Asked, out
 
 
 def _drill(plan: Plan, folder: pathlib.Path, setting: Setting) -> str:
-    """Runs the drill and returns its name. Raises `ChaosError`, with the reason, if it cannot be made."""
+    """Runs the drill and returns its name. Raises `ChaosError` with the reason if it cannot be made."""
     canary = judge(Evidence(timeline.load(folder / CANARY)), CANARY)
     steps = sorted({save.step for save in canary.evidence.saves.good if save.step})
     last = canary.evidence.run.reached_step
@@ -208,7 +208,7 @@ def _drill(plan: Plan, folder: pathlib.Path, setting: Setting) -> str:
 
 
 def kill_step(saves: Sequence[int], last: int) -> int | None:
-    """Returns a step between the first save and the next, so that some work is lost; `None` if there is none."""
+    """Returns a step between the first save and the next, so that some work is lost, or `None`."""
     if not saves:
         return None
     after = saves[1] if len(saves) > 1 else 2 * saves[0]

@@ -1,4 +1,4 @@
-"""The contents of a save when it was whole, kept beside it, so that a bit that changes later is found and named."""
+"""Stores the contents of a whole save beside it, so that a bit that changes later is found and named."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NAME_CHARS = 120
 
 
 class Kept(msgspec.Struct):
-    """A file: its parts by name, begin, end and digest, one behind the other."""
+    """A file: its parts, one after the other, each with name, begin, end and digest."""
 
     bytes: int
     parts: list[tuple[str, int, int, str]]
 
     @property
     def covers(self) -> bool:
-        """Tells whether the parts cover every byte of the file."""
+        """Returns True if the parts cover every byte of the file."""
         ends = [0, *(end for _, _, end, _ in self.parts)]
         joined = all(before == start < end for before, (_, start, end, _) in zip(ends, self.parts, strict=False))
         return joined and ends[-1] == self.bytes
@@ -41,7 +41,7 @@ class Manifest(msgspec.Struct):
 
 
 def write(root: pathlib.Path, save: str, at_s: float, files: Mapping[str, list[Part]]) -> None:
-    """Raises `FaultError`, or `OSError`, where it cannot be written."""
+    """Writes a manifest. Raises `FaultError` or `OSError` if that fails."""
     kept = {}
     for file, parts in files.items():
         spans = [(part.span.name, part.span.start, part.span.end, part.sha256) for part in parts]
@@ -54,7 +54,7 @@ def write(root: pathlib.Path, save: str, at_s: float, files: Mapping[str, list[P
 
 
 def read(root: pathlib.Path, save: str) -> Manifest | None:
-    """Reads a manifest; `None`: none was kept. Raises `ValueError` for one that cannot be read."""
+    """Reads a manifest; `None` if none was stored. Raises `ValueError` for one that cannot be read."""
     try:
         found = msgspec.json.decode(untrusted_files.read(root, _place(save), BYTES_MAX), type=Manifest)
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def names_in(root: pathlib.Path, folder: str) -> list[str]:
 
 
 def _place(save: str) -> str:
-    """Returns the manifest's path beside the save, whatever the save's name."""
+    """Returns the path of a save's manifest beside it, whatever the save's name."""
     folder, _, name = save.rpartition("/")
     raw = name.encode(errors="surrogateescape")
     file = f"{urllib.parse.quote(raw, safe='=')[:_NAME_CHARS]}-{hashlib.sha256(raw).hexdigest()[:16]}.json"

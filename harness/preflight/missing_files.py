@@ -1,4 +1,4 @@
-"""Files that a save lacks and most other saves of its series have. Only names are asked."""
+"""Finds files that a save lacks but most other saves of its series have, by their names alone."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _Kinds = Mapping[str, list[str]]  # a name without numbers → the files of that
 
 
 def kind(file: str) -> str:
-    """Returns a name without numbers: the same for this file in each save and of each rank."""
+    """Returns a name without numbers, which is the same for this file in each save and of each rank."""
     return _NUMBER.sub("", _ACCOUNTED.sub("", file))
 
 
 def with_step(file: str, step: int | None, other: int | str = "#") -> str:
-    """Returns a file's name in the save of another step. A number behind `rank` is no step."""
+    """Returns a file's name in the save of another step. A number after `rank` is no step."""
     if step is None:
         return file
     mine = re.compile(rf"(?<!\d)(?<!rank)(?<!rank[-_=])0*{step}(?!\d)")
@@ -36,7 +36,7 @@ def with_step(file: str, step: int | None, other: int | str = "#") -> str:
 
 
 def told(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
-    """Returns the saves with the files that they lack. A series is a folder and a kind of name."""
+    """Returns the saves with the files that they lack. A series has one folder and one kind of name."""
     series = defaultdict[tuple[str, str], list[FoundCheckpoint]](list)
     for each in checkpoints:
         series[each.path.rpartition("/")[0], family(each.path)].append(each)
@@ -48,7 +48,7 @@ def told(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
 
 
 def _lacks(saves: Sequence[FoundCheckpoint]) -> Iterator[tuple[FoundCheckpoint, tuple[Lack, ...]]]:
-    """Yields each save with its missing files. `saves`: newest first; an unfinished one tells nothing of others."""
+    """Yields each save with its missing files. `saves`: newest first; an unfinished save shows nothing about others."""
     kinds = [(each, _kinds(each)) for each in saves if not isinstance(each, Joined)]
     for place, (save, own) in enumerate(kinds):
         newer = [each for each in kinds[max(place - NEAR, 0) : place] if each[0].whole]
@@ -100,13 +100,13 @@ def _numbers(file: str) -> list[int]:
 
 
 def _expected(save: FoundCheckpoint, mine: Sequence[str], other: FoundCheckpoint, files: Sequence[str]) -> list[str]:
-    """Returns the names of another save's files, with the step of this save where the names contain it."""
+    """Returns the names of another save's files, with this save's step where the names contain a step."""
     if save.step is None or set(mine) & set(files):
         return list(files)
     return [with_step(file, other.step, save.step) for file in files]
 
 
 def _folder(save: FoundCheckpoint) -> str:
-    """Returns the folder of a save, with a slash at its end."""
+    """Returns the folder of a save, with a slash at the end."""
     folder, slash, _ = save.path.rpartition("/")
     return folder + slash if save.path in save.files else f"{save.path}/"

@@ -1,4 +1,4 @@
-"""Saves of several files beside each other, without a folder: `model_30.pt` and `optim_30.pt` are the save 30."""
+"""Finds saves of several files in one folder: `model_30.pt` and `optim_30.pt` are the save 30."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Joined(FoundCheckpoint):
 
 
 class _Name(NamedTuple):
-    """A name's parts. `series`: the same for all parts of all saves; `part`: the name with a NUL for the number."""
+    """The parts of a name. `series` is equal for all parts of all saves; `part` has a NUL in place of the number."""
 
     series: tuple[str, ...]
     part: str
@@ -52,7 +52,7 @@ def joined(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
 
 
 def _name_of(found: FoundCheckpoint) -> _Name | None:
-    """Splits a name; `None` for a folder, and for a name without a number or without a word for a part."""
+    """Splits a name. Returns `None` for a folder, and for a name without a number or a word for a part."""
     folder, _, name = names.without_rank(found.path).rpartition("/")
     numbers = list(re.finditer(r"\d+", name))
     if found.path not in found.files or not numbers:
@@ -64,7 +64,7 @@ def _name_of(found: FoundCheckpoint) -> _Name | None:
 
 
 def _joined(parts: Mapping[str, Mapping[str, FoundCheckpoint]]) -> Iterator[Joined]:
-    """Yields saves joined from their parts, the newest first."""
+    """Yields the saves that are joined from their parts, the newest first."""
     numbers = sorted(set[str]().union(*parts.values()), key=int, reverse=True)
     for number in numbers:
         there = [found[number] for found in parts.values() if number in found]

@@ -33,8 +33,8 @@ class _Named(NamedTuple):
 
 
 def asked(place: CheckpointFolder, listings: Sequence[Listing], saves: Mapping[str, Save]) -> Iterator[Save]:
-    """The pointers that name no save, or one older than the newest whole one. Where the pointer is the mark of a save's
-    end, each save newer than the named one is told that instead."""
+    """Yields pointers that name no save, or an older save than the newest whole one. If the pointer marks the end of a
+    save, the saves newer than the named one get the finding instead."""
     marks = set[str]()
     for listing in listings:
         if listing.pointer and load_layout(listing.layout).marked_beside:
@@ -71,7 +71,7 @@ def _mark(listing: Listing, saves: Mapping[str, Save]) -> Iterator[Save]:
 
 
 def _may_point(place: CheckpointFolder, path: str) -> bool:
-    """Tells whether a file may be a pointer: by the usual names, or any JSON and YAML."""
+    """Returns True if a file may be a pointer: it has a usual name, or is JSON or YAML."""
     suffix = PurePosixPath(path).suffix.lower()
     if path in place.links:
         return _usual(path)
@@ -79,12 +79,12 @@ def _may_point(place: CheckpointFolder, path: str) -> bool:
 
 
 def _usual(path: str) -> bool:
-    """Tells whether a name is usual for pointers. Another name, as `best`, may point to an older save on purpose."""
+    """Returns True for a usual name of pointers. Other names, as `best`, may point to an older save on purpose."""
     return names.is_pointer(path) or bool(_CHECKPOINT.match(PurePosixPath(path).stem))
 
 
 def _by_name(listings: Sequence[Listing], saves: Mapping[str, Save]) -> dict[str, Save]:
-    """Maps names to saves, also the names of files that lie beside others, without a folder."""
+    """Maps names to saves, also the names of files that are a save's parts without a folder."""
     found = dict[str, Save]()
     for each in (each for listing in listings for each in reversed(listing.checkpoints)):
         alone = each.files if each.path in each.files else ()
@@ -107,12 +107,12 @@ def _named_by(place: CheckpointFolder, path: str, by_name: Mapping[str, Save], s
 
 
 def _leads_away(place: CheckpointFolder, path: str) -> bool:
-    """Tells whether it is a link to something outside of the listing, which is reported elsewhere."""
+    """Returns True for a link to something outside of the listing, which is reported elsewhere."""
     return path in place.links_away and os.path.exists(place.root / os.path.dirname(path) / place.links[path])
 
 
 def _words(place: CheckpointFolder, path: str) -> tuple[list[str], bool]:
-    """Returns a pointer's texts and step numbers; and True for a link, one line of text, or an empty file."""
+    """Returns a pointer's texts and step numbers, and True for a link, one line of text, or an empty file."""
     if path in place.links:
         return [place.links[path]], True
     text = place.read(path, POINTER_BYTES_MAX).decode(errors="replace").strip()
@@ -135,7 +135,7 @@ def _tree(text: str) -> Any:
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
-    """Yields key and text of each leaf. An object that YAML names twice is taken once."""
+    """Yields key and text of each leaf. An object that YAML names twice counts once."""
     waiting, seen = [("", tree)], set[int]()
     while waiting:
         key, each = waiting.pop()
@@ -151,7 +151,7 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
 
 
 def _ask_newer(pointer: Save, named: Save, saves: Mapping[str, Save]) -> None:
-    """Finds a newer whole save in the same folder with the same kind of name: others may be of another job."""
+    """Finds a newer whole save in the same folder with the same kind of name, as others may be another job's."""
     kin = named.path.rpartition("/")[0], family(named.path)
     whole = [
         save
@@ -164,6 +164,6 @@ def _ask_newer(pointer: Save, named: Save, saves: Mapping[str, Save]) -> None:
 
 
 def _order(save: Save) -> int:
-    """Returns the step, or else the last number in the name (-1 without one)."""
+    """Returns the step, or else the last number in the name (-1 if there is none)."""
     number = _LAST_NUMBER.search(save.path.rpartition("/")[2])
     return save.step if save.step is not None else int(number[0]) if number else -1

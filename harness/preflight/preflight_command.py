@@ -1,4 +1,4 @@
-"""The command `chaos preflight`: whether a cluster is fit, and what is known before a launch."""
+"""Defines `chaos preflight`, which says whether a cluster is fit, and what is known before a launch."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def preflight(
 
 
 def _chosen(only: Sequence[str], faults: bool) -> list[str]:
-    """Returns the chosen checks; only measurements on nodes if the scenario's faults are to act."""
+    """Returns the chosen checks; if the scenario's faults are to act, only measurements on nodes."""
     for name in only:
         if name not in check_names():
             raise UsageError(f"--only {name}: {choice(name, check_names())}")
@@ -199,7 +199,7 @@ def _print(answers: Sequence[Answer]) -> None:
 
 
 def _print_trainers(proofs: Sequence[Proof]) -> None:
-    """Prints the trainer of the evidence; several with their items."""
+    """Prints the evidence's trainer or, if there are several, each with its items."""
     items = dict[str, list[str]]()
     for proof in proofs:
         for trainer in proof.trainers or {"a trainer that is not told"}:
@@ -211,7 +211,7 @@ def _print_trainers(proofs: Sequence[Proof]) -> None:
 
 
 def _age(seconds: float) -> str:
-    """Formats an age as `3 d` or `5 h`; a shorter one in full."""
+    """Formats an age as `3 d` or `5 h`, and a shorter one in full."""
     for unit, length in (("d", DAY_S), ("h", HOUR_S)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""A preflight as files: JSON, a page with the links as a matrix and the canary's curves, Markdown, JUnit."""
+"""Shows a preflight as JSON, as a page with a matrix of links and the canary's curves, as Markdown and as JUnit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(found: Preflight, folder: pathlib.Path) -> None:
 
 
 def in_junit(name: str, cases: Iterable[tuple[str, Verdict | None, str]]) -> str:
-    """Returns a JUnit document of one suite; each case has a name, a verdict and words."""
+    """Returns a JUnit document with one suite. Each case has a name, a verdict and words."""
     told = list(cases)
     suite = junit.empty_suite(name, [verdict for _, verdict, _ in told])
     for case, verdict, why in told:
@@ -111,7 +111,7 @@ def _ends(figure: str) -> tuple[str, str] | None:
 
 
 def matrix(links: Mapping[tuple[str, str], float], slow: Mapping[bool, float]) -> Markup | None:
-    """Draws the links: a row sends, a column receives; the faster the darker, and slow links in another colour."""
+    """Draws the links: a row sends, a column receives. Fast links are dark, and slow links have another colour."""
     names = list(dict.fromkeys(end for link in links for end in link))
     if not names or len(names) > SIDE_MAX:
         return None

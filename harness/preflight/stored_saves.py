@@ -1,4 +1,4 @@
-"""A stored run's facts on its saves: the digests of their tensors, as the harness saw them, and the loss."""
+"""Reads a stored run's facts about its saves: the digests of their tensors that the harness saw, and the loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFold
 
 
 class StoredSaves:
-    """Raises as reading an event log does."""
+    """The facts about a run's saves. Raises the errors of reading an event log."""
 
     def __init__(self, folder: pathlib.Path):
         self._name, run = f"run {folder.resolve().name}", timeline.load(folder)
@@ -48,7 +48,7 @@ class StoredSaves:
 
 
 def _other(save: Save, listed: set[str]) -> list[tuple[str, str]]:
-    """Returns large trained tensors that are not listed, though the largest of each save are."""
+    """Returns large trained tensors without a stored digest, although each save's largest have one."""
     smallest = min((int(each.partition(" ")[0]) for each in listed), default=0)
     found = []
     for file, part in ((file, part) for file, parts in save.parts.items() for part in parts if part.span.name):

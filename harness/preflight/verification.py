@@ -1,7 +1,7 @@
-"""Verifies a save: its files by their own formats, all of them together, and the contents when it was kept.
+"""Verifies a save: each file by its format, all files together, and the contents by its manifest.
 
-*Damaged*: it cannot be loaded as it was saved. *Suspicious*: a healthy save may be so, too. *Unknown*: not looked into.
-Without a checksum or a manifest, a save is whole in structure, and its content is not known.
+*Damaged*: it cannot be loaded as it was saved. *Suspicious*: a healthy save may be like this, too. *Unknown*: not
+examined. Without a checksum or a manifest, a save may be whole in structure, but its content is unknown.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class Save:
-    """A save, or a pointer to one, as far as it was looked into. Paths of files are relative to the save's place."""
+    """A save, or a pointer to one, as far as it was examined. Paths of files are relative to the save's place."""
 
     path: str
     step: int | None = None
@@ -77,7 +77,7 @@ class Save:
         return file.removeprefix(folder + slash)
 
     def find(self, state: State, what: str, file: str = "", tensor: str = "") -> None:
-        """Adds a finding, or only counts it beyond the limit; the first of each state is always kept."""
+        """Adds a finding. Beyond the limit, findings are only counted, except the first one of each state."""
         if len(self.findings) < FINDINGS_MAX or all(each.state is not state for each in self.findings):
             self.findings.append(Finding(state, self.short(file), tensor, what))
         else:
@@ -98,7 +98,7 @@ class Place:
         self._layouts = layout_names() if layout == AUTO else (layout,)
 
     def look(self) -> tuple[CheckpointFolder, list[Listing]]:
-        """Lists the saves by layout. Files that one layout does not take are left to the next. Raises `FaultError`."""
+        """Lists the saves by layout; later layouts get files that earlier ones do not take. Raises `FaultError`."""
         try:
             place = rest = CheckpointFolder.look(self.root, self._folder)
         except PermissionError as error:
@@ -116,7 +116,7 @@ class Place:
 
 
 def begun(place: CheckpointFolder, found: FoundCheckpoint) -> Save:
-    """Makes a save that was not looked into yet."""
+    """Makes a save that is not examined yet."""
     changed_ns = max((place.changed_ns(file) for file in found.files), default=0)
     return Save(found.path, found.step, changed_ns, sum(place.sizes.get(file, 0) for file in found.files))
 
@@ -164,7 +164,7 @@ class _Verification:
                 save.findings = [Finding(State.UNFINISHED, save.short(file), "", "changes while it is read")]
 
     def _expect_shards(self, metadata: str, places: Mapping[str, list[formats.Place]]) -> None:
-        """Notes the shards that a distributed checkpoint's metadata names, in whichever folder of the save it is."""
+        """Records the shards that a distributed checkpoint's metadata names, in any folder of the save."""
         folder, find = metadata.removesuffix(METADATA), self.save.find
         shards = {folder + name: each for name, each in places.items()}
         self.shards |= shards
@@ -176,7 +176,7 @@ class _Verification:
                 find(State.SUSPICIOUS, "is not named by .metadata", file)
 
     def _expect_files(self, top: Mapping[str, Any]) -> None:
-        """Notes the files that the trainer's own manifest names."""
+        """Records the files that the trainer's own manifest names."""
         folder, mark, find = self.found.path + "/", self.layout.mark, self.save.find
         try:
             told = msgspec.convert(top, formats.Files).files
@@ -189,7 +189,7 @@ class _Verification:
             find(State.SUSPICIOUS, f"is not named by {mark}", file)
 
     def _read(self, file: str) -> None:
-        """Reads a file: its structure, and then all of its bytes."""
+        """Reads a file: first its structure, then all of its bytes."""
         save, places = self.save, self.shards.get(file) if self.place.sizes[file] else None
         read = save.parts[save.short(file)] = list[Part]()
         try:
@@ -217,7 +217,7 @@ class _Verification:
             save.steps_told[save.short(file)] = inside.step
 
     def _spans(self, file: str, spans: Sequence[Span]) -> Sequence[Span]:
-        """Returns the parts of the manifest, if one was kept, so that each byte is read once."""
+        """Returns the parts in the manifest, if there is one, so that each byte is read only once."""
         kept = self.kept.files.get(self.save.short(file)) if self.kept else None
         if kept and kept.bytes == self.place.sizes[file]:
             known = {(span.start, span.end): span for span in spans}
@@ -257,7 +257,7 @@ class _Verification:
                     self.save.find(State.DAMAGED, f"cannot be used: {error}", file)
 
     def _hold_against(self, kept: manifest.Manifest) -> None:
-        """Compares with the manifest. If most of it is new, the save was made again: the job went back to this step."""
+        """Compares with the manifest. If most is new, the job has gone back to this step and saved it again."""
         save = self.save
         sizes = {save.short(file): self.place.sizes[file] for file in self.found.files}
         changed, tensors, sound = list[Finding](), 0, save.state is not State.DAMAGED

@@ -1,4 +1,4 @@
-"""The saves under a path, one after the other: all that are there, or each new one once it is still."""
+"""Verifies the saves under a path one by one: all that exist, or each new one once it no longer changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VERDICTS = {State.WHOLE: Verdict.PASS, State.DAMAGED: Verdict.FAIL}  # of all ot
 
 @dataclass
 class Verifier:
-    """Verifies the saves of a place. `python`: one with the frameworks. `notes`: things not checked or kept."""
+    """Verifies the saves in a place. `python`: one with the frameworks. `notes`: things not checked or stored."""
 
     place: Place
     keep: bool = False
@@ -42,7 +42,7 @@ class Verifier:
     _series: dict[str, Series] = field(default_factory=lambda: defaultdict(Series))  # by layout
 
     def all(self) -> Iterator[Save]:
-        """Yields the saves, the oldest of each layout first; then pointers that name no save, or an old one."""
+        """Yields the saves, each layout's oldest first, then pointers that name no save, or an old one."""
         there, listings = self.place.look()
         self._note(there)
         saves = dict[str, Save]()
@@ -52,8 +52,8 @@ class Verifier:
         yield from [*saves.values(), *self._without_files(there, saves), *wrong]
 
     def _without_files(self, there: CheckpointFolder, saves: Mapping[str, Save]) -> Iterator[Save]:
-        """Yields saves without a file that should be newer than all of their series: an empty folder, or a manifest
-        alone. An older one was removed by the job; a folder that was made just now is being filled."""
+        """Yields saves without files that should be newer than all of their series: an empty folder, or only a
+        manifest. An older one was removed by the job; a folder that was made just now may still be filled."""
         newest = dict[tuple[str, str], int]()  # by folder and kind of name
         for path, save in saves.items():
             series = path.rpartition("/")[0], family(path)
@@ -129,8 +129,8 @@ class Verifier:
 
 
 def _left_in(root: pathlib.Path, folder: str) -> Iterator[tuple[str, str, float]]:
-    """Yields the folders in a folder, and the saves with a manifest there: the name, the problem if no file is in it,
-    and the age in seconds."""
+    """Yields the folders in a folder, and the saves with a manifest there: name, problem (if no file is in it), and age
+    in seconds."""
     with contextlib.suppress(OSError, FaultError), untrusted_files.opened_folder(root, folder) as opened:
         for entry in os.scandir(opened):
             if entry.is_dir(follow_symlinks=False):
@@ -141,6 +141,6 @@ def _left_in(root: pathlib.Path, folder: str) -> Iterator[tuple[str, str, float]
 
 
 def verdict(saves: Sequence[Save], notes: Sequence[str]) -> Verdict:
-    """Returns the worst verdict. Anything not looked into is no pass. Unfinished saves are ignored."""
+    """Returns the worst verdict. Anything that was not examined prevents a pass. Unfinished saves are ignored."""
     asked = [VERDICTS.get(save.state, Verdict.INCONCLUSIVE) for save in saves if save.state is not State.UNFINISHED]
     return merge([*asked, *(Verdict.INCONCLUSIVE for _ in notes)])

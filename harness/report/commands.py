@@ -1,4 +1,4 @@
-"""The commands and pages that results print. A command runs as it stands: the same job, file and seed again."""
+"""Makes the commands and page names that reports print. Each command can be copied and run as it is."""
 
 import re
 import shlex
@@ -16,8 +16,8 @@ _STEP = re.compile(r"(.*?)(?:(chaos [a-z].*))?", re.DOTALL)
 
 @dataclass
 class Places:
-    """The options by which commands find runs and scenarios. Empty: they find them by themselves. `docs`: the folder of
-    the documentation, as people reach it; empty: it is not here, as in an installed copy."""
+    """The folders of runs, scenarios and documentation, for commands and links. An empty folder is the default one; an
+    empty `docs` means that the documentation is not installed here."""
 
     reports: str = ""
     scenarios: str = ""
@@ -32,35 +32,35 @@ def command(*words: str) -> str:
 
 
 def copied(name: str) -> str:
-    """Returns a name from a log for a command that people copy; `…` for a path, an option or several words."""
+    """Returns a name from a log for use in a command; `…` for a path, an option or several words."""
     return name if _NAME.fullmatch(name) else "…"
 
 
 def run_again(name: str, *more: str) -> str:
-    """Returns a command that runs the same plan under a new run id. `name`: by which commands find the run."""
+    """Returns a command that runs the same plan under a new run id. `name` is the run's name in commands."""
     return " ".join(["chaos run --plan", name, *more])
 
 
 def split(step: str) -> tuple[str, str]:
-    """Splits a step into its words and the command after them. Nothing follows a command: people copy the line."""
+    """Splits a next step into its words and the command at its end, if any, which people copy."""
     before, found = _STEP.fullmatch(plain(step)).groups("")  # type: ignore[union-attr]  # it fits anything
     return pages_here(before), as_here(found)
 
 
 def step_here(step: str) -> str:
-    """Returns the step with options by which its command finds runs and scenarios from here."""
+    """Returns the next step, with options in its command that name the folders of runs and scenarios."""
     return "".join(split(step))
 
 
 def pages_here(text: str) -> str:
-    """Names pages of the documentation, as `docs/resumes.md`, so that they are found from here."""
+    """Replaces names of documentation pages, such as `docs/resumes.md`, by paths that work from here."""
     if here.docs:
         return _PAGE.sub(lambda page: f"{here.docs}/{page[1]}", text)
     return _PAGE.sub(lambda page: f"{page[1]} of the documentation", text)
 
 
 def as_here(text: str) -> str:
-    """Adds the places of runs and scenarios to a command, if it does not look there by itself."""
+    """Adds options to a command that name the folders of runs and scenarios, unless they are the default ones."""
     verb = text.split()[1:2]
     if verb and verb[0] in FIND_RUNS and here.reports:
         text += f" --reports {shlex.quote(here.reports)}"

@@ -1,4 +1,4 @@
-"""Turns the evidence of a run into plain numbers for its charts of steps, and into words for its lists of events."""
+"""Turns the evidence of a run into numbers for charts of steps, and into texts for lists of events."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,14 +21,14 @@ EventRow = tuple[str, str, str]  # when, where, what
 
 
 def log_lists(run: Timeline) -> dict[str, list[EventRow]]:
-    """Returns events of the log as rows of text."""
+    """Returns lists of logged events, each event as a row of texts."""
     ended = [event for event in run.checkpoints if event.get("event") != "checkpoint.started"]
     lists = {"notices": run.notices, "anomalies": run.anomalies, "checkpoints": ended}
     return {name: [_row(event, run) for event in events] for name, events in lists.items()}
 
 
 def trainer(plan: Mapping[str, Any]) -> str:
-    """Returns `reference`, or the trainer's command: `torchrun ../train.py`; empty if the plan does not tell."""
+    """Returns `reference`, or the trainer's command such as `torchrun ../train.py`; "" if the plan does not say."""
     workload = plan.get("workload")
     written = workload.get("trainer") if isinstance(workload, Mapping) else None
     if not isinstance(written, Mapping):
@@ -40,7 +40,7 @@ def trainer(plan: Mapping[str, Any]) -> str:
 
 
 def curves(analysis: Analysis) -> Curves:
-    """Returns judged curves, step times, and each rank's loss difference from the fault-free run."""
+    """Returns the judged curves, the step times, and each rank's loss difference from the fault-free run."""
     run = analysis.run
     steps = run.steps
     # Of what was rolled back: what the lowest rank had done, process by process.
@@ -60,7 +60,7 @@ def curves(analysis: Analysis) -> Curves:
 
 
 def _under_way(run: Timeline, at: int) -> float:
-    """Returns the step under way at this moment: the one after the last complete step."""
+    """Returns the number of the step under way at this moment: one more than the last complete step."""
     done = int(np.searchsorted(run.progress.end, at, side="right"))
     return float(run.progress.step[done - 1] + run.stride) if done else 0.0
 
@@ -80,7 +80,7 @@ _NOT_SHOWN = {"at", "node", "rank", "incarnation", "process", "event", "wall_ns"
 
 
 def _what(event: Mapping[str, Any]) -> str:
-    """Formats a log event as `committed: step 20, kind periodic, 15 MiB, duration 27 ms`."""
+    """Formats a logged event as `committed: step 20, kind periodic, 15 MiB, duration 27 ms`."""
     fields = ", ".join(_field(key, value) for key, value in event.items() if key not in _NOT_SHOWN)
     _, dot, edge = str(event.get("event", "")).partition(".")
     return f"{edge}: {fields}" if dot else fields

@@ -1,4 +1,4 @@
-"""The figures of a run without bounds, in addition to those that the judge compares with bounds."""
+"""Computes the figures of a run that have no limit in the judge, and joins them with the judge's figures."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ _LOST = ("interrupted_step", "recompute")
 
 
 def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
-    """Returns the figures by score name, including the judge's."""
+    """Returns all figures by the name of their criterion, including the judge's."""
     table = {
         "recovery_time": _recoveries,
         "wasted_gpu_hours": _waste,
@@ -44,7 +44,7 @@ def metrics(card: Scorecard) -> dict[str, Any]:
 
 
 def _worked_out(figures: Callable[[Analysis], dict[str, Any]], evidence: Analysis) -> dict[str, Any]:
-    """Computes figures; an exception becomes the key `error`, so that the verdict is still given."""
+    """Computes figures. An exception becomes the figure `error`, so that the report still shows the verdict."""
     try:
         return figures(evidence)
     except Exception as error:
@@ -55,7 +55,7 @@ def _worked_out(figures: Callable[[Analysis], dict[str, Any]], evidence: Analysi
 
 
 def _recoveries(evidence: Analysis) -> dict[str, Any]:
-    """Returns stops of the job (`episodes`), the longest first, and slowdowns by faults (`degraded`)."""
+    """Returns the job's outages (`episodes`), the longest first, and its slowdowns by faults (`degraded`)."""
     run = evidence.run
     above: dict[str, Any] = {"first_step_seconds": None, "phases": {}}
     if episode := longest(run):
@@ -67,7 +67,7 @@ def _recoveries(evidence: Analysis) -> dict[str, Any]:
 
 
 def longest(run: Timeline) -> Episode | None:
-    """Returns the longest episode. One that is not over counts as the longest."""
+    """Returns the longest outage. An outage that had not ended counts as longer than all others."""
     return max(run.episodes, key=lambda each: (each.t_regained is None, each.end - each.t_stop), default=None)
 
 
@@ -106,7 +106,7 @@ def _pace(evidence: Analysis) -> dict[str, Any]:
 
 
 def _waste(evidence: Analysis) -> dict[str, Any]:
-    """Returns the figures of the ledger, and ETTR: productive GPU time over the planned GPUs' time."""
+    """Returns GPU time by account, and ETTR: the productive GPU time divided by the planned GPUs' total time."""
     run, booked = evidence.run, evidence.ledger
     begin = min((slot.allocated for slot in run.slots), default=run.end)
     possible = (run.planned_size.world_size or 0) * (run.end - begin)  # 0: the plan is lost, or no GPU was allocated
@@ -131,13 +131,13 @@ def _waste(evidence: Analysis) -> dict[str, Any]:
 
 
 def price_per_gpu_hour(run: Timeline) -> float | None:
-    """Dollars."""
+    """Returns the price of one GPU-hour in dollars."""
     price = (run.plan.get("scenario") or {}).get("price_per_gpu_hour")
     return None if price is None else float(price)
 
 
 def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
-    """Describes the data of the straggler drag's baseline band, by world size."""
+    """Returns, by world size, the data from which the usual band of step times was made."""
     known, others = [], []
     for size in sorted({epoch.size for epoch in run.epochs}):
         band, ranks = bands.get(size), f"{size} rank{'' if size == 1 else 's'}"
@@ -149,10 +149,10 @@ def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
 
 
 def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
-    """Returns measured figures beside those that closed forms expect of these rates; `None` without a failure. A run
-    with its faults is a sample of one or two failures at chosen moments, and closed forms assume many at random
-    moments: they need not agree. `restart_s` and `lost_s` are for each failure, `interval_s` is work between two
-    checkpoints, `checkpoint_s` what each stops training for, and `ettr` from the first step to the last."""
+    """Returns measured figures beside the figures that closed forms predict; `None` without a failure. The two need not
+    agree: a run has one or two failures at chosen moments, and closed forms assume many at random moments. `restart_s`
+    and `lost_s` are seconds for each failure, `interval_s` is the work between two checkpoints, `checkpoint_s` the stop
+    of training for a checkpoint, and `ettr` covers the first step to the last."""
     values: dict[str, Any] = dict.fromkeys((*_NAMES, *_FORMS))
     over = [episode for episode in run.episodes if episode.t_regained is not None and episode.furthest_step > 0]
     values["failures"] = len(over)
@@ -180,7 +180,7 @@ def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
 
 
 def _interval_s(run: Timeline) -> float | None:
-    """Returns the planned seconds between two checkpoints; steps between them count the median step each."""
+    """Returns the planned seconds between checkpoints. An interval in steps counts as that many median steps."""
     if run.saves_every_s is not None:
         return run.saves_every_s
     every, taken = run.saves_every, Times.of(run).taken
@@ -188,7 +188,7 @@ def _interval_s(run: Timeline) -> float | None:
 
 
 def _checkpoint_s(run: Timeline) -> float | None:
-    """Returns a rank's mean wait for a checkpoint; `None` if none was made or no wait is told."""
+    """Returns a rank's mean wait for a checkpoint in s; `None` without checkpoints or logged waits."""
     saved = {event.get("step") for event in run.checkpoints if event["event"] == "checkpoint.committed"}
     stalls = float(run.steps.checkpoint_ns[run.steps.survives].sum()) / max(1, run.largest_world) / S
     return stalls / len(saved) if saved and stalls else None
@@ -199,7 +199,7 @@ def _checkpoint_s(run: Timeline) -> float | None:
 
 def _of_the_job(evidence: Analysis) -> dict[str, Any]:
     """Returns the figures of the job from its begin to its end. Samples per second: surviving samples over the time
-    from the first step to the last. Million samples and epoch: all allocated GPU time, at the scenario's price."""
+    from the first step to the last. The prices of a million samples and of an epoch include all allocated GPU time."""
     run, here = evidence.run, reported.told(evidence.run)
     sync = run.steps.sync_ns[run.steps.sync_ns > 0]
     took = grouped((save.kind, save.duration_ns) for save in evidence.saves.whole)
@@ -236,7 +236,7 @@ def _of_the_job(evidence: Analysis) -> dict[str, Any]:
 
 
 def _samples(run: Timeline) -> float | None:
-    """Samples of surviving steps, each once; `None` where they are not told."""
+    """Returns the number of samples in surviving steps, each counted once; `None` if they are not logged."""
     steps = run.steps
     rows = np.flatnonzero(steps.survives & steps.complete)
     if not len(rows) or (steps.count[rows] < 0).any():
@@ -246,7 +246,7 @@ def _samples(run: Timeline) -> float | None:
 
 
 def _fell_back(run: Timeline) -> str:
-    """Returns `to step 80, past checkpoints/save_000100.pth`, for each step that was restored past other saves."""
+    """Returns a text such as `to step 80, past checkpoints/save_000100.pth` for each restore that passed saves over."""
     restored = ((each.restored_step, save.get("source")) for each in run.processes for save in each.fallback)
     told = ((step, pathlib.PurePath(source).parts[-2:]) for step, source in restored if step and source)
     past = grouped((step, "/".join(parts)) for step, parts in told)

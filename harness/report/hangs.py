@@ -1,4 +1,4 @@
-"""The place of each rank when the training hung, by PyTorch's flight recorder."""
+"""Finds where each rank was when the training hung, by the records of PyTorch's flight recorder."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ Told = Mapping[str, Any]
 
 
 def hangs(run: Timeline) -> list[str]:
-    """Returns a sentence for each hang of a process group, and the job's own answers, the first `HANGS_SHOWN` each."""
+    """Returns sentences for the first `HANGS_SHOWN` hangs of process groups, and as many for the job's diagnoses."""
     groups = grouped((str(event["group"]), event) for event in run.collectives)
     found = sorted((hang for events in groups.values() for hang in _hangs(events)), key=lambda hang: int(hang[0]["at"]))
     sizes = {process: epoch.size for epoch in run.epochs for process in epoch.processes}  # of its last world
@@ -25,13 +25,13 @@ def hangs(run: Timeline) -> list[str]:
 
 
 def _answer(event: Told) -> str:
-    """Says which rank hangs, and in what, as the job told it."""
+    """Returns a sentence on the rank that the job itself diagnosed as hanging, and on its operation."""
     ranks = sorted(each["rank"] for each in event.get("who") or () if each.get("rank") is not None)
     return f"the job named {_named(ranks) if ranks else 'no rank'}: {event['why'][:WORDS_MAX]}"
 
 
 def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
-    """Yields the hangs of one group, by its events. A process tells a hang once, and then it ends."""
+    """Yields the hangs of one process group, from its events. A process logs a hang once, and then ends."""
     hang, ranks = list[Told](), set[int]()
     for event in events:
         if hang and (event["at"] - hang[0]["at"] > APART_NS or event["rank"] in ranks):
@@ -44,7 +44,7 @@ def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
 
 
 def _in_words(size: int, hang: Sequence[Told]) -> str:
-    """Describes a hang. `size`: ranks of the last world in which the first teller did a step; 0 if it did none."""
+    """Describes a hang. `size` is the number of ranks when the first reporter last did a step; 0 if it did none."""
     newest = max(event["number"] for event in hang)
     waiting = [event for event in hang if event["number"] == newest]
     behind = [event for event in hang if event["number"] < newest]

@@ -1,4 +1,4 @@
-"""The HTML report: one file that needs no network, drawn from a `Report`, and its charts from the event log."""
+"""Makes the HTML report: one file without network access, drawn from a `Report`; its charts from the event log."""
 
 import base64
 import functools
@@ -38,13 +38,13 @@ EPISODES_MAX = 3  # drawn; the table lists all
 
 
 def render(report: Report, analysis: Analysis | None = None, sections: Sequence[Section] = ()) -> str:
-    """The page; charts and log events need the analysis. All from outside is escaped, by the template or `svg.tag`."""
+    """Returns the page. Charts and event lists need the `analysis`. The template and `svg.tag` escape all texts."""
     values = {**_page(report, analysis), **_log(report, analysis), "sections": sections}
     return fill("report.jinja", with_script=True, **values)
 
 
 def fill(template: str, with_script: bool = False, **values: Any) -> str:
-    """A page of our templates, with our style sheet in it, and our script. No network, and no other script."""
+    """Fills one of our templates, with our style sheet and script in it. The page uses no network or other script."""
     css, js = Markup(resource("report.css")), Markup(resource("report.js"))  # not escaped: our own files
     policy = script_policy(js) if with_script else NOTHING_LOADED
     return _environment().get_template(template).render(css=css, js=js, policy=policy, **values)
@@ -70,13 +70,13 @@ _BEFORE_UNIT = re.compile(r"(?<=[≤≥]) (?=\d)|(?<=\d) (?=(?:%|×|µs|ms|s|min
 
 
 def unbroken(words: object) -> str:
-    """Replaces the space between a number and its unit by one that does not break."""
+    """Replaces the space between a number and its unit by a space at which no line breaks."""
     text = _BEFORE_UNIT.sub("\u00a0", str(words))
     return Markup(text) if isinstance(words, Markup) else text
 
 
 def next_step(text: str) -> Markup:
-    """Renders a next step: words, then maybe a command, to be copied as it is."""
+    """Renders a next step: words, and the command to copy, if there is one."""
     before, command = commands.split(text)
     code = Markup("<code>{}</code>").format(command) if command else ""
     return Markup("{}{}").format(unbroken(before), code)
@@ -84,13 +84,13 @@ def next_step(text: str) -> Markup:
 
 @functools.cache
 def resource(name: str) -> str:
-    """The text of `PACKAGE/FILE`; without a package, of a file beside this one."""
+    """Returns the text of the file `PACKAGE/FILE`; without a package, of a file in this folder."""
     package, _, file = name.rpartition("/")
     return (importlib.resources.files(package or __package__) / file).read_text(encoding="utf-8")
 
 
 def script_policy(script: str) -> str:
-    """Returns a policy that lets only our own script run: a second wall behind the escaping."""
+    """Returns a security policy by which browsers run only our own script, in case escaping fails."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"{NOTHING_LOADED}; script-src 'sha256-{digest}'"
 
@@ -120,13 +120,13 @@ def _page(report: Report, analysis: Analysis | None) -> dict[str, Any]:
 
 
 def _not_here(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Names within a sentence: `Step time p50` → `step time p50`; `GPU busy` stays."""
+    """Returns the names of missing values for a sentence: `Step time p50` → `step time p50`; `GPU busy` stays."""
     names = [name for name, value in rows if value == NOT_HERE]
     return [name if name[:2].isupper() else name[:1].lower() + name[1:] for name in names]
 
 
 def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
-    """Charts and lists, which only the event log can fill. Each chart comes wide and narrow."""
+    """Returns charts and lists that need the event log. Each chart comes in a wide and a narrow variant."""
     if analysis is None:
         return {"log": None, "charts": None}
     shown, few = drawing.curves(analysis), lanes.choose(analysis.run, RECOVERY_LANES_MAX)
@@ -143,7 +143,7 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
 
 
 def timeline_charts(analysis: Analysis) -> dict[str, Any]:
-    """Returns the timeline of a job, and the entries of its legend."""
+    """Returns the timeline charts of a job, and the entries of their legend."""
     run, cast = analysis.run, lanes.choose(analysis.run)
     draw, used = timeline_chart.timeline_chart, {phase.phase for phase in timeline_chart.job_phases(run)}
     return {

@@ -1,4 +1,4 @@
-"""JUnit XML: one test case for each expectation and one for the verdict, as CI systems show them."""
+"""Makes JUnit XML for CI systems: one test case for each expectation, and one for the verdict."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -25,7 +25,7 @@ def document(suites: Iterable[ElementTree.Element]) -> str:
 
 
 def suite_of(report: Report, name: str = "") -> ElementTree.Element:
-    """Returns the test suite of one run. `name`: needed if its scenario has several runs in the document."""
+    """Returns the test suite of one run. `name` tells it apart from other runs of its scenario."""
     name = name or report.scenario
     verdicts = [report.verdict, *(e.verdict for e in report.expectations)]
     suite = empty_suite(name, verdicts, time=f"{report.run.duration_s or 0:.3f}")
@@ -39,7 +39,7 @@ def suite_of(report: Report, name: str = "") -> ElementTree.Element:
 
 
 def empty_suite(name: str, verdicts: Sequence[Verdict | None], **more: str) -> ElementTree.Element:
-    """Returns a test suite without cases, with the counts for these verdicts."""
+    """Returns a test suite without test cases, whose counts match these verdicts."""
     failures = verdicts.count(Verdict.FAIL)
     errors = verdicts.count(Verdict.INCONCLUSIVE) + verdicts.count(Verdict.INVALID)
     counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": str(errors)}
@@ -48,7 +48,7 @@ def empty_suite(name: str, verdicts: Sequence[Verdict | None], **more: str) -> E
 
 
 def clean(value: object) -> str:
-    """Returns plain text without the characters that XML cannot hold, not even escaped."""
+    """Returns the text without characters that XML cannot hold, even if escaped."""
     return _ILLEGAL.sub("�", plain(value))
 
 
@@ -73,7 +73,7 @@ def case(
     body: str,
     took_s: float | None = None,
 ) -> None:
-    """Adds a test case. A fail counts as a failure, inconclusive as an error, and `None` (not judged) as skipped."""
+    """Adds a test case: `fail` as a failure, `inconclusive` as an error, `None` (not judged) as skipped."""
     named = {"classname": f"chaos.{clean(scenario)}", "name": clean(name), "time": f"{took_s or 0:.3f}"}
     made = ElementTree.SubElement(suite, "testcase", named)
     if verdict is Verdict.PASS:

@@ -1,4 +1,4 @@
-"""The ranks of a run as rows of a chart: steps, starts and exits as bars on a shared time axis."""
+"""Draws the ranks of a run as rows of a chart: steps, starts and exits as bars on a common time axis."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ SHADES = 4
 
 @dataclass(frozen=True)
 class Lane:
-    """One rank's life."""
+    """The row of one rank in a chart."""
 
     rank: int
     lives: Sequence[Process]  # in order of their starts
@@ -41,7 +41,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Cast:
-    """The ranks of a run that a chart shows, the number of all ranks, and the usual time of their steps."""
+    """The ranks that a chart shows, the number of all ranks, and the usual duration of their steps."""
 
     run: Timeline
     lanes: Sequence[Lane]
@@ -54,8 +54,8 @@ class Cast:
 
 
 def choose(run: Timeline, most: int = LANES_MAX) -> Cast:
-    """Chooses the ranks of a chart: all if they are at most `most`, else the worst: hit, died, lost the most time.
-    Groups along the mesh's outermost axis stay together; if one was hit, each other group has one row."""
+    """Chooses the ranks of a chart: all if at most `most`, else the worst: hit by a fault, died, lost the most time.
+    Groups on the mesh's outermost axis stay together; if a fault hit one group, each other group gets one row."""
     steps = run.steps
     took = steps.end - steps.begin
     # Time in surviving steps, for each rank that did any step.
@@ -93,7 +93,7 @@ def choose(run: Timeline, most: int = LANES_MAX) -> Cast:
 
 
 def _hit(run: Timeline) -> set[int]:
-    """Returns the ranks that a fault aimed at, by number or through their node."""
+    """Returns the ranks that a fault aimed at, by their number or by their node."""
     hit: set[int] = set()
     for target in (target for fault in run.faults for target in fault.targets):
         if target.get("rank") is not None:
@@ -105,36 +105,36 @@ def _hit(run: Timeline) -> set[int]:
 
 
 def _group(place: Coordinates) -> str:
-    """Returns `pp 1`: the outermost axis of several along which there are several ranks."""
+    """Returns a rank's group, such as `pp 1`, on the outermost of several mesh axes with several ranks."""
     axes = [axis for axis in AXES if place.get(axis, (0, 1))[1] > 1]
     return f"{axes[0]} {place[axes[0]][0]}" if len(axes) > 1 else ""
 
 
 def _by_number(group: str) -> tuple[int, str]:
-    """Sorts `pp 10` behind `pp 2`."""
+    """Returns a sort key by which `pp 2` comes before `pp 10`."""
     return len(group), group
 
 
 def died(process: Process) -> bool:
-    """Tells whether a process ended with an error: neither after its work nor after an orderly drain."""
+    """Returns True if a process ended by an error, and not after its work or an orderly drain."""
     return process.exit_code is not None and process.exit_code not in CLEAN_CODES
 
 
 def ended(process: Process) -> int:
-    """Returns when a process ended, or its last sign of life."""
+    """Returns when a process ended or, without a logged end, when it last logged anything."""
     return process.last_seen if process.exited is None else process.exited
 
 
 def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
-    """Returns how many steps were done in each bin; shape (len(edges) - 1,), `edges` ascending. A step counts evenly
-    over its duration: the sum over all steps of a clipped ramp, taken at the edges, in linear time."""
+    """Returns the number of steps done in each time bin between the ascending `edges`, with shape (len(edges) - 1,). A
+    step counts evenly over its duration: a sum of clipped ramps over all steps, taken at the edges, in linear time."""
     rate = 1.0 / np.maximum(end - begin, 1e-9)
     done = _ramps(begin, rate, edges) - _ramps(end, rate, edges)
     return np.asarray(np.maximum(np.diff(done), 0.0))
 
 
 def _ramps(start: Floats, rate: Floats, edges: Floats) -> Floats:
-    """Returns Σ rate·(edge − start) over the starts up to each edge."""
+    """Returns for each edge the sum of rate · (edge − start) over all starts before the edge."""
     place = np.searchsorted(edges, start)
     slopes = np.bincount(place, weights=rate, minlength=len(edges) + 1).cumsum()[: len(edges)]
     offsets = np.bincount(place, weights=rate * start, minlength=len(edges) + 1).cumsum()[: len(edges)]
@@ -142,7 +142,7 @@ def _ramps(start: Floats, rate: Floats, edges: Floats) -> Floats:
 
 
 def draw_lane(cast: Cast, lane: Lane, x: svg.Scale, y: float, height: float, single: bool) -> Markup:
-    """Bars of one rank: start-up, restore, each step (or its density), and how its processes ended."""
+    """Draws the bars of one rank: start-up, restore, steps (or their density), and the ends of its processes."""
     parts = [_draw_life(life, x, y, height) for life in lane.lives]
     seen = _seen(cast, lane.rows, x)
     if single:
@@ -157,7 +157,7 @@ def draw_lane(cast: Cast, lane: Lane, x: svg.Scale, y: float, height: float, sin
 
 
 def draw_together(cast: Cast, x: svg.Scale, y: float, height: float) -> Markup:
-    """Draws one lane for all ranks together: full shade if every rank does its usual steps; deaths of a group."""
+    """Draws one lane for all ranks together, in full shade if every rank has its usual pace; with grouped deaths."""
     parts = _density(cast, _seen(cast, cast.rows, x), x, y, height, cast.usual_ns / max(cast.total, 1))
     for times in svg.near([at for at in cast.died if x.low <= at <= x.high], x):
         title = f"{cast.name}: {counted(len(times), 'process', 'processes')} died"
@@ -173,13 +173,13 @@ def can_draw_single(cast: Cast, x: svg.Scale) -> bool:
 
 
 def _seen(cast: Cast, rows: Ints, x: svg.Scale) -> Ints:
-    """Returns the rows of the steps that are on the axis."""
+    """Returns the rows of the steps that lie within the time axis."""
     steps = cast.run.steps
     return np.asarray(rows[(steps.end[rows] > x.low) & (steps.begin[rows] < x.high)])
 
 
 def _draw_life(life: Process, x: svg.Scale, y: float, height: float) -> Markup:
-    """The process as a pale band with its start-up phases in it."""
+    """Draws a process as a pale band with its start-up phases inside."""
     place, bands = _place(life), [("alive", life.started, ended(life), _story(life))]
     for phase, begin, end in (("startup", life.started, life.rendezvous), ("restore", life.rendezvous, life.restored)):
         if begin is not None and end is not None:
@@ -192,14 +192,14 @@ def _draw_life(life: Process, x: svg.Scale, y: float, height: float) -> Markup:
 
 
 def _place(life: Process) -> str:
-    """Returns `Rank 1 on node-0, incarnation 2, pid 4711`."""
+    """Returns a text such as `Rank 1 on node-0, incarnation 2, pid 4711`."""
     axes = ", ".join(f"{axis} {at} of {size}" for axis, (at, size) in life.coordinates.items())
     rank = f"Rank {life.rank} ({axes})" if axes else f"Rank {life.rank}"
     return f"{rank} on {life.node}, incarnation {life.incarnation}, pid {life.pid}"
 
 
 def _story(life: Process) -> str:
-    """Says where a process started from, and how it ended."""
+    """Returns a sentence that says from which step a process started, and how it ended."""
     source = short_path(life.source or "an unknown place")
     state = "a state of an unknown step" if life.restored_step is None else f"step {life.restored_step}"
     fresh = not life.restored_step and (life.restored is None or life.restored_step == 0)
@@ -227,7 +227,7 @@ def _draw_step(run: Timeline, row: int, x: svg.Scale, y: float, height: float) -
 
 
 def _density(cast: Cast, rows: Ints, x: svg.Scale, y: float, height: float, usual_ns: float) -> list[Markup]:
-    """Shades by pace: the darkest is the usual pace or faster, paler is slower, nothing is standstill."""
+    """Shades time bins by pace: dark at the usual pace or faster, paler if slower, empty at a standstill."""
     steps, bins = cast.run.steps, max(1, int((x.stop - x.start) / BIN_WIDTH))
     edges, places = np.linspace(0.0, (x.high - x.low) / 1e9, bins + 1), np.linspace(x.start, x.stop, bins + 1)
     usual = (edges[1] - edges[0]) * 1e9 / usual_ns if usual_ns else 1.0
@@ -242,6 +242,6 @@ def _density(cast: Cast, rows: Ints, x: svg.Scale, y: float, height: float, usua
 
 
 def _runs(marked: Bools, places: Floats) -> list[tuple[float, float]]:
-    """Neighbouring marked bins as single bars, in pixels."""
+    """Joins neighbouring marked bins into bars, and returns them in pixels."""
     change = np.flatnonzero(np.diff(np.concatenate(([False], marked, [False]))))
     return [(float(places[a]), float(places[b])) for a, b in change.reshape(-1, 2)]

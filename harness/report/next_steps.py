@@ -1,4 +1,4 @@
-"""The next steps after a verdict: each a command, or a line to write into the scenario."""
+"""Makes the next steps after a verdict: commands to run, or lines to add to the scenario."""
 
 import math
 import operator
@@ -40,7 +40,7 @@ SETTLES: Mapping[str, str] = {
 
 
 def next_steps(card: Scorecard) -> list[str]:
-    """Returns steps that show the cause of a failure or settle an open question, one line each; none for a pass."""
+    """Returns one-line steps that find the cause of a failure or settle an open question; none after a pass."""
     found = {Verdict.FAIL: _of_a_failure, Verdict.INCONCLUSIVE: _to_settle, Verdict.INVALID: _of_an_invalid_run}
     if card.verdict not in found:
         return []
@@ -97,12 +97,12 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
 
 
 def _takes_s(card: Scorecard) -> float:
-    """Estimates the time of another run: as long as this one, its fault-free run and the restarts after it took."""
+    """Estimates in s how long another run takes: as long as this one, its fault-free run and its drills took."""
     return _whole_s(card.evidence) + sum(_restart_s(card, score) for score in ("last_checkpoint", "second_restart"))
 
 
 def _whole_s(evidence: Evidence) -> float:
-    """Returns the seconds of the run and its fault-free run; of a rehearsal, those of a job with all its steps."""
+    """Returns the seconds of the run and its fault-free run; for a rehearsal, those of a job with all steps."""
     job = evidence.run.beside.job
     if job is None:
         alone = evidence.fault_free or evidence.run
@@ -115,7 +115,7 @@ def _whole_s(evidence: Evidence) -> float:
 
 
 def _restart_s(card: Scorecard, score: str) -> float:
-    """Returns the seconds of this score; in a rehearsal, which has no restart, the time to the job's first step."""
+    """Returns this score's seconds or, in a rehearsal, which has no restart, the time to the job's first step."""
     told = card.scores.get(score, {}).get("seconds")
     if isinstance(told, float):
         return told
@@ -124,7 +124,7 @@ def _restart_s(card: Scorecard, score: str) -> float:
 
 
 def _to_compare(card: Scorecard) -> str:
-    """Says how to get a fault-free run to compare with; empty if there is one."""
+    """Returns how to get a fault-free run for comparison, or an empty text if there is one."""
     bounds = (card.evidence.run.plan.get("expect") or {}).get("loss_continuity")
     if card.evidence.run.beside.job and card.evidence.fault_free is None:
         return OF_A_DAY
@@ -132,7 +132,7 @@ def _to_compare(card: Scorecard) -> str:
 
 
 def kept_as(card: Scorecard) -> str:
-    """Returns the name by which commands find a run: its folder, or a rehearsal's in that of its game day."""
+    """Returns a run's name in commands: its folder; for a rehearsal, its folder in the game day's folder."""
     run = card.evidence.run
     day = str(run.plan.get("run_id") or card.run_id)
     rehearsal = run.beside.job is not None and card.run_id != day

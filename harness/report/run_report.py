@@ -1,4 +1,4 @@
-"""The report of a run, typed: all that `report.json` holds. It is written and read back here and nowhere else.
+"""Defines the report of a run, the contents of `report.json`. Only this module writes and reads the file.
 
 HTML, Markdown, JUnit and terminal text are drawn from a `Report`, so an old run can be shown without judging it
 again. Only the charts need the event log. Keys that the reader does not know are ignored; missing ones have defaults.
@@ -42,15 +42,15 @@ S = 1_000_000_000
 
 
 class ReportError(ChaosError):
-    """A report.json that cannot be read."""
+    """Raised for a report.json that cannot be read."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One object of the report. Fields without a default must be there."""
+    """One object within the report. Fields without a default are required."""
 
 
 class Effect(_Part, frozen=True):
-    """The measured effect of a fault, and the expected one, in `unit`."""
+    """The measured and the expected effect of a fault, both in `unit`."""
 
     measured: Scalar = None
     expected: Scalar = None
@@ -58,7 +58,7 @@ class Effect(_Part, frozen=True):
 
 
 class Fault(_Part, frozen=True):
-    """One injected fault. `t_injected` is in seconds since the run began; `None`: it never struck."""
+    """One fault of the plan. `t_injected` is in seconds since the run began, or `None` if the fault never struck."""
 
     id: str
     kind: str
@@ -72,9 +72,9 @@ class Fault(_Part, frozen=True):
 
 
 class Expectation(_Part, frozen=True):
-    """One line of the table: texts for people, and the numbers in `unit` if the bound is a number.
+    """One line of the report's table: texts for people and, if the bound is a number, the numbers in `unit`.
 
-    `observed_value` is `None` if nothing was measured, or if the measured thing was not over yet.
+    `observed_value` is `None` if nothing was measured, or if the measured interval had not ended.
     """
 
     name: str
@@ -88,14 +88,14 @@ class Expectation(_Part, frozen=True):
 
     @property
     def share(self) -> float | None:
-        """Returns the observed value over its bound: the used share of an upper bound."""
+        """Returns the observed value divided by its bound: the used share of an upper bound."""
         if self.observed_value is None or not self.bound_value:
             return None
         return self.observed_value / self.bound_value
 
 
 class Run(_Part, frozen=True):
-    """The course of the run. Times are in seconds."""
+    """How the run began, went on and ended. Times are in seconds."""
 
     duration_s: float = 0.0
     furthest_step: int = 0
@@ -108,7 +108,7 @@ class Run(_Part, frozen=True):
 
 
 class Episode(_Part, frozen=True):
-    """One recovery of `scores.recovery_time`. Times are in seconds, `t_stop` since the run began."""
+    """One outage in `scores.recovery_time`. Times are in seconds; `t_stop` counts from the begin of the run."""
 
     t_stop: float = 0.0
     seconds: float | None = None  # None: never recovered
@@ -119,7 +119,7 @@ class Episode(_Part, frozen=True):
 
 
 class Slowdown(_Part, frozen=True):
-    """A degraded interval of `scores.recovery_time`: slower than usual, without a stop."""
+    """One interval in `scores.recovery_time` in which the job was slower than usual, but did not stop."""
 
     fault: str = ""
     seconds: float = 0.0
@@ -130,7 +130,7 @@ class Slowdown(_Part, frozen=True):
 
 
 class RecoveryTime(_Part, frozen=True):
-    """`scores.recovery_time`; the first three fields are of the longest episode."""
+    """The contents of `scores.recovery_time`. The first three fields describe the longest outage."""
 
     seconds: float | None = None
     first_step_seconds: float | None = None
@@ -140,7 +140,7 @@ class RecoveryTime(_Part, frozen=True):
 
 
 class ClosedForms(_Part, frozen=True):
-    """Figures that closed forms expect of these rates, beside the measured ones. `None`: no failure measured."""
+    """Figures that closed forms predict, beside the measured ones. A figure is `None` if no failure was measured."""
 
     failures: int | None = None
     mean_time_to_failure_s: float | None = None
@@ -156,7 +156,7 @@ class ClosedForms(_Part, frozen=True):
 
 
 class WastedGpuHours(_Part, frozen=True):
-    """`scores.wasted_gpu_hours`. `accounts`: GPU-seconds by account, which add up to what was allocated."""
+    """The contents of `scores.wasted_gpu_hours`. `accounts` holds GPU-seconds, which add up to all allocated time."""
 
     gpu_seconds_allocated: float | None = None
     gpu_seconds_wasted: float | None = None
@@ -171,7 +171,7 @@ class WastedGpuHours(_Part, frozen=True):
 
 
 class LossContinuity(_Part, frozen=True):
-    """`scores.loss_continuity`: the surviving losses beside the fault-free run's."""
+    """The contents of `scores.loss_continuity`: the run's surviving losses compared with the fault-free run's."""
 
     mode: str | None = None
     max_abs_diff: float | None = None
@@ -182,8 +182,8 @@ class LossContinuity(_Part, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The contents of `report.json`. `scores` and `metrics` keep all values of the scores; the typed views
-    `recovery_time`, `wasted_gpu_hours` and `loss_continuity` read the three that every report has."""
+    """The contents of `report.json`. `scores` and `metrics` hold all values; `recovery_time`, `wasted_gpu_hours` and
+    `loss_continuity` are typed views of the three scores that every report has."""
 
     schema: int = SCHEMA
     run_id: str
@@ -211,7 +211,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     kept_as: str = ""  # what commands find it by; empty: by its `run_id`
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON types. An expectation without a reason has no key `reason`."""
+        """Returns the report as plain JSON types. An expectation without a reason has no key `reason`."""
         values: dict[str, Any] = strict(msgspec.to_builtins(self))
         for expectation in values["expectations"]:
             if not expectation["reason"]:
@@ -220,7 +220,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Raises `ReportError` for a value of another type or for a schema of another version."""
+        """Makes a report from JSON. Raises `ReportError` for a wrong type, or for another schema version."""
         if values.get("schema") != SCHEMA:
             raise ReportError(f"report.json has schema {values.get('schema')!r}; this version reads schema {SCHEMA}")
         try:
@@ -244,7 +244,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def from_scorecard(card: Scorecard) -> Report:
-    """Returns the report of a judged run. A number that is not finite becomes null."""
+    """Returns the report of a judged run. Numbers that are not finite become null."""
     run = card.evidence.run
     scenario = run.plan.get("scenario")
     labels = scenario.get("labels") if isinstance(scenario, Mapping) else None
@@ -271,7 +271,7 @@ def from_scorecard(card: Scorecard) -> Report:
 
 
 def _provenance(card: Scorecard) -> dict[str, str]:
-    """Returns the provenance by the environment, without this machine's GPUs if the nodes are elsewhere."""
+    """Returns the origin of the figures, without this machine's GPUs if the job's nodes are elsewhere."""
     other = card.backend not in _ON_THIS_MACHINE
     found = {}
     for name in PROVENANCE:
@@ -305,7 +305,7 @@ def _run(evidence: Analysis) -> dict[str, Any]:
 
 
 def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
-    """Returns the values of a fault. Its effect is the last one measured, or the first that was not as expected."""
+    """Returns the report of a fault, with its last measured effect, or the first one that was not as expected."""
     effect = next((e for e in fault.effects if not e.get("ok")), fault.effects[-1] if fault.effects else {})
     return {
         "id": fault.id,
@@ -320,7 +320,7 @@ def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
 
 
 def _domain(fault: FaultRecord, evidence: Analysis) -> str:
-    """Returns the labels of the scenario that have exactly the planned nodes; empty: none has."""
+    """Returns the labels in the scenario that select exactly the planned nodes; empty if none do."""
     targets = evidence.planned_faults.get(fault.id, {}).get("targets") or ()
     places = {target.get("node_index") for target in targets}
     labels = (evidence.run.plan.get("workload") or {}).get("node_labels") or {}
@@ -333,7 +333,7 @@ def _plain(value: Any) -> Scalar:
 
 
 def read(path: pathlib.Path) -> Report:
-    """Reads the report in a file. Raises `ReportError` if there is none, or if it cannot be read."""
+    """Reads the report in a file. Raises `ReportError` if the file is missing or cannot be read."""
     values = read_as(path, dict[str, Any])
     try:
         return Report.from_json(values)
@@ -342,7 +342,7 @@ def read(path: pathlib.Path) -> Report:
 
 
 def read_as(path: pathlib.Path, kind: type[T]) -> T:
-    """Reads a JSON file as this type. Raises `ReportError`."""
+    """Reads a JSON file as a value of this type. Raises `ReportError` if that fails."""
     try:
         content = read_regular(path)
         if len(content) <= MAX_BYTES:
@@ -359,7 +359,7 @@ class _Committed(msgspec.Struct):
 
 
 def commit_in(path: pathlib.Path) -> str | None:
-    """Reads only the commit of the project under test from a report; `None` if it cannot be read."""
+    """Returns the commit of the project under test from a report, without the rest; `None` if it cannot be read."""
     try:
         return read_as(path, _Committed).commit
     except ReportError:
@@ -367,7 +367,7 @@ def commit_in(path: pathlib.Path) -> str | None:
 
 
 def read_regular(path: pathlib.Path) -> bytes:
-    """Reads at most `MAX_BYTES` + 1 of a regular file. Follows no link and does not block; raises `OSError`."""
+    """Reads at most `MAX_BYTES` + 1 bytes of a regular file, without following links or blocking. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

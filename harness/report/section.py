@@ -1,4 +1,4 @@
-"""A section of a page: words, and maybe a table. Wings add sections to the report of a run."""
+"""Defines a section of a page: words, and possibly a table. Wings add sections to the report of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Section:
-    """Words, and maybe a table of numbers after a first column of text. `all_text`: no column holds numbers. `top`: the
-    section stands at the top of the page."""
+    """Words, and possibly a table with texts in the first column and numbers in the others. With `all_text`, all
+    columns hold texts. With `top`, the section is at the top of the page."""
 
     title: str
     words: Sequence[str] = ()

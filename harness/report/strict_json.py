@@ -1,4 +1,4 @@
-"""JSON that any reader takes, and that steers no terminal."""
+"""Writes JSON that every parser accepts and that cannot control a terminal."""
 
 import json
 import math
@@ -10,7 +10,7 @@ _ODD = re.compile("[\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u20
 
 
 def strict(value: Any) -> Any:
-    """Plain JSON types only: numpy scalars become Python's, NaN and infinities become null."""
+    """Returns the value in plain JSON types: numpy scalars become Python's, NaN and infinities become null."""
     if isinstance(value, Mapping):
         return {strict(str(key)): strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -23,6 +23,6 @@ def strict(value: Any) -> Any:
 
 
 def json_text(values: Any) -> str:
-    """Returns strict JSON for a file or a terminal: control characters are escaped."""
+    """Returns strict JSON as a text for a file or a terminal, with control characters escaped."""
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
     return _ODD.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n"

@@ -1,4 +1,4 @@
-"""The timeline chart (acts of every rank, and faults) and the chart of one recovery."""
+"""Draws the timeline chart (faults, and what every rank did) and the chart of one recovery."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ SHAPES: dict[str, Callable[[float, float], str]] = {  # of the end of a checkpoi
 
 @dataclass(frozen=True)
 class Layout:
-    """Measures of one variant of a chart. Narrow ones are for phones: short labels, tighter rows."""
+    """The measures of one variant of a chart. The narrow variant, for phones, has short labels and tight rows."""
 
     width: float
     label: float  # width of the column of row labels
@@ -55,7 +55,7 @@ def layout(narrow: bool, lanes: int) -> Layout:
 
 
 def timeline_chart(cast: ranks.Cast, narrow: bool = False) -> Markup:
-    """The whole run: phases of the job, faults, checkpoints, and a lane for each rank."""
+    """Draws the whole run: phases of the job, faults, checkpoints, and a lane for each rank."""
     run = cast.run
     form = layout(narrow, len(cast.lanes) + len(cast.folded))
     x = form.scale(run.begin, max(run.end, run.begin + 1000))
@@ -109,13 +109,13 @@ def struck(run: Timeline) -> list[FaultRecord]:
 
 
 def finished_saves(run: Timeline) -> list[tuple[str, int, object]]:
-    """Returns how each checkpoint ended, when, and its step."""
+    """Returns for each finished checkpoint how and when it ended, and its step."""
     ended = ((str(each.get("event", "")).rpartition(".")[2], each["at"], each.get("step")) for each in run.checkpoints)
     return [save for save in ended if save[0] in SHAPES]
 
 
 def job_phases(run: Timeline) -> Iterator[Segment]:
-    """Yields the phases of the job; a running one is cut into parts with steps and parts in which it stood still."""
+    """Yields the phases of the job. A phase with steps is split into parts with steps and standstills."""
     usual = int(np.median(np.diff(run.progress.end))) if len(run.progress) > 1 else 0
     for segment in run.segments:
         begin = segment.begin
@@ -138,7 +138,7 @@ def _in_seconds(x: svg.Scale, zero_ns: int) -> svg.Scale:
 
 
 def _moments(run: Timeline, episode: Episode, x: svg.Scale) -> Markup:
-    """Words above the marked moments, from the right to the left; one that would overlap is left out."""
+    """Draws labels above the marked moments, from right to left. A label that would overlap is left out."""
     named = [("recovered", episode.t_regained, "tick"), ("steps again", episode.t_first, "tick")]
     named += [(short(each.id, 24), each.injected, "fault-label") for each in run.faults if each.id in episode.faults]
     moments = [(name, x(at), class_) for name, at, class_ in named if at is not None]
@@ -154,7 +154,7 @@ def _moments(run: Timeline, episode: Episode, x: svg.Scale) -> Markup:
 
 
 def _together(marks: Sequence[tuple[str, float, str]]) -> list[tuple[str, float, str]]:
-    """Marks of one kind at the same place share one label: `steps again, recovered`."""
+    """Joins the labels of marks of one kind at one place, as in `steps again, recovered`."""
     merged: list[tuple[str, float, str]] = []
     for told, at, class_ in marks:
         if merged and merged[-1][2] == class_ and merged[-1][1] - at < 2:
@@ -182,7 +182,7 @@ def _job(phases: Iterable[Segment], x: svg.Scale, y: float, height: float) -> Ma
 
 
 def _faults(run: Timeline, form: Layout, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
-    """A bar for each fault from injection to its end, labelled; bars that would collide go one row down."""
+    """Draws a labelled bar for each fault, from its injection to its end. Bars that would overlap move down a row."""
     faults = sorted(struck(run), key=acted_at)[:60]
     if not faults:
         return [], top
@@ -207,7 +207,7 @@ def _faults(run: Timeline, form: Layout, x: svg.Scale, top: float) -> tuple[list
 
 
 def _story(run: Timeline, fault: FaultRecord, ended: int) -> str:
-    """Tells the victims of a fault, its time and its effects."""
+    """Describes a fault: its victims, its time and its effects."""
     effects = [f"measured {quantity(each.get('measured'), str(each.get('unit') or ''))}" for each in fault.effects]
     target = f"{fault.id}: {fault.kind} of {target_text(fault.targets)}"
     lasted = f"lasted {seconds((ended - acted_at(fault)) / 1e9)}" + " and was not undone" * (fault.healed is None)
@@ -220,7 +220,7 @@ def _injection(fault: FaultRecord, x: svg.Scale, top: float, bottom: float) -> M
 
 
 def _checkpoints(saves: Sequence[tuple[str, int, object]], x: svg.Scale, y: float) -> Markup:
-    """A diamond for each committed checkpoint, a cross for a failed one; neighbours share one mark."""
+    """Draws a diamond for each committed checkpoint and a cross for each failed one. Neighbours share a mark."""
     parts = []
     for kind, shape in SHAPES.items():
         for group in svg.near([save for save in saves if save[0] == kind], lambda save: x(save[1])):
@@ -265,7 +265,7 @@ def _lanes(cast: ranks.Cast, form: Layout, x: svg.Scale, top: float) -> tuple[li
 
 
 def _captions(lives: Sequence[Process], x: svg.Scale, y: float) -> Markup:
-    """Writes where each process of a rank ran, above the start of its bar, if there is room."""
+    """Writes where each process of a rank ran, above the start of the process's bar, if there is room."""
     parts = []
     for life, until in zip(lives, [*(later.started for later in lives[1:]), x.high], strict=False):
         room = x.clamp(until) - x.clamp(life.started)
@@ -277,7 +277,7 @@ def _captions(lives: Sequence[Process], x: svg.Scale, y: float) -> Markup:
 
 
 def _phase_row(phases: Sequence[Segment], total_ns: int, form: Layout, x: svg.Scale, y: float) -> Markup:
-    """Draws all segments of one phase: name on the left, bars in the middle, their seconds beside the last bar."""
+    """Draws all segments of one phase: its name on the left, its bars, and the seconds beside the last bar."""
     took, name = format_duration(total_ns), phases[0].phase
     parts = [_row_label(form, words(name), y + 12)]
     right = x.start

@@ -1,4 +1,4 @@
-"""Bytes on each node's network links, and how busy its GPUs were."""
+"""Computes the bytes on each node's network links, and how busy the node's GPUs were."""
 
 import statistics
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def figures(run: Timeline) -> dict[str, Any]:
 
 
 def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
-    """Yields (counter, moment in ns, bytes received and sent until then). Nodes that share their links count once."""
+    """Yields (counter, time in ns, bytes received and sent by then). Nodes that share links are counted once."""
     shared = [str(event.get("namespace") or event["node"]) for event in run.usage]
     owner: dict[str, str] = {}
     for namespace, event in zip(shared, run.usage, strict=True):
@@ -48,7 +48,7 @@ def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
 
 
 def _rates(counters: Iterator[tuple[Counter, int, int]]) -> dict[Counter, float]:
-    """Returns bytes per second of each counter sampled twice, without the stretches in which it was reset."""
+    """Returns bytes per second of each counter with two or more samples, without times in which it was reset."""
     last: dict[Counter, tuple[int, int]] = {}
     moved: dict[Counter, tuple[int, int]] = {}
     for what, at, count in counters:

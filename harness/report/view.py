@@ -1,4 +1,4 @@
-"""The figures and tables of a `Report`, for HTML, Markdown and the terminal."""
+"""Computes the figures and tables that HTML, Markdown and terminal show of a `Report`."""
 
 import json
 import math
@@ -35,7 +35,7 @@ OF_ONE_RANK = "of the lowest rank that tells a loss"
 
 @dataclass(frozen=True)
 class Figure:
-    """One headline number. `share` is observed / bound if both are known (1.0 = exactly at the bound)."""
+    """One headline number. `share` is the observed value divided by its bound (1.0 = at the bound), if known."""
 
     name: str
     value: str
@@ -49,7 +49,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Account:
-    """One line of the GPU-time ledger, already rounded so that the lines add up to the printed total."""
+    """One line of the table of GPU time, rounded so that the lines add up to the printed total."""
 
     name: str
     label: str
@@ -67,7 +67,7 @@ def guarantee_name(name: str) -> str:
 
 
 def guarantee_rows(report: Report) -> list[tuple[str, str, str, str]]:
-    """State, name, sentence and reason of each guarantee that did not hold; the broken ones first."""
+    """Returns state, name, sentence and reason of each guarantee that did not hold, the broken ones first."""
     odd = sorted((each for each in report.guarantees if each.state in ("broken", "open")), key=lambda each: each.state)
     return [(each.state, guarantee_name(each.name), each.statement, each.why) for each in odd]
 
@@ -81,7 +81,7 @@ def reasons(report: Report) -> list[str]:
 
 
 def in_words(reason: str) -> str:
-    """Returns a reason as a sentence; names of scores and bounds before a colon become words."""
+    """Returns a reason as a sentence. Names of scores and bounds before a colon become words."""
 
     def named(match: re.Match[str]) -> str:
         return expectation_name(match[0]) if match[0].partition(".")[0] in bounds_by_score() else match[0]
@@ -91,19 +91,19 @@ def in_words(reason: str) -> str:
 
 
 def headline_alone(report: Report) -> str:
-    """Returns the headline without its list of items not judged, for a page that shows them elsewhere."""
+    """Returns the headline without its list of unjudged items, for a page that shows the list elsewhere."""
     return headline(report).removesuffix(f"; not judged: {', '.join(report.not_judged_because)}")
 
 
 def not_judged(report: Report) -> str:
-    """Returns `Not judged: loss, pace (the log does not report it); …`, and the limits of a pass; or an empty text."""
+    """Returns `Not judged: loss, pace (the log does not report it); …` and what a pass does not prove; or ""."""
     alike = grouped((why, item) for item, why in report.not_judged_because.items())
     told = "; ".join(f"{', '.join(items)} ({why})" for why, items in alike.items())
     return " ".join([f"Not judged: {told}."] * bool(told) + beyond(report))
 
 
 def beyond(report: Report) -> list[str]:
-    """Returns the limits of a pass: the guarantees of which it says nothing, and the limits of every pass."""
+    """Returns what a pass does not prove: guarantees that were not tested, and the limits of every pass."""
     if report.verdict is not Verdict.PASS:
         return []
     if mute := [each.name for each in report.guarantees if each.state == "not judged"]:
@@ -114,18 +114,18 @@ def beyond(report: Report) -> list[str]:
 
 
 def figures(report: Report) -> list[Figure]:
-    """Returns the figures at the top of a report: what decided against a pass, the four of every run, and the rest."""
+    """Returns the figures at the top of a report: those that prevented a pass, the four of every run, and the rest."""
     found = [*lasting_figures(report), *_restarts(report), *_files(report)]
     return [*_deciding(report, {figure.of for figure in found}), *found]
 
 
 def lasting_figures(report: Report) -> list[Figure]:
-    """Recovery time, first new step, waste by faults and loss continuity, each against its bound."""
+    """Returns recovery time, first new step, waste by faults and loss continuity, each compared with its bound."""
     return [_recovery(report), _first_step(report), _waste(report), _continuity(report)]
 
 
 def _deciding(report: Report, shown: Container[str]) -> Iterator[Figure]:
-    """Yields expectations that gave the verdict and have no card yet; or the reason, if no expectation gave it."""
+    """Yields figures of the expectations that decided the verdict and have no figure yet, or the verdict's reason."""
     if report.verdict is Verdict.PASS:
         return
     gave = [each for each in report.expectations if each.verdict is report.verdict]
@@ -165,7 +165,7 @@ def _bound(report: Report, score: str, *, having: str = "", lacking: str = "\0")
 
 
 def _figure(name: str, value: str, detail: str, expectation: Expectation | None, measured: bool = False) -> Figure:
-    """Makes a figure. `measured`: it shows the bounded value itself, so the used share of the bound can be drawn."""
+    """Returns a figure. `measured` is True if it shows the bounded value: its share of the bound can be drawn."""
     if expectation is None:
         return Figure(name, value, detail)
     bound = expectation.bound.strip()
@@ -225,7 +225,7 @@ _WASTED_BY_FAULTS = ("wasted_gpu_hours.max_percent_by_faults", "wasted_gpu_hours
 
 
 def wasted_percent(report: Report) -> float | None:
-    """Returns the waste by faults; `None` if it is not known, or if no step was done."""
+    """Returns the percentage of GPU time that faults wasted; `None` if unknown, or if no step was done."""
     bounds = [each for each in report.expectations if each.name in _WASTED_BY_FAULTS]
     unknown = WASTED_BY_FAULTS in report.not_judged_because or any(each.observed_value is None for each in bounds)
     return None if unknown or report.run.furthest_step == 0 else report.wasted_gpu_hours.percent_by_faults
@@ -270,7 +270,7 @@ def _continuity(report: Report) -> Figure:
 
 
 def continuity_words(report: Report) -> str:
-    """The finding on the losses as a clause: `identical bit for bit; every sample once`."""
+    """Returns the finding on losses as a clause, such as `identical bit for bit; every sample once`."""
     values = report.loss_continuity
     difference, at = values.max_abs_diff, values.first_divergent_step
     if difference == 0 and at is None and report.run.outcome not in (None, "completed"):
@@ -295,7 +295,7 @@ def _samples(report: Report) -> str:
 
 
 def accounts(report: Report) -> tuple[list[Account], Account | None]:
-    """The ledger's lines, productive first and then the largest, and their total; nothing without a ledger."""
+    """Returns GPU time by account, productive time first, then the largest, and the total; empty if unknown."""
     booked, allocated = report.wasted_gpu_hours.accounts, report.wasted_gpu_hours.gpu_seconds_allocated
     if not booked or allocated is None:
         return [], None
@@ -315,7 +315,7 @@ def accounts(report: Report) -> tuple[list[Account], Account | None]:
 
 
 def closed_forms(report: Report) -> list[tuple[str, str, str]]:
-    """Returns rows (name, measured, by closed form); none if no failure was recovered from."""
+    """Returns rows (name, measured value, closed form's value); none if the job recovered from no failure."""
     found = report.wasted_gpu_hours.closed_forms
     if not found.failures or found.ettr is None or found.ettr_expected is None:
         return []
@@ -341,14 +341,14 @@ def closed_forms_words(report: Report) -> str:
 
 
 def baseline_words(report: Report) -> str:
-    """Describes the band that straggler drag exceeds; empty if there is no drag."""
+    """Describes the band of usual step times that stragglers exceeded; empty if no time was lost to stragglers."""
     if not report.wasted_gpu_hours.accounts.get("straggler_drag"):
         return ""
     return f"Straggler drag: step time above the band of {report.wasted_gpu_hours.baseline}."
 
 
 def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]:
-    """Rounds so that the lines add up to the rounded total (largest remainders go up), if the amounts add up at all."""
+    """Rounds amounts so that they add up to the rounded total; the largest remainders are rounded up."""
     scale = 10**digits
     units = [math.floor(amount * scale + 1e-6) for amount in amounts]
     missing = round(total * scale) - sum(units)
@@ -361,18 +361,18 @@ def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]
 
 
 def longest_first(report: Report) -> list[tuple[int, Episode]]:
-    """Returns (number from 1, episode): episodes that never ended first, then the longest."""
+    """Returns outages with their number from 1: first those that never ended, then the longest."""
     numbered = enumerate(report.recovery_time.episodes, start=1)
     return sorted(numbered, key=lambda item: (item[1].seconds is not None, -(lasted_s(report, item[1]) or 0)))
 
 
 def lasted_s(report: Report, episode: Episode) -> float | None:
-    """Returns the seconds from the last step before the episode until progress was regained, or until the run ended."""
+    """Returns the seconds from the last step before the outage until new progress, or until the run's end."""
     return episode.seconds if episode.seconds is not None else report.run.duration_s - episode.t_stop
 
 
 def fault_rows(report: Report) -> list[dict[str, str]]:
-    """Returns the rows of the faults table: fault, target, time, measured effect, and whether it was undone."""
+    """Returns the rows of the table of faults: fault, target, time, measured effect, and whether it was undone."""
     return [
         {
             "id": fault.id,
@@ -389,7 +389,7 @@ def fault_rows(report: Report) -> list[dict[str, str]]:
 
 
 def target_text(target: object) -> str:
-    """Formats a target of the log as `node-1, rank 3`."""
+    """Formats the target of a fault as `node-1, rank 3`."""
     if isinstance(target, Mapping):
         node, rank = target.get("node"), target.get("rank")
         parts = [str(node)] * (node is not None) + [f"rank {rank}"] * (rank is not None)
@@ -400,7 +400,7 @@ def target_text(target: object) -> str:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Flattens nested values into (name, text) lines: `gpu.name`, `H100`."""
+    """Flattens nested values into pairs of name and text, such as `gpu.name` and `H100`."""
     lines: list[tuple[str, str]] = []
     for key, value in values.items():
         name = f"{prefix}{key}"
@@ -414,13 +414,13 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def hangs(report: Report) -> list[str]:
-    """Returns one sentence for each hang of the training, with the place of each rank."""
+    """Returns a sentence for each hang of the training, which says where each rank was."""
     told = report.scores.get("collectives", {}).get("hangs", [])
     return [str(each) for each in told] if isinstance(told, list) else []
 
 
 def metric_rows(report: Report) -> list[tuple[str, str]]:
-    """Returns each metric's name without its unit, and its value with the unit."""
+    """Returns for each metric its name without the unit, and its value with the unit."""
     rows = []
     for name, value in report.metrics.items():
         unit = "" if "time" in name else "_time"
@@ -434,7 +434,7 @@ _SECONDS_NAME = re.compile(r"(_s|_seconds)(_|$)")
 
 
 def metric_text(name: str, value: object) -> str:
-    """Formats a metric by the unit in its name: `..._seconds...`, `..._percent`, `..._bytes`."""
+    """Formats the value of a metric by the unit in its name, such as `..._seconds`, `..._percent` or `..._bytes`."""
     if isinstance(value, Mapping):
         if list(value) == ["untold"]:
             return metric_text(name, value["untold"])
@@ -453,6 +453,6 @@ def metric_text(name: str, value: object) -> str:
 
 
 def reproduce(report: Report) -> list[str]:
-    """The commands that play this run again, and the one that judges it again."""
+    """Returns the commands that repeat this run, and the one that judges it again."""
     name = report.kept_as or copied(report.run_id)
     return [as_here(run_again(name)), as_here(f"chaos score {name}")]

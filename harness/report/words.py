@@ -1,4 +1,4 @@
-"""Names, quantities and text from logs as people read them. Pure text: knows no report and no chart."""
+"""Formats names, quantities and texts from logs for people. It knows neither reports nor charts."""
 
 import datetime
 import math
@@ -56,22 +56,22 @@ _UNPRINTABLE = re.compile(
 
 
 def plain(value: object) -> str:
-    """Text from a log, where it can steer neither a terminal nor the direction of the text around it."""
+    """Returns a text from a log without characters that control a terminal or the direction of text."""
     return _UNPRINTABLE.sub("�", str(value).replace("\r\n", "\n"))
 
 
 def short(text: str, most: int) -> str:
-    """Shortens a text to this many characters; three dots stand for the rest."""
+    """Shortens a text to this many characters. Three dots stand for the rest."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def minute(iso: str) -> str:
-    """Formats a UTC moment (ISO 8601) as `2026-11-27 06:43 UTC`."""
+    """Formats a UTC time (ISO 8601) as `2026-11-27 06:43 UTC`."""
     return f"{iso[:16].replace('T', ' ')} UTC"
 
 
 def clock_time(iso: str, after_s: float) -> str:
-    """Formats the time this long after a UTC moment as `06:43:17`; empty if the moment is invalid."""
+    """Formats the time some seconds after a UTC time as `06:43:17`; empty if the time is invalid."""
     try:
         return f"{datetime.datetime.fromisoformat(iso) + datetime.timedelta(seconds=after_s):%H:%M:%S}"
     except (ValueError, OverflowError):
@@ -79,7 +79,7 @@ def clock_time(iso: str, after_s: float) -> str:
 
 
 def one_line(value: object) -> str:
-    """Returns `plain` text without line breaks and tabs."""
+    """Returns the text as `plain` does, on one line and without tabs."""
     return " ".join(plain(value).split())
 
 
@@ -92,7 +92,7 @@ def words(name: str) -> str:
 
 
 def expectation_name(name: str) -> str:
-    """Formats `wasted_gpu_hours.max_percent` as `Wasted GPU-hours, percent`; the bound's ≤ says `max`."""
+    """Formats `wasted_gpu_hours.max_percent` as `Wasted GPU-hours, percent`. The bound's sign ≤ stands for `max`."""
     score, _, bound = name.partition(".")
     if bound.startswith("phases."):
         return f"{words(score)}, {words(bound.removeprefix('phases.')).lower()}"
@@ -101,12 +101,12 @@ def expectation_name(name: str) -> str:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tells whether this is a finite number; `True` and `False` are none."""
+    """Returns True for a finite number. `True` and `False` are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def seconds(value: float | None, missing: str = DASH) -> str:
-    """Formats seconds as `4.21 s`; `missing` for anything that is not a finite number."""
+    """Formats seconds as `4.21 s`. Returns `missing` for any value that is not a finite number."""
     if value is None or not is_number(value):
         return missing
     if abs(value) > 1e12:
@@ -115,7 +115,7 @@ def seconds(value: float | None, missing: str = DASH) -> str:
 
 
 def quantity(value: object, unit: str = "") -> str:
-    """A measured number in few digits with its unit; other things as they are."""
+    """Formats a number with few digits and its unit. Other values stay as they are."""
     if value is None:
         return DASH
     if isinstance(value, float) and unit == "s":
@@ -128,7 +128,7 @@ def quantity(value: object, unit: str = "") -> str:
 
 
 def _of_one(unit: str) -> str:
-    """Returns the singular: `processes gone` → `process gone`. In `bits flipped` the first word changes."""
+    """Returns a unit in the singular: `processes gone` → `process gone`. In `bits flipped` the first word changes."""
     if unit in _SINGULAR:
         return _SINGULAR[unit]
     noun, space, rest = unit.partition(" ")
@@ -156,10 +156,10 @@ _DIRECTORIES = re.compile(r"(?<![\w/])/(?:[^\s/,;]+/)+(?=[^\s/,;]+/[^\s/,;]+)")
 
 
 def short_commit(commit: str) -> str:
-    """The beginning of a commit, with a star where files had changed since."""
+    """Returns the first characters of a commit, with a star if files had changed since."""
     return commit[:8] + ("*" if commit.endswith("-dirty") else "")
 
 
 def short_path(text: str) -> str:
-    """Shortens absolute paths to their last two parts: `…/checkpoints/step-00000020`. Folders above are private."""
+    """Shortens absolute paths to their last two parts, as `…/checkpoints/step-00000020`: other folders are private."""
     return _DIRECTORIES.sub("…/", text)

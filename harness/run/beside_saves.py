@@ -1,4 +1,4 @@
-"""The files that a job has written beside its saves: an export, an evaluation, a best model, a log."""
+"""Finds the files that a job wrote beside its saves: an export, an evaluation, a best model, a log."""
 
 import contextlib
 import pathlib
@@ -21,9 +21,9 @@ class File(NamedTuple):
 
 
 def beside_the_saves(run_dir: pathlib.Path, folders: Sequence[str], saves: Listing, run_id: str) -> Mapping[str, File]:
-    """Returns the files in these folders by name, without unfinished ones. The run's own id in a name becomes
-    `{run_id}`. A save without a step, as `best.pt`, belongs to no series, so each run must have
-    it. Raises `FaultError` if the harness may not read a folder, or if more lies there than it looks at."""
+    """Returns the finished files in these folders by name. The run's own id in a name becomes `{run_id}`. A save
+    without a step, such as `best.pt`, is in no series, so it is included. Raises `FaultError` if the harness may not
+    read a folder, or if a folder holds too many files."""
     series = [each for each in saves.checkpoints if each.step is not None]
     own = {path for each in series for path in (each.path, *each.files)}
     own |= {saves.pointer.path} if saves.pointer else set()
@@ -42,7 +42,7 @@ def beside_the_saves(run_dir: pathlib.Path, folders: Sequence[str], saves: Listi
 def holding_tensors(
     run_dir: pathlib.Path, beside: Mapping[str, File], run_id: str, until_s: float
 ) -> Iterator[dict[str, Any]]:
-    """Yields files with tensors that are small enough to be read whole, for the event `files.left`."""
+    """Yields each file with tensors that is small enough to read, for the event `files.left`."""
     read = 0
     for name, file in sorted(beside.items()):
         path = name.replace("{run_id}", run_id)

@@ -1,8 +1,8 @@
-"""The restore drill: after a completed job its command starts once more, on a copy of what it saved, and must restore.
+"""Makes the restore drill: a completed job's command starts again on a copy of its saves, and must restore one.
 
-It has nodes of its own and a folder of its own, `RUN/drill/`; what is scored of the run holds only `drill.started` and
-`drill.finished`. A drill that cannot be made says so there, and changes nothing about the run's result. The second
-restart (`harness.run.second_restart`) starts the command in the same way.
+A drill has its own nodes and its own folder, `RUN/drill/`. The run's log holds only `drill.started` and
+`drill.finished`. If a drill cannot be made, the log says so, and the run's result does not change. The second restart
+(`harness.run.second_restart`) starts the command in the same way.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints
 
 @dataclass(frozen=True)
 class DrillOutcome:
-    """A drill's result. `step`: newest committed checkpoint; `restored_step`: step that all ranks restored."""
+    """The result of a drill. `step`: newest committed checkpoint; `restored_step`: the step that all ranks restored."""
 
     outcome: str  # restored · scratch · failed · timeout · untold · error (the drill itself could not be made)
     step: int
@@ -51,11 +51,11 @@ class DrillOutcome:
 
 
 class CannotDrill(Exception):
-    """Raised if a drill shows nothing about the job's checkpoints."""
+    """Raised if a drill cannot show anything about the job's checkpoints."""
 
 
 class Ended(Protocol):
-    """The end of a job: see `harness.run.job.Outcome`."""
+    """How a job ended (see `harness.run.job.Outcome`)."""
 
     @property
     def outcome(self) -> str: ...
@@ -93,7 +93,7 @@ class Watch(Silent):
             self.end.ask("enough is known")
 
     def restored(self, newest: int) -> dict[int, int]:
-        """Maps each rank to the step that it restored, or else that before its first step, `newest` at most."""
+        """Maps each rank to the step that it restored, or else to the one before its first step: at most `newest`."""
         workers = self.progress.workers.items()
         told = {rank: worker.restored_step for rank, worker in workers}
         by_step = {rank: min(worker.first_step - 1, newest) for rank, worker in workers if worker.first_step > 1}
@@ -101,14 +101,14 @@ class Watch(Silent):
 
     @property
     def goes_on(self) -> bool:
-        """Tells whether steps have been done for so long that the other ranks would have told theirs."""
+        """Returns True if steps have been done for so long that every rank would have logged its restore."""
         first_ns = self.progress.first_step_ns
         return bool(first_ns) and time.monotonic_ns() - first_ns > OTHERS_TELL_S * 1e9
 
 
 @dataclass(frozen=True)
 class Again:
-    """Everything needed to start the job's command again. `progress`, `begin_ns`, `observer`: those of the run."""
+    """Everything needed to start the job's command again. `progress`, `begin_ns` and `observer` are the run's."""
 
     plan: Plan
     backend: Backend
@@ -122,18 +122,18 @@ class Again:
 
     @property
     def speakers(self) -> set[int]:
-        """Returns the ranks that told of themselves in the run; all ranks if none did."""
+        """Returns the ranks that logged events in the run, or all ranks if none did."""
         planned = set(range(self.plan.workload.world_size))
         return planned & self.progress.workers.keys() or planned
 
     @property
     def start_limit_s(self) -> float:
-        """Returns the time allowed for a start, until the first step or until everything is restored."""
+        """Returns the allowed seconds of a start, until the first step or until everything is restored."""
         return min(LIMIT_S + START_TIMES * self.start_s, self.plan.abort.wall_clock_ns / 1e9)
 
     @property
     def start_s(self) -> float:
-        """Returns how long the run's own start took, until its first step."""
+        """Returns how many seconds the run's own start took, until its first step."""
         return max(self.progress.first_step_ns - self.begin_ns, 0) / 1e9
 
     def start(
@@ -144,7 +144,7 @@ class Again:
         prepare: Callable[[pathlib.Path], None] = lambda place: None,
         nodes: int | None = None,
     ) -> Ended:
-        """Runs the job on a copy in this folder, which `prepare` may change before; by default on all planned nodes.
+        """Starts the job on a copy in this folder, which `prepare` may change first; by default on all planned nodes.
         Raises `CannotDrill` if there is no copy, or if the user wants to stop."""
         plan = self.plan.without_faults(f"{self.plan.run_id}-{folder}", nodes)
         limit_ns = min(int(limit_s * 1e9), plan.abort.wall_clock_ns)  # no longer than the run itself might have taken
@@ -163,7 +163,7 @@ class Again:
         return ended
 
     def log(self, name: str, folder: str, make: Callable[[], Any], failed: Callable[[str], Any]) -> None:
-        """Makes a drill, and logs its result and its own cost. Errors are logged, too: the run is over."""
+        """Makes a drill, and logs its result and cost. Errors are only logged, because the run is over."""
         begin_s = time.monotonic()
         self.emit(f"{name}.started", step=self.progress.committed_step)
         try:
@@ -178,9 +178,9 @@ class Again:
 
 
 def is_wanted(plan: Plan, committed_step: int) -> bool:
-    """Tells whether to make a drill: unless it is off, with faults, a told checkpoint, and saves that can be seen.
+    """Returns True unless drills are off, the run has no faults, no checkpoint is logged, or saves cannot be seen.
 
-    There is none after a change of the command: the command from before would load what was saved since.
+    A changed command gets no drill, because the command from before would load later saves.
     """
     same = not any(fault.action.change() for fault in plan.faults)
     reached = plan.backend in REACHED and plan.workload.checkpoint.store == DIRECTORY
@@ -188,8 +188,8 @@ def is_wanted(plan: Plan, committed_step: int) -> bool:
 
 
 def why_not(plan: Plan) -> str:
-    """Returns why no drill may be made though nobody has switched it off, and what to write; empty: it will be made,
-    once a save is seen."""
+    """Returns why no drill may be made although nobody has switched it off, and what to write into the scenario; "" if
+    one is made once a save is seen."""
     if not plan.faults or plan.workload.restore_drill is False:
         return ""
     if not is_wanted(plan, committed_step=1):
@@ -239,7 +239,7 @@ def _restored(found: DrillOutcome, told: list[int]) -> DrillOutcome:
 
 
 def _check_room(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """Raises `CannotDrill` where the copy would fill the disk. A file system that shares blocks would need less."""
+    """Raises `CannotDrill` if the copy would fill the disk. A file system that shares blocks may need less."""
     needed, free = sum(_blocks(run_dir, name) for name in names), shutil.disk_usage(folder).free
     if needed + FREE_BYTES_MIN > free:
         mib = [number // 2**20 for number in (needed, free, FREE_BYTES_MIN)]
@@ -250,7 +250,7 @@ def _check_room(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -
 
 
 def _blocks(run_dir: pathlib.Path, name: str) -> int:
-    """The bytes on the disk of all files in the folder, each one once."""
+    """Returns the bytes on the disk of all files in the folder, each file counted once."""
     sizes: dict[int, int] = {}
     with contextlib.suppress(FileNotFoundError), untrusted_files.opened_folder(run_dir, name) as opened:
         for _, folders, files, here in os.fwalk(".", dir_fd=opened, follow_symlinks=False):
@@ -262,7 +262,7 @@ def _blocks(run_dir: pathlib.Path, name: str) -> int:
 
 
 def copy_saved(workload: Launch, run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """Copies what the job has saved, keeping owners and links: the nodes' user must be able to go on with it."""
+    """Copies the job's saves with their owners and links, because the nodes' user must be able to continue."""
     names = saved_folders(workload)
     _check_room(names, run_dir, folder)
     for name in names:
@@ -271,7 +271,7 @@ def copy_saved(workload: Launch, run_dir: pathlib.Path, folder: pathlib.Path) ->
 
 
 def copy_ledgers(run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """Copies the observer's notes on the checkpoints, so that it recognises them."""
+    """Copies the observer's ledgers of checkpoints, so that it recognises the copied checkpoints."""
     for name in untrusted_files.files_below(run_dir, "events"):
         if name.count("/") == 2 and name.endswith(f"/{LEDGER}"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -286,7 +286,7 @@ def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _undo(run_dir: pathlib.Path, names: list[str], folder: str = FOLDER) -> None:
-    """Removes the copies. Raises `FaultError` for the first one that stays, having tried all."""
+    """Removes the copies. Raises `FaultError` for the first one that stays, after it has tried all."""
     if folder not in (FOLDER, SECOND):
         raise FaultError(f"the undo journal is wrong: {folder!r} is not a folder of a drill")
     problems = []
@@ -303,7 +303,7 @@ UNDO = _undo
 
 
 def saved_folders(workload: Launch) -> list[str]:
-    """Returns the folders that nodes may write, and the training data."""
+    """Returns the folders that nodes may write, and the folder of the training data."""
     return sorted({*written_folders(workload), "data"})
 
 

@@ -1,10 +1,10 @@
-"""A cap on GPU time. A job that reaches it is stopped in order, and proves nothing: it is never a pass."""
+"""Limits the GPU time of jobs. A job that reaches the limit is stopped in order, and never passes."""
 
 NS_PER_HOUR = 3600 * 10**9
 
 
 class GpuCap:
-    """A limit in GPU-hours for all jobs that book on it. A slot counts as a GPU, also on a machine without one."""
+    """A limit in GPU-hours for all jobs together. A slot counts as a GPU, even on a machine without GPUs."""
 
     def __init__(self, gpu_hours: float, of: str):
         self.gpu_hours, self.of = gpu_hours, of

@@ -1,6 +1,6 @@
-"""The share of this host's CPUs that other programs take while the job runs: a busy host slows a healthy job.
+"""Measures the share of this host's CPUs that other programs use, because a busy host slows a healthy job.
 
-All CPU time of the host (`/proc/stat`, with what a hypervisor took: *steal*) less that of the job's nodes.
+The share is the host's CPU time (`/proc/stat`, with the hypervisor's *steal*) minus that of the job's nodes.
 """
 
 import os
@@ -40,7 +40,7 @@ def others_between(before: Look, now: Look, cpus: int) -> float | None:
 
 
 class HostLoad:
-    """Looks every second, from a thread of its own, where the nodes are on this host."""
+    """Measures every second, in a thread, if the nodes are on this host."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -51,7 +51,7 @@ class HostLoad:
             self._thread.start()
 
     def taken(self) -> list[float]:
-        """The shares of `others_between` since the last call."""
+        """Returns the shares measured since the last call, as `others_between` returns them."""
         return [self._found.popleft() for _ in range(len(self._found))]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One fault at work: the context it acts in, and its life from the trigger to the healing."""
+"""Runs one fault: provides what it may use, and takes it from its trigger to its undoing."""
 
 import contextlib
 import hashlib
@@ -39,7 +39,7 @@ class LiveJob:
 
 
 class Injection:
-    """Runs in a thread of its own; is the `harness.faults.contract.Context` of its fault."""
+    """Runs one fault in a thread of its own. It is the fault's `harness.faults.contract.Context`."""
 
     def __init__(self, firing: Firing, plan: Plan, job: LiveJob):
         self.firing, self.plan, self.cluster, self.progress = firing, plan, job.cluster, job.progress
@@ -58,7 +58,7 @@ class Injection:
         return CheckpointPlace(saved.folder, saved.layout)
 
     def run(self) -> None:
-        """Injects the fault and heals it. Every way out is an event: a fault that breaks is evidence too."""
+        """Injects the fault and heals it. Each outcome is logged: an error of the fault is evidence, too."""
         self.log("fault.injecting")
         try:
             self.fault.inject(self.targets, self)
@@ -72,7 +72,7 @@ class Injection:
             self.heal()
 
     def heal(self) -> None:
-        """Heals the fault. Called when it has done its part, and again at the end of the run if that failed."""
+        """Heals the fault. Called when the fault is over, and again at the end of the run if that failed."""
         if "healed" in self.firing.moments_ns:
             return
         try:
@@ -93,13 +93,13 @@ class Injection:
         self._cancelled.set()
 
     def node(self, target: Target) -> Node:
-        """Returns the node that the target was on at the first call, so that a fault is undone where it acted."""
+        """Returns the target's node at the first call, so that a fault is undone where it acted."""
         if target not in self._nodes:
             self._nodes[target] = self._home(target.rank) or self.cluster.nodes[target.node_index]
         return self._nodes[target]
 
     def _home(self, rank: int | None) -> Node | None:
-        """Returns the node on which a rank lives now; `None`: it has not started yet. A restart may move a rank."""
+        """Returns a rank's present node, or `None` if the rank has not started. A restart may move a rank."""
         worker = None if rank is None else self.progress.workers.get(rank)
         wanted = worker and (worker.node, worker.incarnation)
         return next((node for node in self.cluster.nodes if (node.name, node.incarnation) == wanted), None)
@@ -234,7 +234,7 @@ class Injection:
         return self.cluster.replace(node)
 
     def _release_hold(self) -> None:
-        """Lets a trainer go on that waits at the trigger; called once the fault has acted, or never will."""
+        """Lets a trainer that waits at the trigger go on, after the fault has acted or if it never will."""
         if "injected" in self.firing.moments_ns or self._cancelled.is_set() or self._ended:
             self._holds.release(self.firing.planned.id)
 
@@ -243,7 +243,7 @@ class Injection:
 
 
 def _told(error: Exception) -> str:
-    """Returns the message of an error. An unexpected one is a mistake in the fault's code, so its line is added."""
+    """Returns an error's message. For an unexpected error, adds its line, as it is a mistake in the fault's code."""
     text = f"{type(error).__name__}: {error}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/harness/faults/" in frame.filename]
     if isinstance(error, ChaosError) or not frames:

@@ -1,7 +1,7 @@
-"""One whole run, top to bottom: nodes, launch, rehearsals, end. `RunningJob.run` has the order of events.
+"""Runs one job from start to end: nodes, launch, rehearsals, end. `RunningJob.run` shows the order of events.
 
-A job is a training on a backend that writes one event log; what is done to it are its rehearsals. Everything that
-happens goes into the log; nothing is judged here.
+A job is a training on a backend, with one event log. Its rehearsals are the faults that act on it. All events go into
+the log. Nothing is judged here.
 """
 
 import json
@@ -43,7 +43,7 @@ DESERTED_S = 2.0  # without any node before the job has failed
 
 
 class Direction(Protocol):
-    """Decides while a job runs; never waits. `done`: why the job may end before its last step; empty: it may not."""
+    """Directs a running job without waiting. `done` is the reason to end before the last step, or empty."""
 
     done: str
 
@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def told(self) -> str:
-        """Returns the outcome by its name in the log."""
+        """Returns the name of the outcome in the event log."""
         return "interrupted" if self.outcome in ("broken", "capped", "saved", "done") else self.outcome
 
 
@@ -91,11 +91,11 @@ def run_job(
     until_saved: int | None = None,
     before: Plan | None = None,
 ) -> Outcome:
-    """Runs the workload of `plan` with these rehearsals into `run_dir` (which may hold only a state to resume from). A
-    `director` decides while the job runs; it stands before the rehearsals in each round of the loop. `until_saved`: the
-    job stands still at the checkpoint of this step, and is ended; one that cannot be held, at the next look. `before`:
-    the run with faults that this fault-free one is made for, whose faults must meet traffic on these nodes. Raises
-    `ChaosError` when the nodes cannot be had at all. A stop request ends the job as `interrupted`, healed."""
+    """Runs the workload of `plan` with these rehearsals in `run_dir` (which may hold only a state to resume from). A
+    `director` directs the running job, and is called before the rehearsals in each round of the loop. `until_saved`:
+    the job is held at the checkpoint of this step, and then ended, or ended soon after if it cannot be held. `before`:
+    the run with faults for which this fault-free run is made, and whose faults must meet traffic on these nodes. Raises
+    `ChaosError` if there are no nodes. A stop request ends the job as `interrupted`, with its faults undone."""
     plan = all_faults(plan, rehearsals)
     references = secrets.references(plan.launch().env)
     for name in ("events", "logs"):
@@ -121,7 +121,7 @@ def run_job(
 
 
 def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes], emit: Emitter, observer: Observer) -> None:
-    """Undoes open records. A failure is logged and changes no result; the reverter tries again later."""
+    """Undoes open records. A failure is logged and does not change the result; the reverter tries again later."""
     try:
         close(journal)
     except (FaultError, OSError) as error:
@@ -134,7 +134,7 @@ def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes], emit: Emitter
 
 
 class RunningJob:
-    """A cluster's life: opened, started, followed, ended."""
+    """A running job: opens its nodes, starts and follows the job, and ends it."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class RunningJob:
         return outcome
 
     def _place_domains(self) -> None:
-        """Asks the engine which nodes make up the domains that are to be struck. The log has the plan again then."""
+        """Asks the engine which nodes are in the failure domains to strike, and then logs the plan again."""
         if not any(fault.domain for fault in self.plan.faults):
             return
         labels = self.cluster.node_labels(self.plan.workload.node_labels_from)
@@ -225,7 +225,7 @@ class RunningJob:
         self.emit("plan", plan=self.plan.to_json())
 
     def _follow(self, observer: Observer, stop: StopRequest) -> Outcome:
-        """Follows the job to its end. A backend that breaks ends the run; the evidence up to then is judged."""
+        """Follows the job to its end. An error of the backend ends the run, whose evidence until then is judged."""
         try:
             return self._follow_on(observer, stop)
         except BackendError as error:
@@ -260,7 +260,7 @@ class RunningJob:
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 
     def _end(self, outcome: Outcome) -> None:
-        """Ends open acts, those of the last rehearsal first, and gives the nodes back; the journal undoes the rest."""
+        """Ends active faults, the last rehearsal's first, and gives the nodes back. The journal undoes the rest."""
         try:
             with self.cluster:
                 self._host_load.close()
@@ -321,7 +321,7 @@ class RunningJob:
         return Outcome("done", self.director.done) if self.director and self.director.done else None
 
     def _capped(self, now_ns: int) -> Outcome | None:
-        """Books the GPU time since the last round."""
+        """Counts the GPU time since the last round. Returns the outcome `capped` if a limit is reached."""
         gpus = self._gpus * sum(node.alive for node in self.cluster.nodes)
         for cap in self._caps:
             cap.book(gpus, now_ns - self._booked_ns)
@@ -353,8 +353,8 @@ class RunningJob:
         return Outcome("failed", f"the command on {node.name} ended with {code}: {first_error(logs)}")
 
     def _start_again(self, living: Sequence[Node], codes: Sequence[int | None]) -> None:
-        """Starts commands again once the taken nodes are back: after a save on a notice workers may all end with 0, and
-        their launcher may still wait. An engine with a scheduler does that itself."""
+        """Starts commands again once the taken nodes are back: after a save on a notice, all workers may have ended
+        with 0 while their launcher still waits. An engine with a scheduler does this itself."""
         steps = self.plan.workload.steps
         faults = [firing.planned for firing in self.live.firings.values() if firing.planned.action.notice_s]
         noticed = {target.node_index for planned in faults for target in planned.targets}
@@ -375,7 +375,7 @@ class RunningJob:
             self.cluster.replace(node)
 
     def _has_left(self, node: Node) -> bool:
-        """Tells whether all newest workers of a node have ended with 0, as their launcher says."""
+        """Returns True if all newest workers of a node ended with code 0, as their launcher logged."""
         workers = [*self.progress.workers.values()]
         mine = [each for each in workers if (each.node, each.incarnation) == (node.name, node.incarnation)]
         return bool(mine) and all(each.finished for each in mine)
@@ -389,7 +389,7 @@ class RunningJob:
         return Outcome("aborted", reason)
 
     def _failed_worker(self) -> str:
-        """Names the worker that ended badly, if no step came after; else returns an empty text."""
+        """Returns the name of the worker that failed if no step came after; else an empty text."""
         failed = self.progress.failed_worker
         names = {node.name: node.incarnation for node in self.cluster.nodes}
         if failed is None or failed.at_ns < self.progress.last_step_ns:

@@ -1,7 +1,7 @@
-"""Finds why a node's command ended, in its log: the first error of the worker that ended it.
+"""Finds in a node's log why its command ended: the first error of the worker that ended the command.
 
-A launcher starts failed workers again, and all their lives write into one log; after the last one it prints an error
-and a table of its own. Its message on each failed life marks where the next one begins.
+A launcher restarts failed workers, which all write into one log. After the last failure, it prints an error and a
+table. Its message on each failure marks where the next workers begin.
 """
 
 import pathlib
@@ -32,7 +32,7 @@ _OF_A_LOST_PEER = re.compile(
 
 
 class Telling(IntEnum):
-    """How much a line tells of the cause, from most to least."""
+    """How much a log line tells about the cause, from most to least."""
 
     ERROR = 0
     SIGNAL = 1
@@ -47,13 +47,13 @@ class Words(NamedTuple):
 
 
 def first_error(logs: Sequence[pathlib.Path]) -> str:
-    """Returns the words of the most telling log, with its name. Never raises, never blocks."""
+    """Returns the cause from the log that tells most, with the log's name. Never raises, never blocks."""
     (telling, text), log = min(((words_of(log), log) for log in logs), key=lambda found: found[0].telling)
     return text if telling is Telling.NOTHING else f"{text} ({log.parent.name}/{log.name})"
 
 
 def words_of(log: pathlib.Path) -> Words:
-    """Returns at most 300 characters of a log. The node's user may own that file, and may have written anything."""
+    """Returns at most 300 characters of a log, which the node's user may own and fill at will."""
     try:
         lines = [line.strip() for line in tail(log.parent, log.name, TAIL_BYTES).splitlines() if line.strip()]
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def words_of(log: pathlib.Path) -> Words:
 
 
 def _last_life(lines: Sequence[str]) -> tuple[list[str], re.Match[str] | None]:
-    """Returns the lines of the last life, and the launcher's message that it failed, if there is one."""
+    """Returns the lines of the last workers, and the launcher's message that they failed, if there is one."""
     ends = [(place, match) for place, line in enumerate(lines) if (match := _FAILED_LIFE.search(line))]
     if not ends:
         return [line for line in lines if not _OF_THE_LAUNCHER.search(line)], None

@@ -1,4 +1,4 @@
-"""The live state of a job, by its events: its workers, their progress, and their latest steps."""
+"""Follows the live state of a job by its events: its workers, their progress, and their latest steps."""
 
 import collections
 import math
@@ -23,7 +23,7 @@ Process = tuple[str, int, int]  # node, incarnation, process id
 
 @dataclass
 class Worker:
-    """The newest process of a rank, and totals over all processes of this rank."""
+    """The newest process of a rank, with totals over all processes of the rank."""
 
     node: str
     incarnation: int
@@ -44,7 +44,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class FailedWorker:
-    """A failed worker by its launcher's word: the place is the launcher's, and is not checked yet."""
+    """A failed worker, as its launcher logged it. Its place is not checked yet."""
 
     node: str
     incarnation: int
@@ -54,8 +54,8 @@ class FailedWorker:
 
 @dataclass
 class LiveProgress:
-    """The job as its events tell it, live: it decides when to act, and is shown. A trainer's events are not to be
-    trusted: an odd one changes nothing. A step costs constant time, whatever the number of ranks."""
+    """The live state of a job by its events, for display and for decisions on when to act. A trainer's events are not
+    trusted: an impossible one changes nothing. Each step takes constant time, whatever the number of ranks."""
 
     workers: dict[int, Worker] = field(default_factory=dict)
     world_size: int = 0
@@ -84,7 +84,7 @@ class LiveProgress:
     _behind: set[int] = field(default_factory=set)  # ranks without which no further step can be complete
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> bool:
-        """Takes note of an event. Returns whether the event made sense."""
+        """Updates the state by an event. Returns True if the event was possible."""
         try:
             if header.get("role") == "trainer":
                 self._absorb_trainer(header, event, now_ns)
@@ -106,7 +106,7 @@ class LiveProgress:
             worker.finished = not code
 
     def stuck(self) -> str:
-        """Says where a job stands still, and which workers did not end though others did."""
+        """Returns a text on where a job stands still, and on workers that did not end though others did."""
         text = f"stuck in {self.phase} after step {self.complete_step}"
         world = {rank: worker for rank, worker in sorted(self.workers.items()) if rank < (self.world_size or math.inf)}
         left = [f"rank {rank} on {worker.node}" for rank, worker in world.items() if not worker.finished]
@@ -116,7 +116,7 @@ class LiveProgress:
         return f"{text}; {left[0]}{more} did not end as the others did"
 
     def reborn_since(self, moment_ns: int) -> bool:
-        """Tells whether all ranks of the world have started, or joined a new process group, after this moment."""
+        """Returns True if, since this moment, all ranks have started or joined a new process group."""
         if self.world_size > len(self.workers):
             return False
         world = [self.workers.get(rank) for rank in range(self.world_size)]
@@ -148,7 +148,7 @@ class LiveProgress:
             self.phase = "exiting"
 
     def _meet(self, rank: int, header: Mapping[str, Any], kind: str, now_ns: int) -> Process:
-        """Notes the process of a rank at its first event; an observed trainer sends none at its start."""
+        """Records a rank's process at its first event. An observed trainer logs no event at its start."""
         who = str(header["node"]), _whole(header["incarnation"]), _whole(header["pid"])
         if (rank, *who) in self._met and kind != "started":
             return who
@@ -210,20 +210,20 @@ class LiveProgress:
 
 
 def _whole(value: Any) -> int:
-    """Returns a count or a time from a trainer. Raises `ValueError` for an impossible value."""
+    """Returns a count or a time that a trainer logged. Raises `ValueError` for an impossible value."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{value!r} is not a count and not a time")
     return value
 
 
 def _samples_of(event: Mapping[str, Any]) -> int:
-    """Returns the samples of the global batch if told; else those that this rank consumed."""
+    """Returns the number of samples in the global batch if it is logged, or else in this rank's part."""
     told = event.get("count", -1)
     return _whole(told if told >= 0 else sum(run[1] for run in event.get("samples") or ()))
 
 
 def _number(value: Any) -> float:
-    """Returns a figure as a trainer told it; one that is not finite is a text in the log."""
+    """Returns a figure that a trainer logged. A figure that is not finite is a text in the log."""
     if isinstance(value, str) and value in NOT_FINITE:
         return float(value)
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else math.nan

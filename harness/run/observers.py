@@ -1,4 +1,4 @@
-"""Observers of a job: a terminal, a web page, a test. An observer gets typed status and decides nothing."""
+"""Defines observers of a job, such as a terminal, a web page or a test. Observers get the status and decide nothing."""
 
 import pathlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Heard = Sequence[tuple[Record, Record]]  # (header of the writer, event)
 
 @dataclass(frozen=True)
 class FaultStatus:
-    """A fault that has fired, and the newest thing known about it."""
+    """A fault that has been injected, and the newest thing known about it."""
 
     id: str
     moment: str  # acting · injected · effect · recovered · healed
@@ -20,7 +20,7 @@ class FaultStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """A job as it is now. `phase` and `loss` are the trainer's own words."""
+    """The present state of a job. `phase` and `loss` are the trainer's own words."""
 
     run_id: str
     elapsed_s: float
@@ -34,22 +34,22 @@ class Status:
 
 
 class Observer(Protocol):
-    """Hears of a job while it runs, many times a second. Must return at once."""
+    """Gets the status of a running job many times a second. Each method must return at once."""
 
     def status(self, status: Status) -> None: ...
 
     def new_events(self, events: Heard) -> None:
-        """Takes new events of the job's log, in order within a writer."""
+        """Takes new events of the job's log, in order for each writer."""
 
     def starts_again(self, why: str, about_s: float) -> None:
-        """Tells that the job is over, and its command starts once more, for about so long."""
+        """Is called when the job is over and its command starts once more, for about this long."""
 
     def left_behind(self, reason: str) -> None:
-        """Hears that something could not be undone at the end of the job."""
+        """Is called if something could not be undone at the end of the job."""
 
 
 class Silent:
-    """Watches nothing."""
+    """An observer that ignores everything."""
 
     def status(self, status: Status) -> None: ...
 

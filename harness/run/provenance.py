@@ -1,4 +1,4 @@
-"""The origin of a run's figures: facts on its trainer, data, image and software. Unknown facts are left out."""
+"""Finds the origin of a run's figures: its trainer, data, image and software. Unknown facts are left out."""
 
 import importlib.metadata
 import pathlib
@@ -15,7 +15,7 @@ _HERE = ("local",)  # backends whose workers use this machine's software
 
 
 def facts(plan: Plan, backend: Backend) -> dict[str, Any]:
-    """Digests of the trainer's code, data, image and scenario, its commit, and versions of the software."""
+    """Returns digests of the trainer's code, data, image and scenario, the commit, and software versions."""
     code = outcome_inputs.code_of(plan.workload.trainer)
     folder = code.resolve().parent if code else None
     software = _software() if plan.backend in _HERE else {}
@@ -32,7 +32,7 @@ def facts(plan: Plan, backend: Backend) -> dict[str, Any]:
 
 
 def _software() -> dict[str, str | None]:
-    """Returns CUDA and NCCL of the torch that is installed here, by its own files."""
+    """Returns the CUDA and NCCL versions of the torch that is installed here, by its files."""
     try:
         torch = importlib.metadata.distribution("torch")
         text = pathlib.Path(str(torch.locate_file("torch/version.py"))).read_text(errors="replace")
@@ -43,7 +43,7 @@ def _software() -> dict[str, str | None]:
 
 
 def _nccl() -> str | None:
-    """Returns the version of the NCCL package of torch's wheels; `None` if there is no such package."""
+    """Returns the version of the NCCL package of torch's wheels, or `None` if there is no such package."""
     for major in ("cu13", "cu12", "cu11"):
         try:
             return importlib.metadata.version(f"nvidia-nccl-{major}")

@@ -1,4 +1,4 @@
-"""One scenario's faults on a job that is going: when each one fires, when the rehearsal is over, and its healing."""
+"""Runs one scenario's faults on a running job: decides when each begins, when the rehearsal ends, and heals."""
 
 import threading
 import time
@@ -18,15 +18,15 @@ THREAD_END_S = 15.0
 
 
 class Before(Protocol):
-    """A condition for a rehearsal to begin: another rehearsal is over, or a game day says so."""
+    """The condition for a rehearsal to begin: another rehearsal is over, or a game day allows it."""
 
     @property
     def over(self) -> bool: ...
 
 
 class Rehearsal:
-    """Begins with the job, or when the rehearsal that it `follows` is over. It is over when the job has recovered from
-    all its faults and done ten more steps, when it took too long or, with `to_the_end`, when the job is."""
+    """A rehearsal. It begins with the job, or after the rehearsal that it `follows`. It is over when the job has
+    recovered and done ten more steps, when it took too long or, with `to_the_end`, when the job is over."""
 
     def __init__(self, plan: Plan, name: str = "", follows: Before | None = None, to_the_end: bool = False):
         self.plan, self.name = plan, name or plan.scenario.name
@@ -49,16 +49,16 @@ class Rehearsal:
 
     @property
     def busy(self) -> bool:
-        """Tells whether a fault is at work."""
+        """Returns True if a fault of this rehearsal is active."""
         return any(thread.is_alive() for thread in self._threads)
 
     def place(self, labels: Sequence[str]) -> None:
-        """Aims at the nodes that its domains mean, by the engine's label of each node. Before it begins."""
+        """Chooses the nodes of its failure domains, by the engine's label of each node, before the rehearsal begins."""
         self.plan = self.plan.placed(labels)
         self.firings = {planned.id: Firing(planned, index) for index, planned in enumerate(self.plan.faults)}
 
     def begin(self, job: LiveJob, now_ns: int) -> None:
-        """Lets its faults fire from now on, unless it has begun already or the rehearsal before it is not over."""
+        """Begins the rehearsal, unless it has begun already or the rehearsal before it is not over."""
         if self.begun_ns is not None or self.over or (self.follows is not None and not self.follows.over):
             return
         self.begun_ns = now_ns
@@ -71,7 +71,7 @@ class Rehearsal:
         job.holds.begin(self.plan.faults)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        """Does all that is due now. Never blocks. A job recovers from a fault also after its rehearsal was stopped."""
+        """Does all that is due, without blocking. A job may recover from a fault after its rehearsal was stopped."""
         if self.begun_ns is None and self._given_up[0] and not self.over:
             self._finish(job, self._given_up[0])
         self.begin(job, now_ns)
@@ -89,18 +89,18 @@ class Rehearsal:
             injection.cancel(job_goes_on)
 
     def give_up(self, outcome: str, reason: str) -> None:
-        """Ends it, healed, while the job goes on. One that has not begun never will."""
+        """Ends the rehearsal with its faults healed, while the job goes on. If it has not begun, it never will."""
         if not self.over and not self._given_up[0]:
             self._given_up = (outcome, reason)
             self.cancel(job_goes_on=True)
 
     @property
     def waiting(self) -> list[Firing]:
-        """Returns its faults that wait for their moment, and not for another fault."""
+        """Returns the faults that wait for their moment, but not for another fault."""
         return [each for each in self.firings.values() if not each.fired and each.planned.when.following is None]
 
     def fire_at_once(self, job: LiveJob, now_ns: int) -> str:
-        """Lets all waiting faults act now. If none of them may, returns the reason; empty: they act."""
+        """Injects all waiting faults now. Returns the reason if none of them may act, or else an empty text."""
         reasons = [obstacle(each, job.firings.values(), self.plan.limits, now_ns) for each in self.waiting]
         if reasons and all(reasons):
             return str(reasons[0])
@@ -124,7 +124,7 @@ class Rehearsal:
         return [FaultStatus(firing.planned.id, firing.newest_moment) for firing in fired]
 
     def _let_trainers_go(self, job: LiveJob, now_ns: int) -> None:
-        """Releases trainers after a limit, though an effect is still measured: else it looks like a hang."""
+        """Releases trainers that waited for long, even while an effect is measured: long waits look like hangs."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is not None and not firing.let_go and now_ns - injected_ns >= HELD_S_MAX * 1e9:
@@ -132,7 +132,7 @@ class Rehearsal:
                 job.holds.release(firing.planned.id)
 
     def _note_recoveries(self, job: LiveJob, now_ns: int) -> None:
-        """Notes recovered faults: processes born after it took every rank beyond the furthest step."""
+        """Logs recoveries: all ranks (after a kill, in new processes) are beyond the furthest step before the fault."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is None or "recovered" in firing.moments_ns:
@@ -202,7 +202,7 @@ class Rehearsal:
 
 
 def named(plan: Plan, name: str) -> Plan:
-    """Returns the plan with its faults called `name-id` (`kill` of `rank-kill`: `rank-kill`), to share a log."""
+    """Returns the plan with faults named `name-id` (`kill` of `rank-kill`: `rank-kill`), to share one log."""
 
     def of(fault: str) -> str:
         return name if f"-{name}".endswith(f"-{fault}") else f"{name}-{fault}"

@@ -1,9 +1,9 @@
-"""The second restart: after the job its command starts from the save before the last one, and does the steps after it.
+"""Makes the second restart: the job's command starts from the save before the last one, and repeats later steps.
 
-The first restart shows that a job recovers. What it saves from then on shows only when somebody restarts from that: a
-stale or an empty state, a sample position that is lost. So the newest save is removed from a copy of what the job
-saved, as if it had never been made; the command must restore the one before, do the same steps once more, with the same
-results, and save the same. Its log is in `RUN/second-restart/`; `harness.judge` holds it against the run's.
+The run's own restart shows that the job recovers. Errors in later saves (a stale or empty state, a lost position in the
+samples) show only in another restart. So the newest save is removed from a copy of the job's saves, as if it had never
+been made. The command must restore the save before, repeat the steps with equal results, and make equal saves. Its log
+is in `RUN/second-restart/`; `harness.judge` compares it with the run's log.
 """
 
 import os
@@ -30,7 +30,7 @@ NOTHING_SEEN = Indexes()
 
 @dataclass(frozen=True)
 class SecondRestart:
-    """The result. `step`: step of the save that was to be restored; `saved_step`: newest save when it was over."""
+    """The result. `step`: step of the save to be restored; `saved_step`: newest save at the end."""
 
     outcome: str  # done · failed · timeout · skipped (there is nothing to restart from) · error
     step: int | None = None
@@ -39,7 +39,7 @@ class SecondRestart:
 
 
 class NothingToShow(Exception):
-    """Raised if this run cannot show it; nothing is wrong then."""
+    """Raised if a second restart of this run would show nothing. This is no error."""
 
 
 def make(again: Again, indexes: Indexes) -> None:
@@ -77,14 +77,14 @@ def _restart(again: Again, indexes: Indexes) -> SecondRestart:
 
 
 def _nodes(again: Again) -> int | None:
-    """Returns the number of nodes that the job had at its end, so that steps are computed alike; `None`: as planned."""
+    """Returns the number of nodes at the job's end, for equal arithmetic; `None` if it is the planned number."""
     asked, ranks = again.plan.workload, again.progress.world_size
     nodes, rest = divmod(ranks, asked.ranks_per_node)
     return nodes if not rest and asked.min_nodes <= nodes < asked.max_nodes else None
 
 
 def _check_recovered(again: Again, newest: int, before: int) -> None:
-    """Raises `NothingToShow` where the save before the last one was made before the job's last restart."""
+    """Raises `NothingToShow` if the save before the last one was made before the job's last restart."""
     restored = max((worker.restored_step or 0 for worker in again.progress.workers.values()), default=0)
     if before <= restored:
         steps = counted(again.progress.furthest_step - restored, "step")
@@ -104,7 +104,7 @@ def last_two(listing: Listing) -> tuple[int, int]:
 
 def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHING_SEEN) -> None:
     """Removes the last save from a copy, and sets back a pointer and lists that name it. Raises `NothingToShow` if the
-    folder would not be as it was before that save, and `CannotDrill` if something cannot be removed."""
+    folder would not be as it was before that save, and `CannotDrill` if a file cannot be removed."""
     listing = _listed(run_dir, saved)
     _, before = last_two(listing)
     removed = [each for each in listing.checkpoints if each.step is not None and each.step > before]
@@ -127,7 +127,7 @@ def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHIN
 
 
 def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
-    """By its step, a date or an identity in its name, or a number that all others have, too."""
+    """Returns True if the checkpoint's name is for one save only: by step, date or id, or by a common pattern."""
     alike = [each for each in listing.checkpoints if pattern(each.name) == pattern(saved.name)]
     return names.step_in(saved.name) == saved.step or names.is_unique(saved.name) or len(alike) >= SERIES_MIN
 
@@ -135,7 +135,7 @@ def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
 def _set_lists_back(
     run_dir: pathlib.Path, saved: Checkpoint, removed: list[FoundCheckpoint], kept: FoundCheckpoint, indexes: Indexes
 ) -> None:
-    """Makes each file beside the checkpoints that names a removed one hold what it held before the last save."""
+    """Restores each file that lists the removed save, to its contents before the last save."""
     place = CheckpointFolder.look(run_dir, saved.folder)
     listing = list_checkpoints(place, saved.layout)
     mine = {file for each in listing.checkpoints for file in each.files}
@@ -158,7 +158,7 @@ def _set_lists_back(
 
 
 def _point_back(run_dir: pathlib.Path, pointer: Pointer, removed: list[FoundCheckpoint], kept: FoundCheckpoint) -> None:
-    """Makes a pointer to a removed save name the kept one, as before the last save."""
+    """Makes a pointer to the removed save name the kept one, as before the last save."""
     if pointer.target in {None, kept.path}:
         return
     newest = next(each for each in removed if each.path == pointer.target)

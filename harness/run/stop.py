@@ -1,4 +1,4 @@
-"""A request to stop a run. It is no exception: the job's loop looks at it, and everything is undone in order."""
+"""Lets users stop a run by a request, not an exception: the job's loop looks at it, and undoes everything in order."""
 
 import contextlib
 import signal
@@ -12,7 +12,7 @@ INSISTS_AFTER_S = 2.0  # `timeout` and some CI systems send a signal twice at on
 
 
 class StopRequest:
-    """Set by a signal, a test or a web page; seen by the loop that attends to it."""
+    """A request to stop, made by a signal, a test or a web page, and seen by the loop that attends to it."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -31,7 +31,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def attended(self) -> Iterator[None]:
-        """Makes signals set the request, for as long as this lasts; otherwise they interrupt."""
+        """Makes signals set the request during the `with` block. Outside of it, they interrupt."""
         before, self._attended = self._attended, True
         try:
             yield

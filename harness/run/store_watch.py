@@ -1,7 +1,7 @@
-"""Watches the folder of checkpoints: which are finished, what they hold, and which change, vanish or stay at the end.
+"""Watches the checkpoint folder: logs which checkpoints are finished, their contents, changes, and what is left.
 
-The notes go into the harness's own log, which no node can write, so the trainer's words can be checked against them. A
-checkpoint that lives for less than two looks, or is written again within them, is not seen.
+The observations go into the harness's own log, which no node can write, so that the trainer's log can be checked. A
+checkpoint that exists for less than two looks, or is written again between them, is not seen.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _Stamp = tuple[tuple[str, int, int], ...]
 
 
 def hidden(plan: Plan, backend: Backend) -> str | None:
-    """Explains why the store of this job cannot be seen at all; `None` if it can."""
+    """Returns why the checkpoint store of this job cannot be seen at all, or `None` if it can."""
     if plan.workload.checkpoint.store != "directory":
         return f"checkpoints go to a store of their own ({plan.workload.checkpoint.store}), which ends with the job"
     lacks = [ways.get(Verb.FILES) for ways in backend.lacks().values()]
@@ -46,7 +46,7 @@ def hidden(plan: Plan, backend: Backend) -> str | None:
 
 
 class Publications:
-    """Looks often: a checkpoint that is finished and the same in two looks is noted."""
+    """Looks at the store often. A checkpoint that is finished and the same in two looks is logged."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Publications:
         why_hidden: str | None = None,
         folders: Sequence[str] = (),
     ):
-        """`folders`: all folders that nodes may write."""
+        """`folders` holds all folders that nodes may write."""
         self._run_dir, self._saved, self._emit, self._why_hidden = journal.run_dir, saved, emit, why_hidden
         self._run_id, self._folders = run_id, folders
         self._place = CheckpointFolder(self._run_dir, saved.folder)
@@ -72,7 +72,7 @@ class Publications:
         self._digests_until_s = self._until_s = float("inf")
 
     def begin(self) -> None:
-        """Starts a thread that looks; if the store is hidden, logs the reason instead."""
+        """Starts a thread that looks at the store. If the store is hidden, logs the reason instead."""
         if self._why_hidden:
             self._cannot_see(self._why_hidden)
             return
@@ -80,7 +80,7 @@ class Publications:
         self._thread.start()
 
     def end(self) -> None:
-        """Logs the final state after the last node, when no process writes any more. Takes `END_S` at the most."""
+        """Logs the final state after the last node, when no process writes any more. Takes at most `END_S`."""
         if self._thread is None:
             return
         now_s = time.monotonic()
@@ -102,7 +102,7 @@ class Publications:
             self._cannot_see(f"looking at {self._saved.folder}/ failed: {type(error).__name__}: {error}")
 
     def _is_over_after(self, rest_s: float) -> bool:
-        """Rests, and looks only at lists of saves meanwhile: each may stand for a moment only."""
+        """Waits `rest_s` seconds, with looks at lists of saves meanwhile. Returns True if the watch is over."""
         until_s = time.monotonic() + rest_s
         while (left_s := until_s - time.monotonic()) > 0:
             if self._over.wait(min(left_s, LOOK_S)):
@@ -111,7 +111,7 @@ class Publications:
         return self._over.is_set()
 
     def look(self) -> float:
-        """Looks once. Returns how long to rest. A checkpoint that goes away during the look is not noted."""
+        """Looks once. Returns the seconds to rest. A checkpoint that disappears during the look is not logged."""
         begin_s = looked_s = time.monotonic()
         with contextlib.suppress(OSError, FaultError, ValueError):
             before, self._place = self._place, CheckpointFolder.look(self._run_dir, self._saved.folder)
@@ -124,7 +124,7 @@ class Publications:
         return min(max(LOOK_S, REST_FACTOR * (looked_s - begin_s)), LOOK_S_MAX)
 
     def tell_what_is_left(self) -> None:
-        """Logs the checkpoints and files that the last look showed."""
+        """Logs the checkpoints and files that the last look found."""
         found = self._listing.checkpoints
         if self._place.files and not found and not self._published:
             self._cannot_see(f"{self._saved.folder}/ holds files, and none looks like a checkpoint that is known")
@@ -157,7 +157,7 @@ class Publications:
         self._settled = self._place == before
 
     def _note(self, found: FoundCheckpoint, stamp: _Stamp) -> None:
-        """Notes a checkpoint if it is still the same after it was read."""
+        """Logs a checkpoint if it is unchanged after it was read."""
         held = self._content(found) if time.monotonic() < self._digests_until_s else {}
         if any(_changed(self._run_dir, entry) for entry in stamp):
             return
@@ -181,7 +181,7 @@ class Publications:
         return told | ({"tensor_digests": content.listed} if self._listed <= LISTED_MAX else {})
 
     def _is_whole(self, found: FoundCheckpoint) -> bool:
-        """Tells whether a save is whole by its layout, and no file that was noted is missing."""
+        """Returns True if a save is whole by its layout, and no file that was seen before is missing."""
         noted = self._noted[found.path][0] if found.path in self._noted else ()
         return found.whole and all(path in self._place.sizes for path, _, _ in noted)
 
@@ -189,13 +189,13 @@ class Publications:
         return sum(self._place.sizes.get(path, 0) for path in found.files)
 
     def _cannot_see(self, why: str, path: str | None = None) -> None:
-        """Logs once per reason that the store cannot be seen."""
+        """Logs once for each reason that the store cannot be seen."""
         if why not in self._unseen:
             self._unseen.add(why)
             self._emit("checkpoint.unseen", why=why, **({"path": path} if path else {}))
 
     def _tell(self, event: str, **fields: Any) -> None:
-        """Logs an event, unless it is too late: then the log has said so."""
+        """Logs an event, unless the time for that is over; the log then says so already."""
         if time.monotonic() < self._until_s:
             self._emit(event, **fields)
 

@@ -1,9 +1,9 @@
-"""Follows the files that a trainer writes by itself, and turns them into events of the node that wrote them.
+"""Follows files that a trainer writes, such as its log, and turns their contents into events of the node.
 
-The files are the trainer's: regular ones only, no link followed, bounded in number, length and pace, and every event is
-checked before it is written. The events stand in the run's log like those of a trainer that tells them itself, but for
-the header's `uncertainty_ns` where the source tells no times. Text that is not understood is left out with a note; a
-half-written line is read again. A file that is no longer read is missing evidence: the harness tells `reader.failed`.
+Only regular files are read, no link is followed, number, length and rate are limited, and every event is checked. The
+events are in the run's log like those of a trainer that logs events itself, except for the header's `uncertainty_ns` if
+the files state no times. Text that is not understood is left out with a note; a half-written line is read again. A file
+that is no longer read is missing evidence: the harness logs `reader.failed`.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
 @dataclass
 class _File:
-    """One file of the trainer, with how far it was read, or its state when it was last read as a whole."""
+    """One file of the trainer: how far it was read, or its state when it was last read as a whole."""
 
     path: str
     node: str
@@ -50,7 +50,7 @@ class _File:
 
 @dataclass
 class _WorkerLog:
-    """One process by its steps: the file of its events, and the last step it told."""
+    """One process, known by its steps: the file of its events, and the last step that it logged."""
 
     out: IO[bytes]
     file: _File
@@ -60,7 +60,7 @@ class _WorkerLog:
 
 
 class Readings:
-    """Reads a trainer's files. `poll` reads what is new; `close` reads the rest."""
+    """Reads a trainer's files: `poll` reads new contents, and `close` reads the rest."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Readings:
         self._polled_ns = self._scanned_ns = -SCAN_NS
 
     def poll(self, now_ns: int) -> None:
-        """Reads on, unless that was done a moment ago."""
+        """Reads new contents, unless it did so a moment ago."""
         if now_ns - self._polled_ns >= POLL_NS:
             self._polled_ns = now_ns
             self._read(now_ns)
@@ -128,7 +128,7 @@ class Readings:
                 self._add(path, found.groupdict())
 
     def _add(self, path: str, told: Mapping[str, str | None]) -> None:
-        """Adds a file. If its name tells its node, that must be a valid name."""
+        """Adds a file. If its name states its node, this must be a valid node name."""
         node, incarnation = self.first_node()
         if told.get("node") is not None and not _NODE.fullmatch(str(told["node"])):
             allowed = "allowed are at most 63 letters, digits, '-', '_' and '.'"
@@ -140,7 +140,7 @@ class Readings:
             self._files[path] = _File(path, *place, self.reader.open(), self._rank(told))
 
     def _rank(self, told: Mapping[str, str | None]) -> int | None:
-        """Returns the rank of a file; for a file of a node, the node's first rank."""
+        """Returns the rank of a file. If a file belongs to a whole node, this is the node's first rank."""
         if told.get("rank"):
             return int(str(told["rank"]))
         number = re.search(r"\d+$", told.get("node") or "")
@@ -167,7 +167,7 @@ class Readings:
         return data
 
     def _whole(self, file: _File) -> bytes:
-        """Returns the whole content of a file, if it has changed."""
+        """Returns the whole content of a file if it has changed."""
         with untrusted_files.open_reader(self.run_dir, file.path) as content:
             status = os.fstat(content.fileno())
             state = status.st_mtime_ns, status.st_size
@@ -206,16 +206,16 @@ class Readings:
             self._write(life, told, now_ns)
 
     def _is_new(self, life: _WorkerLog, file: _File, step: int) -> bool:
-        """Tells whether a step is new: a rewritten file repeats old steps, other files do not."""
+        """Returns True if a step is new: a rewritten file repeats old steps, other files do not."""
         return step > life.last_step if self.reader.whole else step != life.last_step or life.file is not file
 
     def _started_again(self, rank: int, life: _WorkerLog, file: _File, step: int) -> bool:
-        """Tells whether this step is another process's: it restored, writes another file, or does steps again."""
+        """Returns True if a step is a new process's: it restored, writes another file, or does steps again."""
         restored = any(each.event == "restored" for each in self._waiting.get(rank, ()))
         return restored or (life.file is not file and not self.reader.whole) or step < life.last_step
 
     def _begin(self, rank: int, file: _File, told: Told, now_ns: int) -> _WorkerLog | None:
-        """Opens the log of a further process of this rank, at its first step."""
+        """Opens the log of a new process of this rank, at its first step."""
         if self._opened >= LIVES_MAX:
             self._fail(self.reader.file, f"more than {LIVES_MAX} starts of a process; the rest is not read")
             return None
@@ -256,12 +256,12 @@ class Readings:
         _append(life.out, event, life.last_ns)
 
     def _moment(self, life: _WorkerLog, told: Told, now_ns: int) -> int:
-        """Returns the told time on the harness's clock, between the last told time and the present (the default)."""
+        """Returns the logged time on the harness's clock, between the last time and now; by default now."""
         at = now_ns if told.wall_ns is None else now_ns - (time.time_ns() - told.wall_ns)
         return max(life.last_ns, min(at, now_ns))
 
     def _fail(self, path: str, why: str) -> None:
-        """Tells once of each file or folder that it is not read on."""
+        """Logs, once for each file or folder, that it is no longer read."""
         if path not in self._failed and len(self._failed) < NOTES_MAX:
             self._failed.add(path)
             why = why.removeprefix(f"{self.run_dir / path}: ")

@@ -1,4 +1,4 @@
-"""Decides when a planned fault fires: its conditions, and obstacles when it is due."""
+"""Decides when a planned fault is injected: by its conditions, and by obstacles when it is due."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from harness.run.live_progress import LiveProgress
 
 @dataclass
 class Firing:
-    """One planned fault on its way: waiting → acting → done, with the moments that others may follow."""
+    """One planned fault: waiting, then acting, then done, with the moments that other faults may follow."""
 
     planned: PlannedFault
     index: int
@@ -23,7 +23,7 @@ class Firing:
     at_once: bool = False  # a person wants it now, whatever it waits for
 
     def due(self, progress: LiveProgress, others: Mapping[str, "Firing"], start_ns: int, now_ns: int) -> bool:
-        """Tells whether to fire now. Arms itself as soon as the only thing missing is the phase."""
+        """Returns True if the fault is due. Arms its hold as soon as only the phase is missing."""
         if self.at_once:
             return True
         when = self.planned.when
@@ -47,22 +47,22 @@ class Firing:
 
     @property
     def newest_moment(self) -> str:
-        """Returns the newest moment; not `recovered` while the fault acts, as steps may go on then."""
+        """Returns the newest moment; not `recovered` while the fault acts, because steps may go on then."""
         moments = dict(self.moments_ns)  # its thread may add one just now
         if "healed" not in moments:
             moments.pop("recovered", None)
         return max(moments, key=moments.__getitem__, default="acting")
 
     def over_ns(self) -> int | None:
-        """Returns when the fault was healed and the job had recovered from it, whichever was later; `None`: not yet."""
+        """Returns when the fault was healed and the job had recovered, whichever was later; `None`: not yet."""
         if "healed" not in self.moments_ns or ("injected" in self.moments_ns and "recovered" not in self.moments_ns):
             return None
         return max(self.moments_ns["healed"], self.moments_ns.get("recovered", 0))
 
 
 def obstacle(firing: Firing, others: Iterable[Firing], limits: Limits, now_ns: int) -> str | None:
-    """Explains why a due fault may not act yet: the blast radius, or the pause after another recovery. A fault that
-    follows another one needs no pause after it: both belong to one rehearsal."""
+    """Returns why a due fault may not act yet: the limit on struck nodes, or the pause after another recovery. A fault
+    that follows another one needs no pause after it, because both belong to one rehearsal."""
     fired = [other for other in others if other.fired]
     active = [other for other in fired if other.over_ns() is None]
     broken = set[int]().union(*(other.planned.nodes() for other in active))

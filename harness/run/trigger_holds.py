@@ -1,8 +1,8 @@
-"""The holds that make triggers exact: files through which trainers stop, and are let go or struck.
+"""Makes triggers exact by holds: files through which trainers stop, and are released or struck.
 
-A trainer that uses our emitter stops at the event a fault waits for (an *armed hold*) until the fault has acted, so
-that "after step 90" means after step 90, whatever the speed of the machine. Other trainers are followed through
-their events alone.
+A trainer that uses our emitter stops at the event that a fault waits for (an *armed hold*) until the fault has acted.
+So "after step 90" means after step 90, whatever the speed of the machine. Other trainers are followed by their events
+alone.
 """
 
 import contextlib
@@ -25,22 +25,22 @@ SAVED_S_MAX = 120.0  # in which a job that has come to its save is ended, on any
 
 @dataclass(frozen=True)
 class Claim:
-    """A process of this rank, on this node, waits for a planned strike."""
+    """A process of this rank, on this node, that waits for a planned strike."""
 
     rank: int
     node: str
     token: pathlib.Path
 
     def grant(self) -> None:
-        """Grants the strike. No other process can have this strike from now on."""
+        """Grants the strike to this process. No other process can get this strike from now on."""
         with contextlib.suppress(FileNotFoundError):  # granted before, or taken back
             os.rename(self.token, granted(str(self.token), self.node))
 
 
 class TriggerHolds:
-    """The files through which trainers are held and released, in `<run>/holds/`: nodes read them. What nodes claim is
-    in `<run>/answers/<node>/`, where only that node writes. `until_saved`: who commits the save of this step stands
-    there until the job is ended, so that no later save is made."""
+    """The files by which trainers are held and released, in `<run>/holds/`, which nodes can read. Nodes write claims to
+    `<run>/answers/<node>/`, where only that node writes. `until_saved`: a process that commits the save of this step
+    waits there until the job is ended, so that no later save is made."""
 
     def __init__(self, run_dir: pathlib.Path, faults: Sequence[PlannedFault], until_saved: int | None = None):
         self.run_dir = run_dir
@@ -62,7 +62,7 @@ class TriggerHolds:
         self.environment = {HOLDS_ENV: str(self.file)} if holds else {}
 
     def begin(self, faults: Iterable[PlannedFault]) -> None:
-        """Arms these faults' holds as their rehearsal begins: the trainer stops at the awaited steps."""
+        """Arms the holds of these faults when their rehearsal begins: the trainer stops at the awaited steps."""
         for fault in faults:
             if fault.when.phase is None and fault.when.more_steps is None:
                 self.arm(fault.id)
@@ -86,7 +86,7 @@ class TriggerHolds:
             self._standing.discard(fault_id)
 
     def act(self, fault: PlannedFault, seed: int = 0) -> None:
-        """Arms the places where the fault itself stops or strikes the trainer. `seed`: for what is drawn there."""
+        """Arms the places where the fault itself stops or strikes the trainer. `seed` is for random choices there."""
         for hold in self._acts(fault):
             for token in hold.get("tokens", ()):
                 pathlib.Path(token).touch()

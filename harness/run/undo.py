@@ -1,4 +1,4 @@
-"""Undoes the changes of a run: at its end, by the reverter that outlives the harness, and later by `chaos heal`.
+"""Undoes the changes of a run: at its end, by a reverter process that outlives the harness, or by `chaos heal`.
 
 Before a run touches anything that could outlive it, it appends a record to its journal (`harness.log.journal`). A
 record names an action and its arguments. An action is the `UNDO` of a backend, of an engine's side of `--attach`, of a
@@ -39,7 +39,7 @@ AGAIN_AFTER_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # waits between the rev
 
 
 def close(kept: Journal) -> None:
-    """Undoes open records, and closes the journal. Raises `FaultError` for what could not be undone: it stays open."""
+    """Undoes open records, and closes the journal. Raises `FaultError` for records that stay open after a failure."""
     try:
         undo_open(kept.run_dir)
     except FaultError:
@@ -49,7 +49,7 @@ def close(kept: Journal) -> None:
 
 
 def start_reverter(run_dir: pathlib.Path) -> subprocess.Popen[bytes]:
-    """Starts a process in its own session that waits for this one to end and then undoes open records."""
+    """Starts a process in its own session that waits for this one to end, and then undoes open records."""
     pidfd = os.pidfd_open(os.getpid())
     os.set_inheritable(pidfd, True)
     log = (run_dir / "logs" / "reverter.log").open("ab")
@@ -73,7 +73,7 @@ PLACES = ("*", ".*/*", "*/base", "*/repeat", "*/cells/*", "*/resumed/*")
 
 
 def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Undoes the open records of dead runs. Returns the ids healed, and a message for each thing that could not be."""
+    """Undoes the open records of dead runs. Returns the ids of healed runs, and a message for each failure."""
     healed, failed = [], []
     for path in sorted(path for place in PLACES for path in reports.glob(f"{place}/{JOURNAL}")):
         run_dir = path.parent
@@ -90,8 +90,8 @@ def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[
 
 
 def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Ends things that dead runs and probes left, wherever their journals are, if they name a maker that is gone.
-    Returns kind and name of each thing, and one message per thing that could not be."""
+    """Ends what dead runs and probes left, wherever their journals are, if its name shows that its maker is gone.
+    Returns the kind and name of each thing, and a message for each failure."""
     healed, problems = owner_names.sweep_folders(dry_run)
     for name in backend_names():
         try:
@@ -102,7 +102,7 @@ def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
 
 
 def undo_open(run_dir: pathlib.Path) -> None:
-    """Runs the undo actions of this journal, last first. Raises `FaultError` after having tried all."""
+    """Runs the undo actions of this journal, the last one first. Raises `FaultError` after it has tried all."""
     errors = []
     for record in reversed(list(journal.records(run_dir))):
         if "undo" not in record:
@@ -116,7 +116,7 @@ def undo_open(run_dir: pathlib.Path) -> None:
 
 
 def refuse_wrong(action: str, arguments: dict[str, Any], run_dir: pathlib.Path) -> None:
-    """Raises `FaultError` for a record that could not be undone later, without undoing it."""
+    """Raises `FaultError` for a record that could not be undone later. Undoes nothing."""
     function = resolve(action)
     hints = get_type_hints(function, include_extras=True)
     if "run_dir" not in hints and any(_BELOW in getattr(each, "__metadata__", ()) for each in hints.values()):

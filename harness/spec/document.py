@@ -1,4 +1,4 @@
-"""A YAML file as plain data that knows its places, so that each mistake names file:line:column and the allowed values.
+"""Reads a YAML file as data with places, so that each mistake can be reported with file:line:column.
 
 Reading is strict (YAML 1.2 words and numbers, no tags beyond the plain ones, no duplicate keys) and bounded, whatever
 the file holds: see the limits below.
@@ -30,7 +30,7 @@ Path = tuple[str | int, ...]
 
 
 class Mark(NamedTuple):
-    """A place: line and column, both from 1, of the file `source`; empty: of the document at hand."""
+    """A place: line and column, both from 1, in the file `source` (empty: in the document at hand)."""
 
     line: int
     column: int
@@ -68,7 +68,7 @@ class MarkedList(list[Any]):
 
 
 def read_text(path: pathlib.Path, bytes_max: int = BYTES_MAX) -> str:
-    """Reads the text of a regular file. Raises `UsageError`; never blocks and reads no device."""
+    """Reads the text of a regular file, without blocking on devices. Raises `UsageError`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
@@ -123,7 +123,7 @@ class Document:
         return printable(f"{mark.source or self.source}:{mark.line}:{mark.column}: {message}")
 
     def at(self, path: Path, message: str) -> str:
-        """Returns `file:line:column: where: message`, at the nearest known ancestor of `path`."""
+        """Returns `file:line:column: where: message`, with the place of the nearest known ancestor of `path`."""
         return self._line(self.mark(path), f"{dotted(path) + ': ' if path else ''}{message}")
 
     def mark(self, path: Path) -> Mark:
@@ -147,7 +147,7 @@ class Document:
     def check(
         self, model: type[_Checked], data: Any, at: Path = (), keys: Callable[[Path], Sequence[str]] | None = None
     ) -> _Checked | None:
-        """Returns the model, or `None` after noting new problems. `keys`: returns the keys allowed at a path."""
+        """Returns the model, or `None` after adding problems. `keys` returns the keys that are allowed at a path."""
         found, problems = checked(model, data, keys)
         for path, message in problems:
             if (*at, *path) not in self._told:
@@ -155,7 +155,7 @@ class Document:
         return found
 
     def valid(self, model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None) -> _Checked:
-        """Returns the model. Raises `ScenarioError` with every problem."""
+        """Returns the model. Raises `ScenarioError` with all problems."""
         found = self.check(model, data, keys=keys)
         self.raise_problems()
         assert found is not None, "what could not be checked has its problem"
@@ -163,7 +163,7 @@ class Document:
 
 
 def mark_in(data: Any, path: Path, default: Mark) -> Mark:
-    """Returns the place of the value at `path` in data read from a file; `default` if it is not known."""
+    """Returns the place of the value at `path` in data read from a file, or `default` if it is unknown."""
     here, mark = data, default
     for part in path:
         if isinstance(here, MarkedMap) and part in here:
@@ -182,7 +182,7 @@ class _Refused(Exception):
 
 
 class _Reader:
-    """Builds plain data from the parser's events, so that nothing is held twice and every limit holds at once."""
+    """Builds plain data from the parser's events, so that all data is held once, and limits apply at once."""
 
     def __init__(self, text: str, document: Document):
         self.events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
@@ -257,7 +257,7 @@ def _mark(event: Any, source: str = "") -> Mark:
 
 
 def _scalar(event: Any) -> Any:
-    """Returns a scalar by YAML 1.2's core schema: `on` and `no` stay words, a date is text."""
+    """Returns a scalar by YAML 1.2's core schema: `on` and `no` are texts, and so are dates."""
     text: str = event.value
     plain = event.tag in (None, "!") and event.implicit[0]
     kind = "plain" if plain else "str" if event.tag in (None, "!") else event.tag.removeprefix(_TAG)
@@ -292,14 +292,14 @@ def dotted(path: Path) -> str:
 
 
 def printable(text: str) -> str:
-    """Escapes all characters that could move a terminal's cursor or turn the direction of text."""
+    """Escapes all characters that could move a terminal's cursor or change the direction of text."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def checked(
     model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None
 ) -> tuple[_Checked | None, list[tuple[Path, str]]]:
-    """Returns the model, or `None` and (path, message) for each place where the data does not fit the model."""
+    """Returns the model, or `None` and pairs (path, message) for the places where the data does not fit."""
     try:
         return model.model_validate(data), []
     except ValidationError as error:
@@ -358,7 +358,7 @@ def _cut(message: str) -> str:
 
 
 def keys_at(model: type[BaseModel], path: Path) -> list[str]:
-    """Returns the keys that may stand in the mapping at `path` of the model's document."""
+    """Returns the keys that are allowed in the mapping at `path` of the model's document."""
     here: type[BaseModel] | None = model
     for part in path:
         if isinstance(part, str) and here is not None:
@@ -368,7 +368,7 @@ def keys_at(model: type[BaseModel], path: Path) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The one model that an annotation such as `list[M] | None` speaks of."""
+    """Returns the one model in an annotation such as `list[M] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = [inner for each in typing.get_args(annotation) if (inner := _model_in(each))]

@@ -1,4 +1,4 @@
-"""Checks a scenario's expectations of each score. The models of bounds are passed in: no score is known here."""
+"""Checks a scenario's expectations of each score. The caller gives the models of bounds; no score is known here."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ OFF = "off"
 
 @dataclass(frozen=True)
 class Allowed:
-    """The values that a score allows: `bounds`, and the word `off` for a score that is judged `by_default`."""
+    """The allowed values for a score: `bounds`, and the word `off` for a score that is judged `by_default`."""
 
     bounds: type[BaseModel]
     by_default: bool = False
@@ -47,7 +47,7 @@ def wrong_expectations(expect: Mapping[str, Any], scores: ScoreBounds) -> Iterat
 
 
 def bounds_schema(scores: ScoreBounds) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The JSON Schema of `expect:`, and the definitions that it refers to."""
+    """Returns the JSON Schema of `expect:`, and the definitions that it refers to."""
     definitions: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for name, allowed in scores.items():

@@ -1,7 +1,7 @@
-"""A trace, replayed on a job: which of its moments become faults, when, and on which nodes.
+"""Replays a trace on a job: decides which moments become faults, when, and on which nodes.
 
-Nodes that go at one moment are one fault with many targets. A trace may have more nodes than the job: then k of its
-nodes stand for ⌈k · job / trace⌉ of the job's, so that at least the same share goes at once.
+Nodes that go at the same moment are one fault with many targets. If a trace has more nodes than the job, k of its nodes
+stand for ⌈k · job / trace⌉ of the job's, so that at least the same share goes at once.
 """
 
 import math
@@ -28,7 +28,7 @@ Speed = Annotated[
 
 
 class ReplaySpec(Parameters):
-    """The written options for the replay of a trace."""
+    """The options of a replay, as written in the scenario."""
 
     trace: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None, description="The moments and nodes of this trace: a file beside this one, or in `traces/` there."
@@ -46,7 +46,7 @@ class ReplaySpec(Parameters):
         return self
 
     def found(self, *folders: pathlib.Path, events: Set[str] | None = None) -> "Replay":
-        """Returns the replay with its trace, from one of these folders. Raises `UsageError`."""
+        """Returns the replay with its trace, which is in one of these folders. Raises `UsageError`."""
         assert self.trace is not None, "whoever asks has looked"
         trace = load_trace(find_trace(self.trace, *folders))
         return Replay(trace, self.speed, self.window, self.merge_within, events)
@@ -54,7 +54,7 @@ class ReplaySpec(Parameters):
 
 @dataclass(frozen=True)
 class Strike:
-    """One fault of a replay: its moment, from the begin of the window, and its nodes."""
+    """One fault of a replay: its moment, counted from the begin of the window, and its nodes."""
 
     at_ns: int
     nodes: tuple[int, ...]
@@ -62,7 +62,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class Replay:
-    """A trace with its options. `events`: names of the events that count; `None`: all."""
+    """A trace with its options. `events`: names of the events that count; `None`: all events."""
 
     trace: Trace
     speed: float
@@ -72,7 +72,7 @@ class Replay:
 
     @property
     def happenings(self) -> list[Happening]:
-        """Returns the counted events inside the window. Raises `ScenarioError` for an event not in the trace."""
+        """Returns the events inside the window that count. Raises `ScenarioError` for an event not in the trace."""
         known, events = {each.event for each in self.trace.happenings}, self.events
         if unknown := next((each for each in sorted(events or ()) if each not in known), None):
             raise ScenarioError([f"{self.trace.name} has no event {unknown!r}; {choice(unknown, sorted(known))}"])

@@ -1,4 +1,4 @@
-"""YAML → Scenario, typed: faults are built here, once. Every mistake is told at once, with its place."""
+"""Reads a scenario from YAML, and builds its faults. All mistakes are reported together, with their places."""
 
 import hashlib
 import os
@@ -41,7 +41,7 @@ REPEAT_MAX = 1000
 
 
 def _on_one_line(text: str) -> str:
-    """Refuses line ends, escape sequences and marks that turn the direction of text, as terminals show it."""
+    """Refuses line ends, escape sequences and characters that change the direction of text on terminals."""
     if not text.isprintable():
         raise ValueError(f"{text!r}: only printable characters, on one line")
     return text
@@ -54,7 +54,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
 
 def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Checks the value and returns it unchanged, so that mistakes are told at their places in the file."""
+    """Checks the value and returns it unchanged, so that mistakes are reported at their places in the file."""
     check(given)
     return given
 
@@ -81,7 +81,7 @@ _SELECTORS = "any, all, a number, a list of numbers, {count: 2}, {percent: 25} o
 
 
 def _form(given: object) -> str | None:
-    """Returns the name of the form that the writer meant: each has its own mistakes."""
+    """Returns the name of the form that the writer meant, because each form has its own mistakes."""
     if isinstance(given, Mapping):
         return {("count",): "Count", ("percent",): "Percent", ("not_rank",): "NotRank"}.get(tuple(given))
     if isinstance(given, Parameters):
@@ -102,7 +102,7 @@ Selector = Annotated[
 
 
 class TargetSpec(Parameters):
-    """The target nodes, ranks, failure domain, or coordinates in `workload: mesh:`: exactly one of the four."""
+    """The target of a fault: exactly one of nodes, ranks, a failure domain, or coordinates in `workload: mesh:`."""
 
     node: Selector | None = None
     rank: Selector | None = None
@@ -159,11 +159,11 @@ class When(ReplaySpec):
 
     @property
     def replay(self) -> Replay | None:
-        """The trace that it names, once it was read."""
+        """Returns the trace that the trigger names, after it was read."""
         return self._replay
 
     def beside(self, folder: pathlib.Path) -> Self:
-        """Returns the trigger with its trace read from `folder`. Raises `UsageError` if the trace cannot be read."""
+        """Returns the trigger with its trace read from `folder`. Raises `UsageError` if this fails."""
         if self.trace is None:
             return self
         found = self.model_copy()
@@ -200,7 +200,7 @@ _TRIGGERS = [tuple(each.split("+")) for each in _ALLOWED.split()]
 
 
 class FaultSpec(NamedFault):
-    """One fault of a scenario. The keys that belong to the fault itself stand beside these in the YAML."""
+    """One fault of a scenario. In YAML, the keys of the fault itself are beside these keys."""
 
     id: Name
     when: When
@@ -208,7 +208,7 @@ class FaultSpec(NamedFault):
     _places: Mapping[str, str] = PrivateAttr({})
 
     def place(self, key: str) -> str:
-        """Returns the place of its `target` or `when`, to begin a message; empty for a fault made in memory."""
+        """Returns the place of `target` or `when` for the begin of a message; empty for a fault made in memory."""
         return self._places.get(key, "")
 
     def aimed(self, nodes: Sequence[int], workload: Workload) -> Self:
@@ -260,7 +260,7 @@ class Limits(Parameters):
 
 
 class Header(Parameters):
-    """The parts of a scenario that a list shows."""
+    """The parts of a scenario that lists show."""
 
     version: Literal[1]
     name: Name
@@ -270,7 +270,7 @@ class Header(Parameters):
 
 
 class Scenario(Header):
-    """A job, the faults on it, and the expectations of it."""
+    """A job, its faults, and what is expected of the job."""
 
     workload: Workload = Field(default_factory=Workload)
     faults: list[FaultSpec] = Field([], max_length=FAULTS_MAX)
@@ -286,7 +286,7 @@ class Scenario(Header):
 
     @property
     def file_digest(self) -> str | None:
-        """SHA-256 of the file that it was read from; `None` for one that was made in memory."""
+        """Returns the SHA-256 of the scenario's file, or `None` for a scenario made in memory."""
         return self._file_digest
 
 
@@ -294,7 +294,7 @@ _OF_A_FAULT = ("id", "fault", "when", "target")
 
 
 def load_header(path: pathlib.Path) -> Header:
-    """Reads only the header of a file, for lists. Raises `ScenarioError` for a wrong header."""
+    """Reads only the header of a file, for lists. Raises `ScenarioError` for an invalid header."""
     document = _document(read_text(path), str(path))
     return document.valid(Header, {key: document.data[key] for key in Header.model_fields if key in document.data})
 
@@ -305,7 +305,7 @@ def load_scenario(
     overrides: Mapping[str, Any] | None = None,
     scores: ScoreBounds | None = None,
 ) -> Scenario:
-    """Reads and checks a file. Raises `ScenarioError` with every mistake found, `UsageError` for an unknown profile."""
+    """Reads and checks a file. Raises `ScenarioError` with all mistakes, `UsageError` for an unknown profile."""
     return parse_scenario(read_text(path), str(path), profile, overrides, scores)
 
 
@@ -316,8 +316,8 @@ def parse_scenario(
     overrides: Mapping[str, Any] | None = None,
     scores: ScoreBounds | None = None,
 ) -> Scenario:
-    """Parses a scenario. `overrides` are laid over the scenario and its profile, as a further profile. Without
-    `scores`, the values under `expect` are taken as they are; the judge reports unreadable ones."""
+    """Parses a scenario. `overrides` replace values of the scenario and its profile, as another profile. Without
+    `scores`, the values under `expect` are not checked; the judge reports unreadable ones."""
     document = _document(text, source)
     if profile is not None:
         written = document.data.get("profiles")
@@ -334,7 +334,7 @@ def parse_scenario(
 
 
 def scenario_of(document: Document, folder: pathlib.Path, scores: ScoreBounds | None = None) -> Scenario:
-    """Checks a document's data as a scenario, whose files are relative to `folder`. Raises `ScenarioError`."""
+    """Checks a document's data as a scenario. Its file paths are relative to `folder`. Raises `ScenarioError`."""
     if scores is not None:
         check_expectations(document, document.data.get("expect"), scores)
     scenario = document.valid(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))
@@ -362,7 +362,7 @@ OTHERS = {"suites": ("scenarios", "chaos gate"), "gamedays": ("entries", "chaos 
 
 
 def has_key(path: pathlib.Path, key: str) -> bool:
-    """Tells whether this key is at the top of the file, which need not be valid."""
+    """Returns True if this key is at the top of the file, which may be invalid."""
     return re.search(rf"^{key}\s*:", read_text(path), re.MULTILINE) is not None
 
 
@@ -371,7 +371,7 @@ def _no_scenario(kind: str, where: str, command: str) -> str:
 
 
 def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
-    """Returns `name` if it is a path, else its file in `directory`. `what`: the kind of file, for messages."""
+    """Returns `name` if it is a path, or else its file in `directory`. `what` names the kind of file in errors."""
     given = pathlib.Path(name)
     is_path = given.suffix in (".yaml", ".yml") or os.sep in name or (os.path.lexists(given) and not given.is_dir())
     return given if is_path else _named(name, directory, what)
@@ -392,7 +392,7 @@ def _named(name: str, directory: pathlib.Path, what: str = "scenario") -> pathli
 
 
 def find_beside(name: str, folder: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
-    """Returns the file that a suite or plan in `folder` names: a path relative to it, or a shipped scenario's name."""
+    """Returns the file that a suite or plan in `folder` names: by its relative path, or a shipped scenario's name."""
     given = pathlib.Path(name)
     return folder / given if given.suffix in (".yaml", ".yml") else _named(name, directory)
 
@@ -439,7 +439,7 @@ def _with_its_files(scenario: Scenario, document: Document, folder: pathlib.Path
 
 
 def check_secrets(document: Document, workload: Workload) -> None:
-    """Notes every variable of the trainer that holds a secret itself instead of a reference to it."""
+    """Adds a problem for each variable of the trainer that holds a secret itself instead of a reference to it."""
     for place, name, value in workload.environment():
         try:
             refuse_literals({name: value})
@@ -448,7 +448,7 @@ def check_secrets(document: Document, workload: Workload) -> None:
 
 
 def _circle(begin: str, followed: Mapping[str, str | None]) -> list[str]:
-    """Returns the faults that this one follows, each the one before it, down to itself; empty: it does not."""
+    """Returns the circle of faults that follow each other and include this one; empty if there is none."""
     chain = [begin]
     while len(chain) <= len(followed) and (other := followed.get(chain[-1])) is not None:
         chain.append(other)
@@ -458,7 +458,7 @@ def _circle(begin: str, followed: Mapping[str, str | None]) -> list[str]:
 
 
 def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Sequence[str]) -> None:
-    """Checks ids, phases and followed faults. `phases`: phases that the workers tell; empty: not known."""
+    """Checks ids, phases and followed faults. `phases`: phases that the workers log; empty: unknown."""
     ids = {fault.id for fault in faults}
     followed_by = {fault.id: fault.when.following for fault in faults}
     seen: set[str] = set()

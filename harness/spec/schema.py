@@ -1,4 +1,4 @@
-"""The published JSON Schema of scenario files: the core, plus the keys of every fault and of every score."""
+"""Makes the JSON Schema of scenario files: the core, and the keys of every fault and every score."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def json_schema(scores: ScoreBounds) -> dict[str, Any]:
 
 
 def _variant(name: str, base: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the schema of one fault as it is written, and the definitions that it refers to."""
+    """Returns the schema of one fault as written in YAML, and the definitions that it refers to."""
     fault = load_fault(name).model_json_schema()
     variant = {
         "title": name,

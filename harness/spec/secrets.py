@@ -1,4 +1,4 @@
-"""Secrets: named in a scenario, taken from the harness's own environment, and in no file of a run.
+"""Handles secrets: a scenario names them, the harness's own environment holds them, and no file of a run has them.
 
 An environment variable is a secret by its name (a word of it ends with TOKEN, KEY, SECRET, PASSWORD …). A
 scenario may not hold one; it refers to it, `env: {HF_TOKEN: "${HF_TOKEN}"}`, and the plan keeps the reference. What a
@@ -26,7 +26,7 @@ def is_secret(name: str) -> bool:
 
 
 def refuse_literals(env: Mapping[str, str]) -> dict[str, str]:
-    """Raises `ValueError`, without the value, for a secret that is written out."""
+    """Raises `ValueError`, without the value, for a secret that is written in the scenario."""
     for name, value in env.items():
         if is_secret(name) and not _REFERENCE.fullmatch(value):
             raise ValueError(f'{name} looks like a secret; write {name}: "${{{name}}}" to take it from the environment')
@@ -34,7 +34,7 @@ def refuse_literals(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolve(env: Mapping[str, str]) -> dict[str, str]:
-    """Replaces references by values of the harness's own environment. Raises `UsageError` if one is unset."""
+    """Replaces references by values from the harness's own environment. Raises `UsageError` if one is unset."""
     found = {}
     for name, value in env.items():
         reference = _REFERENCE.fullmatch(value)
@@ -45,14 +45,14 @@ def resolve(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def references(env: Mapping[str, str]) -> list[str]:
-    """The variables of the harness's environment that are referred to as secrets. Raises `UsageError` as `resolve`."""
+    """Returns the harness's variables that are referred to as secrets. Raises `UsageError` as `resolve` does."""
     resolve(env)
     found = {reference[1] for value in env.values() if (reference := _REFERENCE.fullmatch(value))}
     return sorted(found)
 
 
 def make_unreadable(run_dir: pathlib.Path, references: list[str]) -> int:
-    """Overwrites secrets of this process's environment in the files of a run; returns in how many files."""
+    """Overwrites secrets of this process's environment in the files of a run. Returns the number of files."""
     unset = [name for name in references if name not in os.environ]
     if unset:
         raise FaultError(
@@ -68,8 +68,8 @@ UNDO = make_unreadable
 
 
 def redact(folder: pathlib.Path, secrets: Collection[str]) -> int:
-    """Overwrites every secret in the files of the folder with as many asterisks; returns in how many files. Raises
-    `FaultError` for files that could not be looked through, after all others were."""
+    """Overwrites every secret in the folder's files with as many asterisks. Returns the number of files. Raises
+    `FaultError` for files that could not be searched, after it has tried all."""
     root, changed, errors = folder.parent, 0, []
     for path in untrusted_files.files_below(root, folder.name) if secrets else []:
         try:

@@ -1,7 +1,7 @@
-"""Traces: published records of nodes that came and went, in their original formats, or as a CSV file of one's own.
+"""Reads traces: published records of nodes that came and went, in their own formats, or a user's CSV file.
 
-`FORMATS` says which there are, and how each is known by its first line. All of them become one list of nodes that went,
-in the order of time. A file in another order is refused: nobody knows what else is wrong with it.
+`FORMATS` lists the formats, each recognised by its first line. Each becomes a list of nodes that went, in order of
+time. A file that is not in this order is refused, because it may have other errors, too.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ EVICTED, FAILED = "evicted", "failed"  # what a game day rehearses by these name
 
 
 class Happening(NamedTuple):
-    """A node went. `at_s`: since the first row of the file. `node`: empty where the trace only counts them."""
+    """A moment when a node went. `at_s`: since the file's first row. `node`: empty if the trace only counts nodes."""
 
     at_s: float
     node: str
@@ -42,8 +42,8 @@ class Happening(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """`nodes`: the most nodes at once, or the number of named nodes if only losses are told. `node_days`: their total
-    time, if told. `digest`: SHA-256 of the file."""
+    """A trace. `nodes`: the most nodes at once, or the number of named nodes if it holds only losses. `node_days`:
+    their total time, if known. `digest`: SHA-256 of the file."""
 
     name: str
     format: str
@@ -54,7 +54,7 @@ class Trace:
 
 
 class _Row(NamedTuple):
-    """`change`: number of nodes that came, negative if they went. `event`: why they went."""
+    """A row of a trace. `change`: number of nodes that came, negative if they went. `event`: why they went."""
 
     at_s: float
     change: int
@@ -74,12 +74,12 @@ def find_trace(name: str, *folders: pathlib.Path) -> pathlib.Path:
 
 
 def load_trace(path: pathlib.Path) -> Trace:
-    """Raises `ScenarioError` with every mistake, `UsageError` for an unreadable file."""
+    """Reads a trace. Raises `ScenarioError` with all mistakes, `UsageError` for an unreadable file."""
     return parse_trace(read_text(path), str(path))
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Returns numbered lines without remarks and empty lines."""
+    """Returns numbered lines without comments and empty lines."""
     return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
 
 
@@ -124,7 +124,7 @@ def _trace(rows: Sequence[_Row], name: str, text: str, source: str) -> Trace:
 
 
 def _csv_rows(text: str, source: str, read: Callable[[list[str], int], _Row]) -> list[_Row]:
-    """Reads every line by `read`, which raises `ValueError`."""
+    """Parses every line by `read`, which raises `ValueError` for an invalid line."""
     rows, problems = [], []
     for number, line in _lines(text):
         try:
@@ -140,7 +140,7 @@ def _csv_rows(text: str, source: str, read: Callable[[list[str], int], _Row]) ->
 
 
 def _csv(text: str, source: str) -> list[_Row]:
-    """Reads columns `time`, and maybe `node` and `event`. A time is a number of seconds, or a moment in ISO 8601."""
+    """Reads columns `time`, and possibly `node` and `event`. A time is a number of seconds, or ISO 8601."""
     head: list[str] = []
     kinds = set()
 
@@ -186,7 +186,7 @@ def _time(text: str) -> tuple[str, float]:
 
 
 def _bamboo(text: str, source: str) -> list[_Row]:
-    """Reads rows `ms,add|remove,node`; the first ones are the nodes to begin with."""
+    """Reads rows `ms,add|remove,node`. The first rows add the initial nodes."""
     there: set[str] = set()
 
     def read(fields: list[str], number: int) -> _Row:
@@ -226,7 +226,7 @@ class _Faults(RootModel[list[_Fault]]):
 
 
 def _json(model: type[_Model], text: str, source: str) -> tuple[_Model, Document]:
-    """Reads JSON as YAML, whose reader knows the places of mistakes."""
+    """Reads JSON as YAML, because that reader knows the places of mistakes."""
     document = Document(text, source)
     return document.valid(model, document.data), document
 

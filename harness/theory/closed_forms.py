@@ -1,4 +1,4 @@
-"""Closed forms for the cost of failures, to compare measured figures with. Pure; times in seconds, rates per second.
+"""Computes the cost of failures by closed forms, for comparison with measurements. Pure; times in s, rates per s.
 
     λ   failures of the whole job per second                    u0  what one failure costs besides lost work
     w   what one checkpoint stops training for                  Δt  between two checkpoints
@@ -28,14 +28,14 @@ BADPUT = {  # account of the ledger → category of ml-goodput-measurement
 
 
 def expected_ettr(rate: float, restart_s: float, interval_s: float, checkpoint_s: float = 0.0) -> float:
-    """E[ETTR] ≈ (1 − λ(u0 + Δt/2)) / (1 + w/Δt), at least 0: each failure costs a restart and half an interval of
-    work, each interval a checkpoint. Good where failures are rare against Δt."""
+    """Returns E[ETTR] ≈ (1 − λ(u0 + Δt/2)) / (1 + w/Δt), at least 0: each failure costs a restart and half an interval
+    of work, each interval a checkpoint. Good if failures are rare compared with Δt."""
     lost = rate * (restart_s + interval_s / 2)
     return max(0.0, 1 - lost) / (1 + checkpoint_s / interval_s)
 
 
 def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
-    """The interval between checkpoints that wastes least, to first order: √(2wM)."""
+    """Returns the interval between checkpoints that wastes least, to first order: √(2wM)."""
     return math.sqrt(2 * checkpoint_s * mtbf_s)
 
 
@@ -77,7 +77,7 @@ def renewal_time_s(work_s: float, interval_s: float, checkpoint_s: float, restar
 
 
 def spares_needed(nodes: int, chance: float, share: float = 0.99) -> int:
-    """The fewest spares that are enough in this share of all days, where each node is lost in a day with this chance:
+    """Returns the fewest spares that suffice on this share of all days, if each node is lost in a day with this chance:
     a quantile of the binomial distribution.
 
     >>> [spares_needed(nodes, 0.0012) for nodes in (128, 256, 512, 1024)]

@@ -116,7 +116,7 @@ class Story:
         self.clock_problems = list(clock_problems.problems(log, self.lives, skewed))
 
     def _job_plan(self) -> dict[str, Any]:
-        """Returns the job's plan: told once more when an engine has said which nodes a domain has."""
+        """Returns the job's plan. It is logged again when an engine has said which nodes a failure domain has."""
         plans = [event for event in self.harness if event["event"] == "plan"]
         told = [event for event in plans if not event.get("rehearsal")] or plans[:1]
         found: dict[str, Any] = told[-1].get("plan", {}) if told else {}
@@ -227,7 +227,7 @@ class Story:
 
 
 def diagnoses(log: reading.Log) -> list[dict[str, Any]]:
-    """Returns the answers to "who was it?" that workers and launchers logged, in order of time."""
+    """Returns the diagnoses (who failed, and how) that workers and launchers logged, in order of time."""
     writers = (writer for writer in log.writers if writer.role in ("trainer", "agent"))
     found = (event for writer in writers for event in writer.events if event["event"] == "diagnosis")
     return sorted(found, key=lambda event: event["at"])

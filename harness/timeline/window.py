@@ -53,7 +53,7 @@ class JobLog:
 
     @cached_property
     def whole(self) -> Timeline:
-        """The timeline of the whole job."""
+        """Returns the timeline of the whole job."""
         return timeline.build(_until(self.log, NEVER))
 
     def until(self, at: int) -> Timeline:

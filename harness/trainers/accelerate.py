@@ -1,4 +1,4 @@
-"""A trainer that people start with accelerate: `trainer: {accelerate: train.py, args: [--epochs, "1"]}`."""
+"""A trainer that is started with accelerate: `trainer: {accelerate: train.py, args: [--epochs, "1"]}`."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from harness.trainers.shared.scripted import ScriptTrainer
 
 
 class AccelerateTrainer(ScriptTrainer):
-    """A script under `accelerate launch`, which hands the work to torch's elastic launcher."""
+    """A script under `accelerate launch`, which passes the work to torch's elastic launcher."""
 
     fixed_size = True
 
@@ -41,7 +41,7 @@ class AccelerateTrainer(ScriptTrainer):
         return command, rendezvous_settings.store(self.interpreter)
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
-        """Returns settings that accelerate has no option for, as variables that torch's launcher reads."""
+        """Returns settings without an option of accelerate, as variables that torch's launcher reads."""
         return {**rendezvous_settings.ENVIRONMENT, "PET_LOCAL_ADDR": "{address}", "PET_RDZV_ID": "{run_id}"}
 
     def words(self) -> dict[Path, str]:

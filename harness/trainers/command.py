@@ -1,4 +1,4 @@
-"""A trainer of one's own: `trainer: {command: [python, train.py]}`."""
+"""A trainer of one's own command: `trainer: {command: [python, train.py]}`."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _HEARS_WORDS = re.compile(r"\$\{?[@*1]")
 
 
 class CommandTrainer(CustomTrainer):
-    """Any trainer: its command on every node, and one beside the nodes (a rendezvous store, say)."""
+    """Any trainer: its command on every node, and one beside the nodes (such as a rendezvous store)."""
 
     last = "command"
 
@@ -40,7 +40,7 @@ class CommandTrainer(CustomTrainer):
 
 
 def _script(command: Sequence[str]) -> int | None:
-    """Returns the place of the script after a shell's -c, as in `bash -euo pipefail -c …`; `None` without one."""
+    """Returns the index of the script after a shell's -c, as in `bash -euo pipefail -c …`, or `None`."""
     shell = next((at for at, word in enumerate(command) if _SHELL.fullmatch(word)), len(command))
     for at in range(shell + 1, len(command) - 1):
         if re.fullmatch(r"-\w*c\w*", command[at]):

@@ -1,8 +1,8 @@
-"""The Trainer contract, and the workload that a trainer runs.
+"""Defines the contract of trainers, and the workload that a trainer runs.
 
-One file in `harness/trainers/` per kind of trainer; the file name is its name in the YAML. A kind without parameters
-is written as its name (`trainer: reference`), one with parameters as a mapping that holds that name as a key
-(`trainer: {command: [python, train.py]}`). The file holds `TRAINER`, a subclass of `Trainer`.
+Each kind of trainer has one file in `harness/trainers/`, whose name is its name in the YAML. A kind without parameters
+is written as its name (`trainer: reference`), a kind with parameters as a mapping with that name as a key (`trainer:
+{command: [python, train.py]}`). The file holds `TRAINER`, a subclass of `Trainer`.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class Trainer(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
-        """Returns the commands that run the workload. Pure; the backend fills values that only a node knows."""
+        """Returns the commands that run the workload. Pure: the backend adds values that only a node knows."""
 
     def beside(self, folder: pathlib.Path) -> Trainer:
-        """Returns the same trainer with its files found from `folder`, which holds the scenario."""
+        """Returns the trainer with its files found from `folder`, which holds the scenario."""
         return self
 
     def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:
-        """Returns the workload with these words after the trainer's own. Raises `UsageError` if it takes none."""
+        """Returns the workload with these words added after the trainer's. Raises `UsageError` if it takes none."""
         if words:
             raise UsageError(f"{self.in_words()} takes no further words")
         return workload
@@ -79,31 +79,31 @@ class Trainer(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def files(self) -> list[pathlib.Path]:
-        """Returns files here that decide the trainer's outcome. Raises `UsageError` for a missing one."""
+        """Returns files here that decide the trainer's outcome. Raises `UsageError` if one is missing."""
 
     def environment(self) -> Mapping[str, str]:
-        """The variables that the scenario sets for its processes; secrets are references such as `${HF_TOKEN}`."""
+        """Returns the variables that the scenario sets. Secrets are references such as `${HF_TOKEN}`."""
         return {}
 
     def declares(self) -> frozenset[Tell] | None:
-        """Returns the kinds that its events tell, if known beforehand; else `None`."""
+        """Returns the kinds of evidence that its events hold, if known beforehand, or `None`."""
         return None
 
     @property
     def teller(self) -> str:
-        """Returns who tells the trainer's acts, in words."""
+        """Returns the name of the source that logs the trainer's acts."""
         return "its trainer"
 
     def paced_by(self, checkpoint: Checkpoint) -> bool:
-        """Tells whether it saves as often as the workload's `checkpoint` says."""
+        """Returns True if the trainer saves as often as the workload's `checkpoint` says."""
         return True
 
     def reader(self) -> Reader | None:
-        """Returns the reader of its output; `None` for a trainer that tells its events itself."""
+        """Returns the reader of the trainer's output, or `None` for a trainer that logs events itself."""
         return None
 
     def in_words(self) -> str:
-        """Returns its name in `chaos plan`."""
+        """Returns the trainer's name in `chaos plan`."""
         return f"the {self.name} trainer"
 
     @property
@@ -111,7 +111,7 @@ class Trainer(Parameters, abc.ABC):
         return type(self).__module__.rpartition(".")[2]
 
     def to_json(self) -> str | dict[str, Any]:
-        """Returns it as it is written in YAML."""
+        """Returns the trainer as it is written in YAML."""
         return self.model_dump(mode="json") or self.name
 
 
@@ -144,7 +144,7 @@ AnyTrainer = Annotated[Trainer, Written(build_trainer, Trainer.to_json, _schema)
 
 
 class Checkpoint(Parameters):
-    """Place and rhythm of saves. `path`: below the run's folder, or begins with `{checkpoints}` or `{run_dir}`."""
+    """Place and interval of saves. `path` is below the run's folder, or begins with `{checkpoints}` or `{run_dir}`."""
 
     every_steps: int = Field(20, ge=1, le=STEPS_MAX, description="A checkpoint after every this many steps.")
     every: Duration | None = Field(
@@ -183,7 +183,7 @@ class Checkpoint(Parameters):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out path, layout and time at their default, so that the JSON is that of plans of older versions."""
+        """Leaves out path, layout and time if they are the default, so that the JSON equals that of older versions."""
         unsaid = {("path", "{checkpoints}"), ("layout", AUTO), ("every", None)}
         data: dict[str, Any] = dump(self)
         if self.every is not None:
@@ -196,7 +196,7 @@ def _without_placeholder(path: str) -> str:
 
 
 def _places(given: object) -> object:
-    """Expands `2-17` in a list of places."""
+    """Expands ranges such as `2-17` in a list of places."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise ValueError(f'{given!r} is no list of nodes; write [0, 1] or ["0-17"]')
     found: list[object] = []
@@ -221,13 +221,13 @@ NodePlaces = Annotated[
 
 
 class Shards(Parameters):
-    """The source of Python's standard library, cut into files in the run's folder `data/`."""
+    """Training data: the source of Python's standard library, cut into files in the run's folder `data/`."""
 
     shards: int = Field(8, ge=1, le=1000)
 
 
 class Workload(Parameters):
-    """The work and the size of the job. The same type from the YAML to the run."""
+    """The work and the size of the job. The YAML, the plan and the run use this same type."""
 
     trainer: AnyTrainer = Field(default_factory=lambda: load_trainer("reference")())
     nodes: int = Field(2, ge=1, le=NODES_MAX)
@@ -283,8 +283,8 @@ class Workload(Parameters):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out environment and restore drill at their default, so that the JSON is that of plans of older
-        versions. The interval of saves is left out if the trainer does not follow it."""
+        """Leaves out environment and restore drill if they are the default, so that the JSON equals that of older
+        versions. The interval of saves is left out if the trainer ignores it."""
         data: dict[str, Any] = dump(self)
         if not self.trainer.paced_by(self.checkpoint):
             data["checkpoint"].pop("every_steps", None)
@@ -348,18 +348,18 @@ class Workload(Parameters):
         return given
 
     def domain(self, nodes: Set[int]) -> str:
-        """Returns the label that has exactly these nodes, with them, as `rack0 is nodes 0, 1`; else an empty text."""
+        """Returns the label of exactly these nodes with the nodes, as `rack0 is nodes 0, 1`; empty if there is none."""
         found = (label for label, places in self.node_labels.items() if {*places} == nodes)
         names = " and ".join(found)
         return f"{names} is node{'s' * (len(nodes) > 1)} {', '.join(map(str, sorted(nodes)))}" if names else ""
 
     @property
     def world_size(self) -> int:
-        """Ranks of the whole job; spares have none."""
+        """Returns the number of ranks of the whole job, without spares."""
         return self.max_nodes * self.ranks_per_node
 
     def environment(self) -> Iterator[tuple[Path, str, str]]:
-        """The variables that the scenario sets for the trainer: place below `workload`, name, value."""
+        """Returns the variables that the scenario sets for the trainer: place below `workload`, name, value."""
         yield from ((("env", name), name, value) for name, value in self.env.items())
         for name, value in self.trainer.environment().items():
             yield ("trainer", "env", name), name, value
@@ -368,11 +368,11 @@ class Workload(Parameters):
         return f"nodes 0 to {self.nodes - 1}, ranks 0 to {self.world_size - 1}"
 
     def node_of(self, rank: int) -> int:
-        """The 0-based place of the node that holds the rank."""
+        """Returns the 0-based place of the rank's node."""
         return rank // self.ranks_per_node
 
     def on_nodes(self, nodes: int) -> Workload:
-        """Returns the same workload on exactly so many nodes, without a spare, wherever they are."""
+        """Returns the workload on exactly this many nodes, without a spare, wherever the nodes are."""
         return self.model_copy(
             update=dict.fromkeys(("nodes", "max_nodes", "min_nodes"), nodes)
             | {"node_labels": {}, "node_labels_from": ""}

@@ -1,4 +1,4 @@
-"""A trainer that people start with deepspeed: `trainer: {deepspeed: train.py, args: [--deepspeed, "ds.json"]}`."""
+"""A trainer that is started with deepspeed: `trainer: {deepspeed: train.py, args: [--deepspeed, "ds.json"]}`."""
 
 import base64
 import json
@@ -13,9 +13,9 @@ PORT = "29400"
 
 
 class DeepspeedTrainer(ScriptTrainer):
-    """A script under DeepSpeed's launcher of one node, which `deepspeed` itself starts everywhere through ssh.
+    """A script under DeepSpeed's launcher of one node, which `deepspeed` itself starts on all nodes by ssh.
 
-    It starts nothing again: a job that loses a rank is over.
+    The launcher restarts nothing: a job that loses a rank is over.
     """
 
     fixed_size = True

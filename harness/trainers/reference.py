@@ -1,4 +1,4 @@
-"""The trainer that comes with the harness: `trainer: reference`."""
+"""The reference trainer, which comes with the harness: `trainer: reference`."""
 
 import itertools
 import pathlib
@@ -60,7 +60,7 @@ class ReferenceTrainer(Trainer):
 
 
 def _global_batch(args: Sequence[str]) -> int | None:
-    """Returns the global batch that the trainer will use; `None` if it will refuse the option."""
+    """Returns the global batch that the trainer will use, or `None` if it will refuse the option."""
     told = [word for option, word in itertools.pairwise(args) if option == "--global-batch"]
     told += [word.partition("=")[2] for word in args if word.startswith("--global-batch=")]
     try:

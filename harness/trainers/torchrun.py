@@ -1,4 +1,4 @@
-"""A trainer that people start with torchrun: `trainer: {torchrun: train.py, args: [--epochs, "1"]}`."""
+"""A trainer that is started with torchrun: `trainer: {torchrun: train.py, args: [--epochs, "1"]}`."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
-"""A job of pods that somebody else started: found by a label selector, disturbed only where each has the opt-in.
+"""Attaches to a job of pods that somebody else started, found by a label selector. Each must have the opt-in.
 
-Nothing of ours runs in its pods but a few lines of shell, by exec. What is taken (evicted, deleted, killed) comes back
-by the job's own controller; where none would bring it back, it is refused. `others` knows which pod is which node.
+Only a few lines of shell run in its pods, by exec. Pods that are taken (evicted, deleted, killed) are brought back by
+the job's own controller; a pod without such a controller is not taken. `others` knows which pod is which node.
 """
 
 from __future__ import annotations
@@ -130,14 +130,14 @@ class KubernetesJob(AttachedJob):
             self.api.delete("v1", "pods", name, uid=uid)
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
-        """Tells whether the act took effect. A taken pod may be back by now: then it has another life."""
+        """Returns True if the act took effect. A taken pod may be back by now, with another `life`."""
         if verb == "stop":
             return seen.state == "stopped"
         another = seen.life != self._struck[node]
         return another or (not self._left[node] if verb == "kill" else seen.state == others.ENDING)
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """Tells whether nothing is left to undo. A taken pod is brought back by its controller, not by us."""
+        """Returns True if nothing is left to undo. A taken pod is brought back by its controller, not by us."""
         return seen.state not in ("stopped", UNREACHABLE)
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class KubernetesJob(AttachedJob):
         return Seen("stopped", found.life, told=found.told) if stopped else found
 
     def _allowed_still(self, node: str) -> Object:
-        """Returns the node's present pod. Raises `UsageError` if its owner has taken back the permission."""
+        """Returns the node's present pod. Raises `UsageError` if its owner has withdrawn the opt-in."""
         last = self._pods[node]
         pod = self.api.pod(others.name_of(last))
         if pod is None or others.uid_of(pod) != others.uid_of(last) or not others.lives(pod):
@@ -196,7 +196,7 @@ def attach(selection: str) -> KubernetesJob:
 
 
 def _refuse_foreign(pod: Object) -> bool:
-    """Tells whether the owner allows kills, too. Raises `UsageError` for a pod of a harness or without opt-in."""
+    """Returns True if the owner allows kills, too. Raises `UsageError` for a pod of a harness or without opt-in."""
     name, labels = others.name_of(pod), pod["metadata"].get("labels") or {}
     if RUN_LABEL in labels:
         raise UsageError(f"pod {name} belongs to run {labels[RUN_LABEL]} of a harness; nothing was touched")
@@ -207,7 +207,7 @@ def _refuse_foreign(pod: Object) -> bool:
 def _shell_for(api: Api, pod: Object, verb: str) -> str:
     """Returns the container from which signals are sent: the job's own, or a new ephemeral one.
 
-    Raises `UsageError` where no signal from inside reaches the job's processes, or too many would hear it.
+    Raises `UsageError` if signals from inside would not reach the job's processes, or would reach too many.
     """
     name, container = others.name_of(pod), others.container_of(pod)
     instead = f"allowed: evict, delete, with {OPT_IN}=kill"
@@ -229,13 +229,13 @@ def _shell_for(api: Api, pod: Object, verb: str) -> str:
 
 
 def _run_no_more(left: Collection[str], rows: Mapping[str, str]) -> bool:
-    """Tells whether the processes are stopped; a new fork of one may still wait for its stopped child."""
+    """Returns True if the processes are stopped. A new fork may still wait for its stopped child."""
     beside = {"T", "t"} & set(rows.values())
     return bool(left) and all_stopped([*(rows[each] for each in left), *beside])
 
 
 def _signal(api: Api, pod: str, container: str, what: str) -> dict[str, str]:
-    """Signals processes, except for `LOOK`; returns their states (`T`: stopped) by their ids and starts."""
+    """Signals processes (`LOOK`: sends nothing). Returns their states (`T`: stopped) by their ids and starts."""
     text = api.execute(pod, container, ("sh", "-c", SCRIPT, "sh", what))
     found = {}
     for line in text.splitlines():  # of /proc/PID/stat: after the name in brackets the state; the start is field 22
@@ -256,7 +256,7 @@ def _evict(api: Api, pod: str, uid: str) -> None:
 
 
 def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, environment: dict[str, str]) -> None:
-    """Undoes one deed. The controller brings back evicted, deleted or killed pods: nothing to do."""
+    """Undoes one act. For evicted, deleted or killed pods there is nothing to do: the controller brings them back."""
     if verb != "stop" and not ephemeral_shell:
         return
     with BACKEND.as_recorded(environment):
@@ -272,7 +272,7 @@ def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, envi
 
 
 def _undo_beside(api: Api, pod: Object, shell: str) -> None:
-    """Lets the processes go on, and ends the shell. Raises `BackendError` where the shell was ended by others."""
+    """Lets the processes continue, and ends the shell. Raises `BackendError` if others have ended the shell."""
     if not ephemeral.still_owes(pod, shell):
         return
     name = others.name_of(pod)

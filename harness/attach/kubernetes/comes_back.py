@@ -1,4 +1,4 @@
-"""Tells whether a taken pod comes back and its job goes on, by its controller. It asks, and changes nothing."""
+"""Decides by a pod's controller whether a taken pod comes back and its job goes on. Changes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOB, JOBSET = ("batch/v1", "jobs"), ("jobset.x-k8s.io/v1alpha2", "jobsets")
 
 
 class Returns:
-    """Counts the pods taken from each Job, as the Job itself may count them a moment later."""
+    """Counts the pods taken from each Job, because the Job itself counts them only a moment later."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -25,9 +25,9 @@ class Returns:
         self._taken = Counter[str]()
 
     def why_not(self, verb: str, pod: Object, pods: Sequence[Object]) -> str:
-        """Explains why taking this pod (or, for `kill`, its processes) could end the job; empty if it comes back.
+        """Returns why taking this pod (or, for `kill`, its processes) could end the job; empty if it comes back.
 
-        `pods`: all of the job, this one too.
+        `pods` are all pods of the job, including this one.
         """
         owner = controller_of(pod)
         if owner is None:
@@ -63,7 +63,7 @@ class Returns:
         return self._of_jobset(job, full) if full else ""
 
     def _full(self, job: Object, pod: Object, pods: Sequence[Object]) -> str:
-        """Explains why this Job allows no further failure; empty if it does."""
+        """Returns why this Job allows no further failure, or an empty text if it does."""
         name, spec, uid = name_of(job), job["spec"], job["metadata"]["uid"]
         if (limit := spec.get("backoffLimitPerIndex")) is not None:
             spent = int((pod["metadata"].get("annotations") or {}).get(FAILURES, 0))
@@ -77,7 +77,7 @@ class Returns:
         return "" if spent < limit else f"Job {name}: one more failure would pass its backoffLimit of {limit}"
 
     def _of_jobset(self, job: Object, full: str) -> str:
-        """Explains why a failed Job would end the run; empty if its JobSet starts it again."""
+        """Returns why a failed Job would end the run, or an empty text if its JobSet starts it again."""
         owner = controller_of(job)
         if owner is None or owner["kind"] != "JobSet":
             return f"{full}, and that would end the job"
@@ -94,7 +94,7 @@ class Returns:
 
 
 def _first_rule(spec: Object, verb: str) -> str:
-    """Returns the first effect of the Job's podFailurePolicy: `Ignore`, an action that fails (`FailJob`), or ""."""
+    """Returns the first effect in the Job's podFailurePolicy: `Ignore`, an action that fails (`FailJob`), or ""."""
     for rule in (spec.get("podFailurePolicy") or {}).get("rules", []):
         disruption = any(each.get("type") == "DisruptionTarget" for each in rule.get("onPodConditions") or [])
         if str(rule["action"]).startswith("Fail"):

@@ -1,7 +1,7 @@
-"""A shell beside a container that has none: an ephemeral container, where the pod's owner allows one.
+"""Adds a shell beside a container that has none: an ephemeral container, if the pod's owner allows one.
 
-It sleeps, is entered by exec, and is ended by the undo, or ends by itself. Its name stays in the pod: Kubernetes can
-take no container away from a pod. It shares the processes of the container beside which it is put, and its user.
+The container sleeps, is entered by exec, and ends by the undo or by itself. Its name stays in the pod, because
+Kubernetes cannot remove a container from a pod. It has the same processes and user as the container beside it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def next_name(pod: Object) -> str:
 
 
 def add(api: Api, pod: Object, target: str, name: str, settings: Settings) -> None:
-    """Returns once it can be entered. Raises `BackendError` where it cannot in time, or the pod was changed since."""
+    """Adds the container, and returns once it can be entered. Raises `BackendError` if that fails in time."""
     pod_name, metadata = pod["metadata"]["name"], pod["metadata"]
     beside = next(each for each in pod["spec"]["containers"] if each["name"] == target)
     wanted: Object = {"name": name, "image": settings.image, "imagePullPolicy": settings.pull, "command": list(COMMAND)}
@@ -55,7 +55,7 @@ def add(api: Api, pod: Object, target: str, name: str, settings: Settings) -> No
 
 
 def _answers(api: Api, pod: str, name: str) -> bool:
-    """Tells whether a command can run there; the kubelet may not know a container yet that is called running."""
+    """Returns True if a command can run there. The kubelet may not know a container yet that counts as running."""
     if not runs(api.pod(pod), name):
         return False
     try:
@@ -66,7 +66,7 @@ def _answers(api: Api, pod: str, name: str) -> bool:
 
 
 def state_of(pod: Object | None, name: str) -> Object:
-    """Returns the state with `running`, `waiting` or `terminated`; empty if the container is not there."""
+    """Returns the container's state (`running`, `waiting` or `terminated`); empty if there is no such container."""
     statuses = pod["status"].get("ephemeralContainerStatuses") or [] if pod else []
     found: Object = next((each.get("state") or {} for each in statuses if each["name"] == name), {})
     return found
@@ -77,13 +77,13 @@ def runs(pod: Object | None, name: str) -> bool:
 
 
 def still_owes(pod: Object, name: str) -> bool:
-    """Tells whether signals may have been sent through it, and the undo has not ended it."""
+    """Returns True if signals may have been sent through the container, and the undo has not ended it."""
     state = state_of(pod, name)
     return "running" in state or ("terminated" in state and state["terminated"].get("exitCode") != ENDED_BY_US)
 
 
 def end(api: Api, pod: str, name: str) -> None:
-    """Returns once it has ended. The line to it breaks with it, so an error of that says nothing."""
+    """Ends the container, and returns then. The line to it breaks with it, so an error on the line says nothing."""
     with contextlib.suppress(BackendError):
         api.execute(pod, name, END)
     deadline = time.monotonic() + END_S_MAX

@@ -1,4 +1,4 @@
-"""Pods of somebody else's job, by the API server: the node that each one is, and its state. Pure."""
+"""Finds, in the API server's answers, the node that each pod of somebody else's job is, and its state. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def uid_of(pod: Object) -> str:
 
 
 def told_by_owner(pod: Object) -> str | None:
-    """The opt-in: a label, or else an annotation."""
+    """Returns the owner's opt-in: a label, or else an annotation."""
     metadata = pod["metadata"]
     found = (metadata.get("labels") or {}).get(OPT_IN) or (metadata.get("annotations") or {}).get(OPT_IN)
     return None if found is None else str(found)
@@ -37,7 +37,7 @@ def controller_of(found: Object) -> Mapping[str, Any] | None:
 
 
 def container_of(pod: Object) -> str:
-    """The container in which the job runs: the one that the pod calls its default, else its first."""
+    """Returns the container in which the job runs: the pod's default container, or else its first."""
     named = (pod["metadata"].get("annotations") or {}).get(CONTAINER)
     names = [str(each["name"]) for each in pod["spec"]["containers"]]
     return str(named) if named in names else names[0]
@@ -58,9 +58,9 @@ def place_of(pod: Object) -> Place:
 
 
 def matched(last: Mapping[str, Object], pods: Sequence[Object]) -> dict[str, Object | None]:
-    """Returns the pod of each node now: its own while that lives, else its successor, else its own dead one.
+    """Returns the present pod of each node: its own pod while that lives, else its successor, else its dead pod.
 
-    `last`: the pod that each node was, when it was last looked at.
+    `last` maps each node to its pod at the last look.
     """
     by_uid = {uid_of(pod): pod for pod in pods}
     known = {uid_of(pod) for pod in last.values()}
@@ -79,7 +79,7 @@ def matched(last: Mapping[str, Object], pods: Sequence[Object]) -> dict[str, Obj
 
 
 def seen(pod: Object | None, last: Object) -> Seen:
-    """Describes a node by its pod. `last`: its pod before, whose name is told if there is none now."""
+    """Describes a node by its pod. `last` is its pod before, whose name is used if there is no pod now."""
     if pod is None:
         return Seen(GONE, uid_of(last), told={"pod": name_of(last)})
     name = container_of(pod)
@@ -100,7 +100,7 @@ def seen(pod: Object | None, last: Object) -> Seen:
 
 
 def _state(pod: Object, status: Object) -> tuple[str, int | None]:
-    """Returns the state and, if it has ended for good, the exit code."""
+    """Returns the pod's state and, if it has ended for good, its exit code."""
     phase, now = pod["status"].get("phase", ""), status.get("state") or {}
     ended, policy = now.get("terminated"), pod["spec"].get("restartPolicy", "Always")
     if "deletionTimestamp" in pod["metadata"]:

@@ -1,8 +1,8 @@
 """The docker backend: a node is a container of our image, and the engine starts, stops and limits it.
 
-Nodes share a private network and the run's folder, which has the same path on all of them. Over the attached
-standard input and output our init in each container is asked to start the command, to signal and to list; when
-the harness dies, that connection ends and the containers with it. What then is left carries the run's label.
+Nodes share a private network and the run's folder, which has the same path on all of them. Our init in each container
+starts, signals and lists processes on request, over the attached standard input and output. When the harness dies, this
+connection ends, and the containers with it. Other remains have the run's label.
 
 `CHAOS_DOCKER_IMAGE` names another image than `chaos-node`, `CHAOS_DOCKER_GPUS=1` gives every rank a GPU,
 `CHAOS_DOCKER_EGRESS=1` lets nodes reach the outside (an object store, for instance).
@@ -53,7 +53,7 @@ class DockerCluster(container_probe.ProbedCluster):
             raise
 
     def _prepare(self) -> None:
-        """Raises `CannotRunError` for a root that may not give files away, as in a user namespace of its own."""
+        """Raises `CannotRunError` if root may not give files away, as in a user namespace of its own."""
         names = [*request.node_names(self._workload), *([CONTROL] if self._workload.control is not None else [])]
         try:
             run_folder.prepare(self._run_dir, self._workload, names, self._engine.owner)
@@ -159,7 +159,7 @@ class DockerCluster(container_probe.ProbedCluster):
         return self._run_dir / run_folder.log_of(self._log_key(node))
 
     def _environment(self, node: DockerNode, start: int) -> dict[str, str]:
-        """Returns the plan's environment and ours; a container sees none of the harness's own."""
+        """Returns the plan's environment and our variables. A container gets none of the harness's own variables."""
         devices = {f"{library}_SOCKET_IFNAME": "eth0" for library in ("GLOO", "TP", "NCCL")}
         places = run_folder.environment(str(self._run_dir), node.name) | run_folder.key_of(self._run_dir)
         return {**devices, **metadata.environment(node.metadata), **self._workload.env, **places, **node.marks(start)}
@@ -232,7 +232,7 @@ def _flag(name: str) -> bool:
 
 
 def UNDO(run_id: str, environment: dict[str, str]) -> None:
-    """Removes everything with this run's label, at the engine that the run used. Idempotent."""
+    """Removes everything with this run's label from the engine that the run used. Can be called again."""
     with BACKEND.as_recorded(environment):
         engine = Engine()
     with contextlib.closing(engine):

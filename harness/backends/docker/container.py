@@ -1,4 +1,4 @@
-"""A node that is a container: its verbs, through the engine or through the init inside."""
+"""Defines a node that is a container. Its verbs go to the engine, or to the init inside."""
 
 import math
 import pathlib
@@ -29,7 +29,7 @@ QUOTA_US_MIN = 1_000  # the kernel takes no less
 
 
 class DockerNode(NetworkedNode, StoringNode):
-    """A container and the line to its init. `exits` hears of the end of its command."""
+    """A container and the line to its init. `exits` gets the end of its command."""
 
     def __init__(self, engine: Engine, place: request.DockerRun, name: str, incarnation: int, exits: Box[Exit]):
         index = int(name.removeprefix("node")) if name != CONTROL else -1
@@ -53,11 +53,11 @@ class DockerNode(NetworkedNode, StoringNode):
 
     @property
     def metadata(self) -> str:
-        """Returns the address of its metadata endpoint."""
+        """Returns the address of the node's metadata endpoint."""
         return "{}:{}".format(*self._line.ready["metadata"])
 
     def create(self, wanted: request.Request, network: Network) -> None:
-        """Starts the container, whose address is the next one that is free."""
+        """Starts the container at the next free address."""
         self._lab: Network = network
         name = self._place.container(self.name, self.incarnation)
         errors = self._run_dir / "logs" / f"{self.key}.init.log"
@@ -65,7 +65,7 @@ class DockerNode(NetworkedNode, StoringNode):
         self.container = self._line.container
 
     def come_up(self, mounts: Sequence[str]) -> None:
-        """Waits until its init answers. `mounts`: folders whose storage can be disturbed."""
+        """Waits until the node's init answers. `mounts` are folders whose storage can be disturbed."""
         self._line.come_up()
         state = self._engine.inspect(self.container)
         self.address = str(state["NetworkSettings"]["Networks"][self._place.network]["IPAddress"])
@@ -88,7 +88,7 @@ class DockerNode(NetworkedNode, StoringNode):
         self._call("run", command=list(command), env=dict(env), log=str(log))
 
     def disconnect(self) -> None:
-        """Ends the line, and with it the node. Its command's end is ignored then."""
+        """Ends the line, and with it the node. The end of its command is then ignored."""
         self._running = 0
         if hasattr(self, "_line"):
             self._line.close()
@@ -154,7 +154,7 @@ class DockerNode(NetworkedNode, StoringNode):
         return who
 
     def clock(self) -> ClockReading:
-        """Reads the clock of the daemon's host, not of processes that were given another clock."""
+        """Reads the clock of the daemon's host, which no fault shifts."""
         return clock_offset.compare(self.name, lambda: int(self._call("clock")))
 
     def _update(self, **limits: int) -> None:
@@ -178,7 +178,7 @@ class DockerNode(NetworkedNode, StoringNode):
             self._note_exit(event["code"])
 
     def _on_end(self) -> None:
-        """Notes the end of the container: its init is dead, and everything on the node with it."""
+        """Records the end of the container: its init is dead, and so is everything on the node."""
         self._note_exit(-signal.SIGKILL)
         self._frozen_pids = None
         self._gone.set()

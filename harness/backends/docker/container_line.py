@@ -1,4 +1,4 @@
-"""A container of ours and the line to the process in it: created, attached, started."""
+"""Creates, attaches to and starts a container of ours, and opens a line to the process in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READY_S_MAX = 30.0
 
 
 class ContainerLine(rpc.Line):
-    """A line to a container, whose end is the end of the container."""
+    """A line to a container. The container ends with the line."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ContainerLine(rpc.Line):
             raise
 
     def come_up(self) -> ContainerLine:
-        """Waits until it answers. If it does not, ends the container and raises `BackendError`."""
+        """Waits until the container answers. If it does not, removes it and raises `BackendError`."""
         if self.wait_ready(READY_S_MAX):
             return self
         self.close()

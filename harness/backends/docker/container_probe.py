@@ -22,7 +22,7 @@ _CODE = f"import time; open('{{run_dir}}/{MOUNT}/file', 'w').close(); print('tim
 
 
 class ProbedCluster(ControlledCluster):
-    """A cluster with the further method that probing needs."""
+    """A cluster with an additional method that probing needs."""
 
     @abc.abstractmethod
     def examine_network(self) -> dict[Verb, str]:
@@ -30,7 +30,7 @@ class ProbedCluster(ControlledCluster):
 
 
 def try_out(open_cluster: Callable[[Launch, pathlib.Path], ProbedCluster], why_no_storage: str) -> dict[Verb, str]:
-    """Returns refused verbs with reasons, from a command's output on a node and from acts that kernels may refuse.
+    """Returns refused verbs with the reasons, by a command's output on a node and by acts that kernels may refuse.
 
     Raises `CannotRunError` if nodes cannot be used at all.
     """

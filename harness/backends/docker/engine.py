@@ -1,4 +1,4 @@
-"""The Docker Engine: finding it, talking to it, and removing a run's things by label."""
+"""Finds the Docker Engine, talks to it, and removes a run's things by their label."""
 
 import contextlib
 import os
@@ -22,14 +22,14 @@ PARALLEL = 4  # a daemon starts containers no faster with more
 
 
 def address() -> str:
-    """Returns DOCKER_HOST, or the address of the daemon of `make engines`, if any, or the usual socket."""
+    """Returns DOCKER_HOST, or the address of the daemon of `make engines` if there is one, or the usual socket."""
     own = pathlib.Path(os.environ.get(ENGINES_DIR_ENV, ENGINES_DIR)) / "docker" / "docker.sock"
     return os.environ.get("DOCKER_HOST") or (f"unix://{own}" if own.exists() else "unix:///var/run/docker.sock")
 
 
 @contextlib.contextmanager
 def speaking(what: str) -> Iterator[None]:
-    """Turns any error of the client into ours, with the act that failed."""
+    """Turns any error of the client into ours, which names the call that failed."""
     import docker.errors
     import requests
 
@@ -42,10 +42,10 @@ def speaking(what: str) -> Iterator[None]:
 
 
 class Engine:
-    """A daemon that answers. Calls are made from several threads."""
+    """A Docker daemon that answers. Several threads may call."""
 
     def __init__(self, limit_s: float = CALL_S_MAX):
-        """Raises `CannotRunError` with the remedy when there is no client or no daemon."""
+        """Raises `CannotRunError` with the remedy if there is no client or no daemon."""
         try:
             import docker
             import docker.utils
@@ -72,7 +72,7 @@ class Engine:
 
     @property
     def user(self) -> str:
-        """Returns the user for containers: the caller, to share the run's files, or the image's own instead of root."""
+        """Returns the user for containers: the caller, who owns the run's files, or for root the image's own user."""
         if any("rootless" in option for option in self.info.get("SecurityOptions") or ()):
             return "0:0"  # there, the caller is what the container calls root
         if os.geteuid() == 0:
@@ -81,11 +81,11 @@ class Engine:
 
     @property
     def owner(self) -> Owner | None:
-        """Returns the user that must own folders that nodes write in, if it is not the caller."""
+        """Returns the user that must own folders that nodes write, or `None` if it is the caller."""
         return (IMAGE_UID, IMAGE_UID) if os.geteuid() == 0 and self.user != "0:0" else None
 
     def image_labels(self, image: str) -> dict[str, str]:
-        """Raises `CannotRunError` when the image is not there."""
+        """Returns the labels of an image. Raises `CannotRunError` if the image does not exist."""
         import docker.errors
 
         try:
@@ -99,7 +99,7 @@ class Engine:
         return {}
 
     def image_id(self, image: str) -> str | None:
-        """The digest of an image; `None` when it is not there."""
+        """Returns the digest of an image, or `None` if the image does not exist."""
         import docker.errors
 
         try:
@@ -108,12 +108,12 @@ class Engine:
             return None
 
     def create(self, name: str, request: Request) -> str:
-        """Returns the id of the new container, not started."""
+        """Creates a container without starting it. Returns its id."""
         with speaking(f"creating container {name}"):
             return str(self.api.create_container_from_config(request, name)["Id"])
 
     def create_network(self, wanted: Request) -> None:
-        """Creates a network by the API itself, as the client's own method knows only some options."""
+        """Creates a network by the API itself, because the client's own method lacks options."""
         import docker.errors
         import requests
 
@@ -140,7 +140,7 @@ class Engine:
             return found
 
     def remove_run(self, run_id: str) -> int:
-        """Removes every container, network and volume with this run's label; returns how many. Idempotent."""
+        """Removes all containers, networks and volumes with this run's label; returns their number. Can be repeated."""
         label = {"label": f"{RUN_LABEL}={run_id}"}
         with speaking(f"removing what run {run_id} left"):
             containers = [entry["Id"] for entry in self.api.containers(all=True, filters=label)]
@@ -152,7 +152,7 @@ class Engine:
         return len(containers) + len(networks) + len(volumes)
 
     def run_ids(self) -> set[str]:
-        """Returns the runs of all our things there, whichever harness made them."""
+        """Returns the ids of all runs that have things on this engine, whichever harness made them."""
         label = {"label": RUN_LABEL}
         with speaking("looking for what runs left"):
             found = [*self.api.containers(all=True, filters=label), *self.api.networks(filters=label)]
@@ -160,7 +160,7 @@ class Engine:
         return {str((entry["Labels"] or {}).get(RUN_LABEL, "")) for entry in found}
 
     def _remove(self, remove: Callable[..., None], what: str, **options: Any) -> None:
-        """Removes a thing. Another process may remove it, too: the reverter and `chaos heal` may run at once."""
+        """Removes a thing, which another process may remove at the same time: the reverter or `chaos heal`."""
         import docker.errors
 
         try:
@@ -176,7 +176,7 @@ class Engine:
 
 
 def each(act: Callable[[str], object], items: Iterable[str]) -> None:
-    """Acts on all of them, a few at a time; the first failure is raised after all were tried."""
+    """Calls `act` on all things, a few at a time. Raises the first error after it has tried all."""
     with ThreadPoolExecutor(PARALLEL) as pool:
         results = [pool.submit(act, item) for item in items]
     for result in results:

@@ -1,7 +1,7 @@
-"""A workload as requests to the Docker Engine API: pure, plain data, the way it goes over the wire.
+"""Makes the requests to the Docker Engine API for a workload, as plain data. The functions are pure.
 
-Names and labels are built here and only here. Everything we create carries the label `chaos.run_id`; removal goes
-by that label alone, so that nothing of anybody else's can ever be hit.
+All names and labels are made here. Everything that we create has the label `chaos.run_id`. Only things with this label
+are removed, so that nobody else's things are hit.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _LINE = {"OpenStdin": True, "StdinOnce": True, "AttachStdin": True, "AttachStdou
 
 @dataclass(frozen=True)
 class DockerRun:
-    """The facts of a run that a workload lacks: its folder, the user of its files, and the daemon's image."""
+    """The facts of a run that its workload lacks: its folder, the user of its files, and the daemon's image."""
 
     run_id: str = "{run_id}"
     run_dir: str = "{run_dir}"
@@ -52,7 +52,7 @@ class DockerRun:
 
     @property
     def prefix(self) -> str:
-        """Returns the start of every name; an unusual run id is replaced by its digest: no injection."""
+        """Returns the start of every name. An unusual run id is replaced by its digest, against injection."""
         plain = re.fullmatch(r"[a-zA-Z0-9_.-]{1,100}|\{run_id\}", self.run_id)
         return "chaos-" + (self.run_id if plain else hashlib.sha256(self.run_id.encode()).hexdigest()[:16])
 
@@ -66,11 +66,11 @@ class DockerRun:
         return self.below(delivery.NAME)
 
     def below(self, name: str) -> str:
-        """Returns a path in the run's folder; it has the same name on every node."""
+        """Returns a path in the run's folder, which is the same on every node."""
         return f"{self.run_dir}/{name}"
 
     def container(self, node: str, incarnation: int) -> str:
-        """Name of the container, and of its own disk."""
+        """Returns the name of the container, and of its own disk."""
         return f"{self.prefix}-{node}.{incarnation}"
 
     def labels(self, node: str, incarnation: int) -> dict[str, str]:
@@ -94,7 +94,7 @@ def node_names(workload: Launch) -> list[str]:
 
 
 def network(place: DockerRun) -> Request:
-    """Returns the run's private network. `Internal`: connected with the daemon's own host only."""
+    """Returns the request for the run's private network. `Internal`: it reaches only the daemon's own host."""
     return {
         "Name": place.network,
         "Driver": "bridge",
@@ -105,9 +105,9 @@ def network(place: DockerRun) -> Request:
 
 
 def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -> Request:
-    """Returns the request for one node. It starts with our init alone; the workload's command is a call to that.
+    """Returns the request for one node. The container starts our init, which starts the workload's command on request.
 
-    Its init is told the names of all nodes, so that strangers on one take only its part of the machine.
+    The init gets the names of all nodes, so that processes that crowd a node take only its part of the machine.
     """
     labels = place.labels(node, incarnation)
     gpus = gpu_ids(workload, int(node.removeprefix("node")), place) if node != CONTROL else []
@@ -137,7 +137,7 @@ def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -
 
 
 def _mounts(workload: Launch, place: DockerRun, node: str, incarnation: int) -> list[Request]:
-    """Returns the mounts: the run's folder read-only, and on top of it only the folders that this node may write."""
+    """Returns the mounts: the run's folder read-only, and over it the folders that this node may write."""
     key = CONTROL if node == CONTROL else f"{node}.{incarnation}"
     labels = place.labels(node, incarnation)
     disk = {"Type": "volume", "Source": place.container(node, incarnation), "Target": SCRATCH}
@@ -152,7 +152,7 @@ def _mounts(workload: Launch, place: DockerRun, node: str, incarnation: int) -> 
 
 
 def sidecar(place: DockerRun, node: str, incarnation: int, container_id: str) -> Request:
-    """Returns the request for a sidecar in a node's network: the only container with a privilege, for this network."""
+    """Returns the request for a sidecar in a node's network, the only container with a privilege (on this network)."""
     return {
         "Image": place.image,
         "User": "0:0",
@@ -176,7 +176,7 @@ def _bind(source: str, target: str, read_only: bool = False) -> Request:
 
 
 def gpu_ids(workload: Launch, index: int, place: DockerRun) -> list[str]:
-    """Returns one GPU a rank; the nodes of a run share the host's GPUs in order."""
+    """Returns one GPU for each rank. The nodes of a run get the host's GPUs in order."""
     if not place.gpus:
         return []
     first = index * workload.ranks_per_node

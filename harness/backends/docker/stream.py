@@ -1,4 +1,4 @@
-"""A container's standard input and output as one stream, as the Docker Engine API's *attach* gives them.
+"""Makes one stream of a container's standard input and output, which the Docker Engine API's *attach* returns.
 
 Output comes in frames: stream number (1 output, 2 errors), three zero bytes, length (4 bytes, big endian), data.
 """
@@ -13,7 +13,7 @@ _OUTPUT = 1
 
 
 class AttachedStream:
-    """A stream as `harness.node.rpc.Line` uses it; errors go to the file `errors`."""
+    """A stream for `harness.node.rpc.Line`. Error output goes to the file `errors`."""
 
     def __init__(self, link: socket.socket, errors: IO[bytes], owners: Sequence[Any] = ()):
         self._link = link
@@ -22,7 +22,7 @@ class AttachedStream:
         self._left = bytearray()
 
     def recv(self, size: int) -> bytes:
-        """Returns at most `size` bytes of the container's output; none at its end."""
+        """Returns at most `size` bytes of the container's output, or no bytes at its end."""
         while not self._left:
             header = self._exactly(_HEADER.size)
             if not header:
@@ -49,7 +49,7 @@ class AttachedStream:
             each.close()
 
     def _exactly(self, size: int) -> bytes:
-        """Returns `size` bytes, or none at the end of the stream."""
+        """Returns exactly `size` bytes, or no bytes at the end of the stream."""
         data = bytearray()
         while len(data) < size:
             chunk = self._link.recv(size - len(data))

@@ -1,6 +1,6 @@
-"""The API server: finding it, asking it, and removing a run's objects by label.
+"""Finds the Kubernetes API server, asks it, and removes a run's objects by their label.
 
-Objects are plain dictionaries in both directions. Which versions of an API there are is asked, never assumed.
+Objects are plain dictionaries in both directions. The server is asked for the versions of an API that it has.
 """
 
 import functools
@@ -46,7 +46,7 @@ CHAOS_MESH = "chaos-mesh.org/v1alpha1"
 
 
 class Refused(BackendError):
-    """The API server answered, and the answer is no. `status` is that of HTTP."""
+    """Raised if the API server refuses a request. `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str):
         super().__init__(message)
@@ -54,10 +54,10 @@ class Refused(BackendError):
 
 
 class Api:
-    """A cluster that answers. Calls are made from several threads. Raises `BackendError` for one that fails."""
+    """A cluster whose API server answers. Several threads may call. Methods raise `BackendError` if it fails."""
 
     def __init__(self, settings: Settings):
-        """Raises `CannotRunError` with the remedy when there is no client, no kubeconfig or no answer."""
+        """Raises `CannotRunError` with the remedy if there is no client, no kubeconfig or no answer."""
         try:
             import kubernetes
         except ImportError as error:
@@ -93,10 +93,10 @@ class Api:
         patient: bool = True,
         as_text: bool = False,
     ) -> Any:
-        """Returns the server's answer, parsed if it is JSON, unless it is wanted `as_text`.
+        """Returns the server's answer, parsed if it is JSON, or as a text with `as_text`.
 
-        Raises `Refused` for an error answer, `BackendError` for none. A server that is busy, restarting or out of
-        reach is asked again for minutes if that is safe and `patient`.
+        Raises `Refused` for an error answer, and `BackendError` without an answer. A server that is busy, restarting or
+        out of reach is asked again for minutes if that is safe and `patient` is True.
         """
         import urllib3
 
@@ -150,7 +150,7 @@ class Api:
 
     @functools.cached_property
     def dialect(self) -> Dialect:
-        """Returns the fields that the server knows, found by a dry run: it keeps only those."""
+        """Returns the fields that the server knows, found by a dry run, which keeps only those fields."""
         probe = manifests.ClusterRun("dialect", Settings(), Dialect())
         workload = Launch(("true",), 1, 1)
         job = manifests.RENDERERS["job"](workload, probe)[0]
@@ -164,7 +164,7 @@ class Api:
         return "policy/v1" if self.serves("policy/v1", "poddisruptionbudgets") else "policy/v1beta1"
 
     def serves(self, version: str, plural: str) -> bool:
-        """Tells whether the server has this kind of resource in the API `group/version`."""
+        """Returns True if the server has this kind of resource in the API `group/version`."""
         if version not in self._cache:
             try:
                 found = self.get(f"/{_root(version)}")
@@ -176,7 +176,7 @@ class Api:
         return plural in self._cache[version]
 
     def may(self, verb: str, resource: str, group: str = "", namespaced: bool = True) -> bool:
-        """Tells whether the server's authorizer allows us this. `resource` may hold a subresource."""
+        """Returns True if the server's authorizer allows this to us. `resource` may hold a subresource."""
         name, _, subresource = resource.partition("/")
         wanted = {"verb": verb, "resource": name, "subresource": subresource, "group": group}
         if namespaced:
@@ -206,7 +206,7 @@ class Api:
         return self.list("v1", "pods", place.selector)
 
     def pod(self, name: str) -> Object | None:
-        """Returns a pod; `None` if there is none of this name."""
+        """Returns the pod with this name, or `None` if there is none."""
         try:
             found: Object = self.get(self.path("v1", "pods", name))
         except Refused as error:
@@ -216,13 +216,13 @@ class Api:
         return found
 
     def log_tail(self, pod: str, container: str, lines: int, bytes_max: int) -> str:
-        """Returns the newest lines of this container's log. Raises `Refused` if it has none yet."""
+        """Returns the newest lines of this container's log. Raises `Refused` if there is no log yet."""
         query = {"container": container, "tailLines": str(lines), "limitBytes": str(bytes_max)}
         text: str = self.ask("GET", self.path("v1", "pods", f"{pod}/log"), query=query, patient=False, as_text=True)
         return text
 
     def delete(self, version: str, plural: str, name: str, grace_s: int | None = None, uid: str = "") -> bool:
-        """Deletes an object; False if it was gone already. With `uid` never a later one of the same name."""
+        """Deletes an object. Returns False if it was gone already. With `uid`, a later object of this name is kept."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -237,9 +237,9 @@ class Api:
         return True
 
     def evict(self, pod: str, grace_s: int | None = None, uid: str = "") -> None:
-        """Evicts a pod through the Eviction API of this server; without `grace_s` with the pod's own grace.
+        """Evicts a pod by the server's Eviction API. Without `grace_s`, the pod's own grace period holds.
 
-        Raises `Refused`, status 429, where a budget forbids it.
+        Raises `Refused` with status 429 if a budget forbids it.
         """
         options: Object = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         if uid:
@@ -253,12 +253,12 @@ class Api:
         self.ask("POST", self.path("v1", "pods", f"{pod}/eviction"), body)
 
     def attach(self, pod: str, container: str, errors: pathlib.Path) -> PodStream:
-        """Opens the line to process 1 of this container; its standard error goes to the file."""
+        """Opens the line to process 1 of this container. Its standard error goes to the file `errors`."""
         query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true"), ("tty", "false")]
         return PodStream(self._link(pod, "attach", query), errors.open("ab"))
 
     def execute(self, pod: str, container: str, command: Sequence[str], limit_s: float = CALL_S_MAX) -> str:
-        """Returns the output of a command in this container. Raises `BackendError` unless it ends with 0 in time."""
+        """Returns the output of a command in this container. Raises `BackendError` unless it exits with 0 in time."""
         query = [("container", container), ("stdout", "true"), ("stderr", "true")]
         query += [("command", word) for word in command]
         return run_to_end(self._link(pod, "exec", query), f"{command[0]} in pod {pod}", limit_s)
@@ -283,7 +283,7 @@ class Api:
         self.ask("PATCH", f"/api/v1/nodes/{name}", patch)
 
     def machine_labels(self, name: str) -> Mapping[str, str]:
-        """Raises `CannotRunError` without the right to read nodes."""
+        """Returns the labels of a machine. Raises `CannotRunError` without the right to read nodes."""
         try:
             found: Mapping[str, str] = self.get(f"/api/v1/nodes/{name}")["metadata"].get("labels", {})
             return found
@@ -299,9 +299,9 @@ class Api:
     # The end
 
     def remove_run(self, place: ClusterRun) -> int:
-        """Removes everything in our namespace with this run's label, and waits until it is gone. Idempotent.
+        """Removes everything in our namespace with this run's label, and waits until it is gone. Can be called again.
 
-        Raises `BackendError` for what could not be removed, after every kind of object was tried.
+        Raises `BackendError` for things that could not be removed, after it has tried every kind of object.
         """
         # What disturbs comes first, owners before pods.
         owners = [owner for found in manifests.OWNERS.values() for owner in found]
@@ -339,7 +339,7 @@ class Api:
 
 
 def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:
-    """Returns the client's configuration, and the namespace: ours, or else the context's."""
+    """Returns the client's configuration and the namespace: ours, or else that of the context."""
     configuration = kubernetes.client.Configuration()
     file = _kubeconfig()
     inside = SERVICE_ACCOUNT / "namespace"
@@ -363,9 +363,9 @@ def _kubeconfig() -> str | None:
 
 
 def chosen_cluster(settings: Settings) -> dict[str, str]:
-    """The kubeconfig, the context and the namespace in use, as the `CHAOS_KUBE_…` variables that name them.
+    """Returns kubeconfig, context and namespace in use, as the variables `CHAOS_KUBE_…` that name them.
 
-    Empty inside a pod, whose own service account says all of it. Raises `CannotRunError` as `Api` does.
+    Empty inside a pod, whose service account states all of them. Raises `CannotRunError` as `Api` does.
     """
     import kubernetes
 

@@ -1,12 +1,12 @@
 """The Kubernetes backend: a node is a pod of an Indexed Job (or JobSet, PyTorchJob, TrainJob); all scheduling is
 Kubernetes' own.
 
-A pod that was evicted or died is brought back by its Job. The new pod waits in our init until the capacity is said to
-be back (`replace`), when it was a fault that took the old one; otherwise it starts at once. Where the server knows no
-Indexed Jobs, nodes are pods of their own, and the next one is created by us.
+A pod that was evicted or died is brought back by its Job. If a fault took the old pod, the new one waits in our init
+until `replace` gives the capacity back; otherwise it starts at once. If the server has no Indexed Jobs, nodes are
+single pods, and we create their replacements.
 
-What the pods write comes over the lines to them (attach) as it is written; the control host is a pod of its own that
-a disruption budget keeps from eviction. `docs/kubernetes.md` has all settings (`CHAOS_KUBE_…`).
+Pods send what they write over their lines (attach) at once. The control host is a pod of its own, which a disruption
+budget protects from eviction. `docs/kubernetes.md` has all settings (`CHAOS_KUBE_…`).
 """
 
 import contextlib
@@ -87,7 +87,7 @@ class KubeCluster(ControlledCluster):
 
     @property
     def waiting(self) -> bool:
-        """Tells whether a Job will bring back a pod that ended unasked; nothing brings back a bare pod."""
+        """Returns True if a Job will bring back a pod that ended unasked. Single pods are never brought back."""
         with self._lock:
             lost = [each.index for each in self._nodes if not each.alive]
             return self._place.kind != "pods" and any(index not in self._held | self._given_up for index in lost)
@@ -109,7 +109,7 @@ class KubeCluster(ControlledCluster):
         self._workload = self._workload.changed(command, env)
 
     def replace(self, node: Node) -> Node:
-        """Gives capacity back: the pod that Kubernetes has brought, or brings now, takes the place."""
+        """Gives the capacity back: the pod that Kubernetes has brought, or brings now, takes the place."""
         self.refuse_replacement(node)
         self._way.give_back(node.index)
         if self._place.kind == "pods":
@@ -158,7 +158,7 @@ class KubeCluster(ControlledCluster):
     # What nodes ask for
 
     def kill(self, node: KubeNode) -> None:
-        """Lets its own init end everything by SIGKILL, as a kubelet would first ask politely, even without grace.
+        """Makes the pod's init kill everything by SIGKILL, as a kubelet would first send SIGTERM, even without grace.
 
         Then the pod is deleted without grace, so that Kubernetes knows of it at once.
         """
@@ -176,7 +176,7 @@ class KubeCluster(ControlledCluster):
         self._way.take(pod, node.index, math.ceil(grace_s))
 
     def _refuse_machine(self, node: KubeNode) -> None:
-        """Raises `CannotRunError` where taking this node's machine would take more of the job than this node."""
+        """Raises `CannotRunError` if taking this node's machine would take further nodes of the job."""
         if not self._way.takes_machine or node.pod is None or self._control is None:
             return
         machine, how = node.pod.machine, f"CHAOS_KUBE_EVICT={self._place.settings.evict}"
@@ -204,7 +204,7 @@ class KubeCluster(ControlledCluster):
             return [each.pod for each in self._nodes if each is not node and each.pod is not None and each.alive]
 
     def _take(self, node: KubeNode, reason: str) -> Pod:
-        """Takes a place: a pod that comes for it from now on waits until the capacity is back."""
+        """Reserves a place: a pod that comes for it from now on waits until the capacity is given back."""
         with self._lock:
             if node.pod is None or not node.alive:
                 raise NodeGone(f"{node.key} is gone")
@@ -271,7 +271,7 @@ class KubeCluster(ControlledCluster):
             pod.beat(pod_init.SILENT_S_MAX + BEAT_S)
 
     def _greet(self, wanted: Object) -> None:
-        """Attaches to a pod, in a thread of the pool, learns its identity, and gives it its files."""
+        """Attaches to a pod, in a thread of the pool, asks for its identity, and sends its files."""
         try:
             self._greet_or_raise(wanted)
         except Exception as error:  # any error: no other code would see it
@@ -316,7 +316,7 @@ class KubeCluster(ControlledCluster):
         raise CannotRunError(f"pod {pod.name} {reason}")
 
     def _settle(self, index: int) -> None:
-        """Makes an arrived pod the node of its place, if that is free and not held back."""
+        """Makes a pod that has come the node of its place, if the place is free and not held back."""
         with self._lock:
             before = self._nodes[index]
             pod = self._arrived.get(index)
@@ -362,7 +362,7 @@ class KubeCluster(ControlledCluster):
                 self.ends.append(Exit(pod.node, start, code))
 
     def _note_clock(self, pod: Pod) -> None:
-        """Compares the pod's clock, unless it is our own machine's."""
+        """Compares the pod's clock with ours, unless both are the clock of our own machine."""
         if pod.hello["clock"] == clock_id():
             return
         host = pod.hello["host"]
@@ -388,7 +388,7 @@ class KubeCluster(ControlledCluster):
         return {"address": pod.address, "control": control, "head": head, "run_dir": POD_RUN_DIR, "python": "python3"}
 
     def _environment(self, pod: Pod, name: str, start: int) -> dict[str, str]:
-        """Returns the plan's environment and ours, with the run's paths as they are in a pod."""
+        """Returns the plan's environment and our variables, with the run's paths as they are in a pod."""
         device = pod.hello["device"]
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")} if device else {}
         marks = run_folder.environment(POD_RUN_DIR, name) | run_folder.key_of(self.run_dir)
@@ -418,12 +418,12 @@ class KubeCluster(ControlledCluster):
 
 
 def end_run(api: Api, place: ClusterRun) -> int:
-    """Removes everything with this run's label, and gives back machines taken in its name. Idempotent."""
+    """Removes everything with this run's label, and gives back machines taken for the run. Can be called again."""
     return api.remove_run(place) + way_of(api, place).heal()
 
 
 def UNDO(run_id: str, environment: dict[str, str]) -> None:
-    """Raises `CannotRunError` where the cluster of the run does not answer."""
+    """Undoes a run on its cluster. Raises `CannotRunError` if the cluster does not answer."""
     with BACKEND.as_recorded(environment):
         settings = read_settings()
         api = Api(settings)
@@ -436,7 +436,7 @@ class KubernetesBackend(EngineBackend):
     settings = ("KUBECONFIG", "HOME", *VARIABLES)
 
     def whereabouts(self) -> dict[str, str]:
-        """Returns the context and the namespace by name: a kubeconfig's current one may change."""
+        """Returns the context and the namespace by name, because a kubeconfig's current context may change."""
         return super().whereabouts() | chosen_cluster(read_settings())
 
     def try_out(self) -> tuple[str, dict[Verb, str]]:

@@ -1,4 +1,4 @@
-"""The verbs of pods, in this cluster and with these rights."""
+"""Finds out which verbs pods have in this cluster with these rights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LACKS = {
 
 
 def missing_verbs(api: Api, place: ClusterRun) -> dict[Verb, str]:
-    """Asks for everything a run creates, as a dry run, and for the rights that verbs need. Raises `CannotRunError`."""
+    """Tries to create all objects of a run, as a dry run, and asks for the rights of verbs. Raises `CannotRunError`."""
     for wanted in (manifests.delivered(place), *manifests.render(manifests.SMALLEST, place)):
         api.create(wanted, dry_run=True)
     if not api.may("create", "pods/attach") and not api.may("get", "pods/attach"):

@@ -1,8 +1,8 @@
-"""A workload as Kubernetes objects: pure, plain data, the way it goes to the API server.
+"""Makes the Kubernetes objects of a workload, as plain data. The functions are pure.
 
-Names and labels are built here and only here. Everything carries the label `chaos.run_id`; removal goes by that
-label alone. A pod starts with our small init, which waits for the line to the harness; the workload's command and
-its environment come over that line, so that no value of it is ever part of an object.
+All names and labels are made here. Everything has the label `chaos.run_id`, and only things with this label are
+removed. A pod starts our small init, which waits for the line to the harness. The workload's command and environment
+come over this line, so that no value of theirs is part of an object.
 """
 
 import base64
@@ -40,7 +40,7 @@ _NODES = "node"  # the replicated job in a JobSet; Kubeflow's trainer calls its 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The APIs of this server, found by discovery. The default is a current server."""
+    """The APIs that this server has. The default is a current server."""
 
     indexed_jobs: bool = True
     failure_policy: bool = True  # of jobs: an eviction is not counted as a failure
@@ -57,7 +57,7 @@ class ClusterRun:
 
     @property
     def name(self) -> str:
-        """Returns the start of every name: the run id, or its digest if it is no short DNS label."""
+        """Returns the start of every name: the run id, or its digest if the id is no short DNS label."""
         plain = re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.run_id)
         if plain and len(self.run_id) <= NAME_CHARS_MAX - len("chaos-"):
             return f"chaos-{self.run_id}"
@@ -68,7 +68,7 @@ class ClusterRun:
         return f"{self.name}-{CONTROL}"
 
     def preemptor(self, index: int) -> str:
-        """The pod for which the scheduler preempts the node at this place."""
+        """Returns the name of the pod for which the scheduler preempts the node at this place."""
         return f"{self.name}-{PREEMPTOR}-{index}"
 
     @property
@@ -81,21 +81,21 @@ class ClusterRun:
 
     @property
     def kind(self) -> str:
-        """Returns the kind of object that creates pods; without Indexed Jobs only bare pods keep their places apart."""
+        """Returns the kind of object that creates pods. Without Indexed Jobs, only single pods keep their places."""
         if self.settings.kind == "job" and not self.dialect.indexed_jobs:
             return "pods"
         return self.settings.kind
 
 
 def label_value(run_id: str) -> str:
-    """Returns the run id as a label's value, or its digest if it cannot be one."""
+    """Returns the run id as the value of a label, or its digest if it cannot be one."""
     if re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", run_id):
         return run_id
     return hashlib.sha256(run_id.encode()).hexdigest()[:16]
 
 
 def delivered(place: ClusterRun) -> Object:
-    """Returns the archive for the pods, beside their image. Created first; a pod does not start without it."""
+    """Returns the object with the archive for the pods. It is created first, because no pod starts without it."""
     content = base64.b64encode(delivery.archive()).decode()
     found = object_of("v1", "ConfigMap", place.name, place, {})
     del found["spec"]
@@ -103,7 +103,7 @@ def delivered(place: ClusterRun) -> Object:
 
 
 def render(workload: Launch, place: ClusterRun) -> list[Object]:
-    """Returns all objects of a run besides `delivered`, in the order of their creation."""
+    """Returns all objects of a run except `delivered`, in the order of their creation."""
     first = [service(place), control_pod(place), budget(place)]
     if place.settings.gang:
         gang = {"minMember": workload.nodes, "queue": place.settings.gang}
@@ -115,13 +115,13 @@ def render(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def service(place: ClusterRun) -> Object:
-    """Returns a headless service: gives each pod a name in the cluster's DNS, also before it is ready."""
+    """Returns a headless service, which gives each pod a name in the cluster's DNS, even before it is ready."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": place.labels}
     return object_of("v1", "Service", place.name, place, spec)
 
 
 def control_pod(place: ClusterRun) -> Object:
-    """Returns the control host's pod: it holds the rendezvous store, and without a volume the checkpoints."""
+    """Returns the control host's pod, which holds the rendezvous store and, without a volume, the checkpoints."""
     spec = _pod_spec(place, CONTROL, grace_s=1)
     spec |= {"hostname": CONTROL, "subdomain": place.name}
     spec["tolerations"] = [*spec.get("tolerations", []), _toleration(TAINT, "", "")]
@@ -136,13 +136,13 @@ def control_pod(place: ClusterRun) -> Object:
 
 
 def budget(place: ClusterRun) -> Object:
-    """Returns a budget by which no drain and no eviction may take the control host."""
+    """Returns a budget that forbids drains and evictions to take the control host."""
     spec = {"minAvailable": 1, "selector": {"matchLabels": place.labels | {NODE_LABEL: CONTROL}}}
     return object_of(place.dialect.policy, "PodDisruptionBudget", place.control, place, spec)
 
 
 def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) -> Object:
-    """Returns a pod without an Indexed Job; if it is lost, we create the next one."""
+    """Returns the pod of a node without an Indexed Job. If it is lost, we create the next one."""
     template = _template(workload, place)
     spec = template["spec"] | {"hostname": f"{_NODES}{index}", "subdomain": place.name}
     spec["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
@@ -155,9 +155,9 @@ def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) 
 def preemptor(
     place: ClusterRun, index: int, machine: str, victim: dict[str, str], tolerations: Sequence[Object]
 ) -> Object:
-    """A pod that can only be on this machine, and only without a pod that has the labels `victim`. It does nothing.
+    """Returns a pod that fits only on this machine, and only without a pod that has the labels `victim`.
 
-    It asks for no resources, so that no other pod has to leave for it. It ends by itself where nobody removes it.
+    It does nothing and asks for no resources, so that no other pod must leave. It ends by itself if nobody removes it.
     """
     spec = _pod_spec(place, PREEMPTOR, grace_s=0)
     named = {"key": "metadata.name", "operator": "In", "values": [machine]}
@@ -198,7 +198,7 @@ def _jobset(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
-    """Returns a PyTorchJob; its operator demands a master, here node 0, and this name of the container."""
+    """Returns a PyTorchJob. Its operator demands a master, here node 0, and this name of the container."""
     template = _template(workload, place)
     template["spec"]["containers"][0]["name"] = "pytorch"
     del template["spec"]["restartPolicy"]  # the operator's to set
@@ -213,7 +213,7 @@ def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def _trainjob(workload: Launch, place: ClusterRun) -> list[Object]:
-    """Returns a TrainJob and its runtime, which is the namespace's own, as no stock one keeps a line open."""
+    """Returns a TrainJob and its runtime, which is the namespace's own, because no stock runtime keeps a line open."""
     version = "trainer.kubeflow.org/v1alpha1"
     step = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     runtime = {
@@ -297,7 +297,7 @@ def _template(workload: Launch, place: ClusterRun) -> Object:
 
 
 def _grace_s(workload: Launch, settings: Settings) -> int:
-    """Returns the pods' grace period: the notice if eviction uses it, or else a limit above any notice."""
+    """Returns the pods' grace period in s: the notice if the eviction uses it, or else more than any notice."""
     notice_s = math.ceil(workload.notice_s)
     if settings.evict_by_own_grace and notice_s > 0:
         return notice_s

@@ -1,7 +1,7 @@
-"""Faults that only Chaos Mesh can bring into a pod: rendered purely, created, awaited, deleted.
+"""Makes, awaits and deletes Chaos Mesh objects, for faults that only Chaos Mesh can inject into a pod.
 
-Chaos Mesh acts through a daemon on every machine; here is only what is asked of it. Whether it acted is measured by
-whoever asked, as with every other backend.
+Chaos Mesh acts by a daemon on every machine. This module only asks it to act. The fault measures the effect, as with
+every other backend.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DIRECTIONS = {"egress": "to", "ingress": "from", "both": "both"}
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """The traffic of `pod`, in one direction or both, with certain pods (`None`: with everything)."""
+    """The traffic of `pod` with certain pods (`None`: with everything), in one direction or both."""
 
     pod: str
     direction: str = "both"
@@ -32,7 +32,7 @@ class Way:
 
 
 def bandwidth(place: ClusterRun, name: str, way: Way, rate_bits: int) -> Object:
-    """Bytes a second, as a whole number of bits would be rounded away; a bucket of 20 ms."""
+    """Returns the object for a limit in bytes per second (bits would be rounded away), with a bucket of 20 ms."""
     limit = max(20_000, rate_bits // 8 // 20)
     rate = {"rate": f"{max(1, rate_bits // 8)}bps", "limit": limit, "buffer": max(1600, rate_bits // 8 // 50)}
     return _network(place, name, way, "bandwidth", {"bandwidth": rate})
@@ -70,7 +70,7 @@ def _network(place: ClusterRun, name: str, way: Way, action: str, what: Object) 
 
 
 class Mesh:
-    """Creates the resources of one run, with names of their own."""
+    """Creates the Chaos Mesh objects of one run, with unique names."""
 
     def __init__(self, api: Api, place: ClusterRun):
         self._api = api
@@ -82,7 +82,7 @@ class Mesh:
         return f"{self.place.name}-{next(self._numbers)}"
 
     def act(self, wanted: Object) -> MeshDisturbance:
-        """Creates the object. Returns once Chaos Mesh says that all of it is injected; else raises `BackendError`."""
+        """Creates the object. Returns once Chaos Mesh says that all of it is injected, or raises `BackendError`."""
         self._api.create(wanted)
         disturbance = MeshDisturbance(self._api, wanted)
         try:
@@ -110,7 +110,7 @@ class MeshDisturbance(Disturbance):
         raise BackendError(f"Chaos Mesh has not injected {self._name} within {ACTS_S_MAX:g} s")
 
     def heal(self) -> None:
-        """Deletes the resource, and waits until Chaos Mesh has undone its effects (its finalizer)."""
+        """Deletes the object, and waits until Chaos Mesh has undone its effects (by its finalizer)."""
         with self._lock:
             deadline = time.monotonic() + ACTS_S_MAX
             while self._api.delete(CHAOS_MESH, self._kind, self._name):

@@ -1,8 +1,8 @@
-"""Mirrors the run's folder between here and the pods: the harness's files go there, the pods' files come here.
+"""Copies files of the run's folder between here and the pods: the harness's files go there, the pods' files come here.
 
-Files by which faults speak to trainers (`holds/`, `damage/`, `clock/`) and the plan's own data set go to every pod, and
-again a few milliseconds after they change. A pod's events, answers and logs come back as they are written, and only to
-the places of its own node: a pod's claims about itself move nothing.
+Files by which faults talk to trainers (`holds/`, `damage/`, `clock/`) and the plan's data set go to every pod, and
+again a few milliseconds after a change. A pod's events, answers and logs come back when they are written, and only to
+the places of its own node, whatever the pod claims to be.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ Stamp = tuple[int, int, int]
 
 
 class Mirror:
-    """Copies files both ways. `lines` returns the present pods; `greet` brings a new one up to date."""
+    """Copies files both ways. `lines` returns the present pods; `greet` brings a new pod up to date."""
 
     def __init__(self, run_dir: pathlib.Path, lines: Callable[[], Sequence[Caller]]):
         self._run_dir, self._lines = run_dir, lines
@@ -51,13 +51,13 @@ class Mirror:
             self._thread.join(10.0)
 
     def greet(self, line: Caller) -> None:
-        """Sends a new pod all its files before it returns. The pod must not be among `lines` before."""
+        """Sends a new pod all its files before it returns. The pod must not be in `lines` before that."""
         with self._lock:
             for name in self._found(PUSHED):
                 self._send(line, name)
 
     def push(self) -> None:
-        """Brings local changes to every pod before it returns."""
+        """Sends local changes to every pod before it returns."""
         with self._lock:
             gone = self._sent.keys() - self._found(PUSHED).keys()
             now = self._found(PUSHED)  # a look beside a renaming may see neither name: two in a row do not
@@ -72,9 +72,9 @@ class Mirror:
             self._sent = {name: stamp for name, stamp in self._sent.items() if name not in gone} | now
 
     def take(self, node: str, event: dict[str, Any]) -> bool:
-        """Writes a file event of a pod of this node; returns False for an event that is not about files.
+        """Writes a file by an event from a pod of this node. Returns False for an event that is not about files.
 
-        Raises `BackendError` for a file that is not of that node, or grows beyond the limit.
+        Raises `BackendError` for a file that is not of that node, or that is too large.
         """
         if event.get("event") != "wrote":
             return False
@@ -86,7 +86,7 @@ class Mirror:
         return True
 
     def _append(self, name: str, offset: int, data: bytes) -> None:
-        """Appends data, or writes again what has come before: nothing may be left out."""
+        """Appends data, or writes it again. Raises `BackendError` if earlier data is missing or it grows too large."""
         descriptor = untrusted_files.open_file(self._run_dir, name, os.O_WRONLY | os.O_CREAT)
         try:
             size = os.fstat(descriptor).st_size
@@ -98,7 +98,7 @@ class Mirror:
             os.close(descriptor)
 
     def _place(self, node: str, name: str) -> str:
-        """Raises `BackendError`: a pod has no business in any other place of this machine."""
+        """Returns the place for a pod's file. Raises `BackendError` for a place that is not the pod's own."""
         log = re.escape(node) if node == CONTROL else rf"{re.escape(node)}\.\d{{1,9}}"
         if not re.fullmatch(rf"({EVENTS}|{ANSWERS})/{re.escape(node)}/{_PLAIN}|{LOGS}/{log}\.log", name):
             places = f"{EVENTS}/{node}/, {ANSWERS}/{node}/ and its log"

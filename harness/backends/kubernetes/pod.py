@@ -1,4 +1,4 @@
-"""A pod that answers, and the node that it is to the harness."""
+"""Defines a pod that answers, and the node that it is for the harness."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PACKET_BYTES = 64
 
 
 class Pod(rpc.Line):
-    """The line to the init of one of our pods. `hello`: the init's first answer.
+    """The line to the init of one of our pods. `hello` is the init's first answer.
 
-    `node` is the node it is to be, as it was when only our init ran there; empty until that has answered.
-    `running` is which start of the command runs there; 0: none.
+    `node` is the node that the pod will be; empty until its init has answered. `running` is the number of the command's
+    start that runs there; 0: none.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Pod(rpc.Line):
         on_event: Callable[[Pod, rpc.Message], None],
         on_end: Callable[[Pod], None],
     ):
-        """Attaches. Raises `BackendError` if its init does not answer."""
+        """Attaches to the pod. Raises `BackendError` if its init does not answer."""
         self.name: str = wanted["metadata"]["name"]
         self.machine: str = wanted["spec"].get("nodeName", "")
         self.node = ""
@@ -72,8 +72,8 @@ class Pod(rpc.Line):
                     raise
 
     def beat(self, silent_s_max: float) -> None:
-        """Says that the harness is there. A pod that has not answered for so long is lost: it would have ended itself
-        by then, so its machine is gone, and nothing will ever close the line."""
+        """Tells the pod that the harness is alive. A pod that has not answered for too long is lost: it would have
+        ended itself by then, so its machine is gone, and nothing will ever close the line."""
         try:
             self.call("beat", BEAT_S_MAX)
             self._heard_s = time.monotonic()
@@ -93,7 +93,7 @@ class Pod(rpc.Line):
         self.call("signal", signum=int(signal.SIGKILL), pid=None)
 
     def call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
-        """Raises `NodeGone` when the pod has ended, also while it was asked."""
+        """Calls the init. Raises `NodeGone` if the pod has ended, even during the call."""
         if self.ended:
             raise NodeGone(f"pod {self.name} is gone")
         try:
@@ -104,7 +104,7 @@ class Pod(rpc.Line):
             raise
 
     def die(self, code: int = 128 + signal.SIGKILL) -> None:
-        """Ends everything there at once, process 1 with this code. The kubelet ends a pod that does not answer."""
+        """Ends everything in the pod at once, with this exit code. If the pod does not answer, the kubelet ends it."""
         try:
             self.call("die", DIE_S_MAX, code=code)
         except BackendError:  # an init that dies as told cannot answer
@@ -116,7 +116,7 @@ class Pod(rpc.Line):
 
 
 def _attach(api: Api, pod: str, container: str, errors: pathlib.Path) -> PodStream:
-    """Attaches to a container; tries again, as its kubelet may not know it yet though it is called running."""
+    """Attaches to a container. Tries again, because its kubelet may not know a running container yet."""
     deadline = time.monotonic() + ATTACH_S_MAX
     while True:
         try:
@@ -140,7 +140,7 @@ class Owner(Protocol):
 
 
 class KubeNode(NodeBase):
-    """One place of the job in one incarnation; `pod` is `None` until there is one."""
+    """One incarnation of a place in the job. `pod` is `None` until there is one."""
 
     def __init__(self, owner: Owner, index: int, incarnation: int, pod: Pod | None):
         super().__init__(f"node{index}", index, incarnation, owner.run_dir)
@@ -192,7 +192,7 @@ class KubeNode(NodeBase):
     def fill_path(
         self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
     ) -> float:
-        """Returns the rate of a stream of our own; with `through`, the job's traffic shares the same limit."""
+        """Returns the rate of a stream of our own. With `through`, the job's traffic shares the same limit."""
         source, sink = self._ends(peer, back)
         return fill_path(source.end, sink.end, seconds, CALL_S_MAX + seconds)
 
@@ -207,7 +207,7 @@ class KubeNode(NodeBase):
         return self._owner.mesh.act(render(self._owner.mesh.next_name(), way))
 
     def _peer_pods(self, traffic: Traffic) -> tuple[str, ...]:
-        """Chaos Mesh wants the peers by name: `all` is everybody there is in this run."""
+        """Returns the peers' pods by name, as Chaos Mesh needs them. `all` stands for every pod of this run."""
         nodes, control = self._owner.others(self), self._owner.pod_of(None)
         match traffic.peers:
             case "all":

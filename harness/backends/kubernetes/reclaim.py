@@ -1,4 +1,4 @@
-"""The ways to reclaim a node: each value of `CHAOS_KUBE_EVICT` is one class here, unknown to all other code."""
+"""Defines the ways to reclaim a node, one class for each value of `CHAOS_KUBE_EVICT`."""
 
 import os
 import shlex
@@ -17,7 +17,7 @@ MARK = "chaos-harness/run"  # label of a machine: whose cordon it is
 
 
 class Way:
-    """Reclaims by the Eviction API, unless a class below differs. Raises `BackendError` if it is refused."""
+    """Reclaims a node by the Eviction API, unless a class below differs. Raises `BackendError` if that is refused."""
 
     takes_machine = False  # out of service: the control pod must not be there
     takes_all_there = False  # takes every other pod of that machine, too
@@ -26,24 +26,24 @@ class Way:
         self._api, self._place = api, place
 
     def why_not(self) -> str:
-        """Tells why pods cannot be reclaimed this way here; empty: they can."""
+        """Returns why pods cannot be reclaimed this way here, or an empty text if they can."""
         right = "harness/backends/kubernetes/rbac.yaml has it"
         return "" if self._api.may("create", "pods/eviction") else f"no right to create pods/eviction; {right}"
 
     def take(self, pod: Pod, index: int, grace_s: int) -> None:
-        """Asks for it; the pod ends after that. `index`: the node's place in the job."""
+        """Asks for the reclaim, after which the pod ends. `index` is the node's place in the job."""
         self._api.evict(pod.name, grace_s)
 
     def give_back(self, index: int) -> None:
         """Gives back the capacity of this place. Can be called again."""
 
     def heal(self) -> int:
-        """Undoes all that this run took, also by other processes; returns how much. Idempotent."""
+        """Undoes all reclaims of this run, even by other processes. Returns their number. Can be called again."""
         return 0
 
 
 class Delete(Way):
-    """A delete with the notice as grace."""
+    """Reclaims a node by a delete, with the notice as grace period."""
 
     def why_not(self) -> str:
         return ""  # no run could end without this right
@@ -68,7 +68,7 @@ class _OfMachines(Way):
         self.heal()
 
     def heal(self) -> int:
-        """Undoes a cordon and a taint wherever they carry this run's mark; returns on how many machines."""
+        """Removes cordons and taints with this run's mark. Returns the number of machines."""
         marked = self._api.machines(f"{MARK}={self._value}")
         for machine in marked:
             taints = machine["spec"].get("taints", [])
@@ -86,7 +86,7 @@ class _OfMachines(Way):
 
 
 class Drain(_OfMachines):
-    """A cordon, then an eviction. A machine that somebody else has cordoned stays theirs."""
+    """Reclaims by a cordon and an eviction. A machine that somebody else has cordoned stays cordoned."""
 
     def take(self, pod: Pod, index: int, grace_s: int) -> None:
         if not self._api.get(f"/api/v1/nodes/{pod.machine}")["spec"].get("unschedulable"):
@@ -95,8 +95,8 @@ class Drain(_OfMachines):
 
 
 class Taint(_OfMachines):
-    """A NoExecute taint: every pod there that does not tolerate it is evicted, other people's, too. The pods' own grace
-    is the notice."""
+    """Reclaims by a NoExecute taint, which evicts every pod on the machine that does not tolerate it, other people's,
+    too. The pods' own grace period is the notice."""
 
     takes_all_there = True
 
@@ -108,11 +108,10 @@ class Taint(_OfMachines):
 
 
 class Priority(Way):
-    """The scheduler preempts the node's pod for a pod of a higher priority class, which then keeps the machine.
+    """Reclaims by preemption: the scheduler takes the node's pod for a pod of higher priority, which keeps the machine.
 
-    That pod asks for nothing but a place without our pod: a required anti-affinity to the labels of that one pod. The
-    scheduler takes as few pods as it can, so it takes ours and leaves every other pod where it is. The pods' own
-    grace is the notice.
+    That pod only asks for a place without our pod: by a required anti-affinity to the labels of that one pod. The
+    scheduler takes as few pods as it can, so it takes ours and no other pod. The pods' own grace period is the notice.
     """
 
     def why_not(self) -> str:
@@ -140,7 +139,7 @@ class Priority(Way):
         self._api.create(manifests.preemptor(self._place, index, pod.machine, labels, tolerations))
 
     def _refuse_alike(self, found: Object, labels: dict[str, str]) -> None:
-        """Pods of other places on this machine that have all of these labels would be taken as well."""
+        """Raises `CannotRunError` if other pods on this machine have all of these labels: they would be taken, too."""
         alike = [
             each["metadata"]["name"]
             for each in self._api.pods(self._place)
@@ -157,8 +156,8 @@ class Priority(Way):
 
 
 class Command(Way):
-    """A command of the site's own, as for a cloud's reclaim: `reclaim MACHINE SECONDS RUN`, `restore MACHINE RUN` and
-    `heal RUN`. It learns the cloud's own name of the machine from `CHAOS_PROVIDER_ID`, where nodes may be read."""
+    """Reclaims by a command of the site, as a cloud would: `reclaim MACHINE SECONDS RUN`, `restore MACHINE RUN` and
+    `heal RUN`. It gets the cloud's own name of the machine in `CHAOS_PROVIDER_ID`, if nodes may be read."""
 
     takes_machine = takes_all_there = True
 

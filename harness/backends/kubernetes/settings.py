@@ -1,4 +1,4 @@
-"""The user's settings for pods, from `CHAOS_KUBE_…` variables; every value is checked before it gets near YAML."""
+"""Reads the user's settings for pods from the variables `CHAOS_KUBE_…`, and checks every value before its use."""
 
 import contextlib
 import os
@@ -77,7 +77,7 @@ def _evict(name: str, text: str) -> object:
 
 @dataclass(frozen=True)
 class Toleration:
-    """A toleration. `value` empty: any value of the taint; `effect` empty: any effect."""
+    """A toleration. An empty `value` stands for any value of the taint, an empty `effect` for any effect."""
 
     key: str
     value: str = ""
@@ -122,7 +122,7 @@ def _seconds(name: str, text: str) -> float:
 
 
 def _setting(name: str, default: object, read: Read, meaning: str) -> Any:
-    """Returns a field that holds the variable CHAOS_KUBE_`name`, if that is set, as `read` reads it."""
+    """Returns a field with the value of CHAOS_KUBE_`name`, if it is set, as `read` parses it."""
     return field(default_factory=lambda: default, metadata={"name": name, "read": read, "meaning": meaning})
 
 
@@ -167,12 +167,12 @@ class Settings:
 
     @property
     def evict_by(self) -> str:
-        """Returns the priority class or the command of `evict`; empty if it needs none."""
+        """Returns the priority class or the command for `evict`, or an empty text if it needs none."""
         return self.evict.partition(":")[2]
 
     @property
     def evict_by_own_grace(self) -> bool:
-        """Tells whether an eviction's notice is the pods' own grace, as nothing else could tell its length."""
+        """Returns True if an eviction's notice is the pods' own grace period, because the way has no other."""
         return self.evict == "taint" or self.evict.startswith("priority:")
 
 
@@ -181,7 +181,7 @@ VARIABLES = ("CHAOS_KUBECONFIG", *(f"CHAOS_KUBE_{each.metadata['name']}" for eac
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Reads the settings. Raises `UsageError` with the variable, its value and the allowed ones."""
+    """Reads the settings. Raises `UsageError` with the variable, its value and the allowed values."""
     found = dict[str, Any]()
     for each in fields(Settings):
         name = each.metadata["name"]

@@ -1,4 +1,4 @@
-"""The standard input and output of a pod's process as one stream: *attach*, as a WebSocket to the API server.
+"""Makes one stream of a pod's standard input and output, by *attach*, a WebSocket to the API server.
 
 Each message begins with the number of its channel: 0 input, 1 output, 2 errors, 3 how it ended (protocol v4).
 """
@@ -21,9 +21,9 @@ OUTPUT_BYTES_MAX = 4 * 2**20  # of a command's output
 
 
 class PodStream:
-    """A stream as `harness.node.rpc.Line` uses it; errors go to the file `errors`.
+    """A stream for `harness.node.rpc.Line`. Error output goes to the file `errors`.
 
-    One lock for both directions: a TLS connection must not be read and written at the same time.
+    Both directions share one lock, because a TLS connection must not be read and written at the same time.
     """
 
     def __init__(self, link: Any, errors: IO[bytes]):
@@ -35,11 +35,11 @@ class PodStream:
 
     @property
     def waiting(self) -> int:
-        """Bytes of the output that came and were not asked for yet."""
+        """Returns the bytes of output that have come and were not read yet."""
         return len(self._left)
 
     def recv(self, size: int) -> bytes:
-        """Returns at most `size` bytes of the output; none at its end."""
+        """Returns at most `size` bytes of the output, or no bytes at its end."""
         while not self._left:
             if self._closed or not self.take():
                 return b""
@@ -72,7 +72,7 @@ class PodStream:
         self._errors.close()
 
     def take(self) -> bool:
-        """Waits a moment for output; false at its end."""
+        """Waits a moment for output. Returns False at its end."""
         from websocket import ABNF, WebSocketException
 
         link = self._link.sock
@@ -105,7 +105,7 @@ class PodStream:
 
 
 def run_to_end(link: Any, what: str, limit_s: float) -> str:
-    """Returns the output of a remote command. Raises `BackendError` unless it ends with 0 in time."""
+    """Returns the output of a remote command. Raises `BackendError` unless it exits with 0 in time."""
     deadline, errors = time.monotonic() + limit_s, io.BytesIO()
     stream = PodStream(link, errors)
     try:

@@ -1,8 +1,8 @@
-"""The local backend: every node is a real little host on this machine, and no node outlives the harness.
+"""The local backend: every node is a small host of its own on this machine, and no node outlives the harness.
 
-As root or as an ordinary user who may create namespaces, a node has a process table, a network address, a host
-name and mounts of its own. Where namespaces are refused a node is a process tree with a loopback address, and
-the verbs that need more say so. `CHAOS_LOCAL_MODE` (root, user or plain) takes the choice away.
+For root, or for a user who may create namespaces, a node has its own process table, network address, host name and
+mounts. If namespaces are refused, a node is a process tree with a loopback address, and lacks the verbs that need more.
+`CHAOS_LOCAL_MODE` (root, user or plain) sets the mode.
 """
 
 import contextlib
@@ -157,7 +157,7 @@ class LocalCluster(TellingCluster):
         return fresh
 
     def exits(self) -> list[Exit]:
-        """Returns new exits. Raises `BackendError` if the lab itself has ended: exits then prove nothing."""
+        """Returns new exits. Raises `BackendError` if the lab itself has ended, because exits then prove nothing."""
         found = super().exits()
         if not found and self._lab.ended and not self._closed:
             raise BackendError(f"the lab ended unexpectedly; see {self._run_dir / 'logs' / 'labd.log'}")
@@ -193,7 +193,7 @@ class LocalCluster(TellingCluster):
         return str(self._run_dir / run_folder.log_of(name))
 
     def _environment(self, node: str, incarnation: int, gpus: str | None = None) -> dict[str, str]:
-        """Returns a node's environment; variables of the harness never override the plan's."""
+        """Returns a node's environment. Variables of the harness never replace the plan's."""
         device = "lo" if self._mode == "plain" or node == "control" else "eth0"
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")}
         if gpus is not None:  # a virtual node is a host of its own; NCCL refuses two ranks of one host on one GPU
@@ -265,7 +265,7 @@ class LocalBackend(Backend):
         return LocalCluster(workload, run_dir, run_id, mode)
 
     def _try_out(self, mode: str) -> Mapping[Verb, str | None]:
-        """Maps each verb of network and storage to the reason against it, or `None`; tried once."""
+        """Maps each verb of network and storage to the reason against it, or `None`. Tried only once."""
         if mode == "plain":
             return {}  # `probe` says why there is nothing to disturb
         if mode not in self._tried:
@@ -274,7 +274,7 @@ class LocalBackend(Backend):
         return self._tried[mode]
 
     def _choose(self) -> tuple[str, Mapping[str, str]]:
-        """Returns the best mode that works here ("": none), and the reason against each better one; tried once."""
+        """Returns the best mode that works here ("": none), and the reason against each better one. Tried only once."""
         candidates = _candidates()
         if candidates not in self._chosen:
             self._chosen[candidates] = _first_that_works(candidates)
@@ -301,9 +301,9 @@ def _candidates() -> tuple[str, ...]:
 
 
 def gpus_of(node: int, ranks: int) -> str | None:
-    """Returns CUDA_VISIBLE_DEVICES for a virtual node; `None` on a machine without a GPU.
+    """Returns CUDA_VISIBLE_DEVICES for a virtual node, or `None` on a machine without GPUs.
 
-    Each node has GPUs of its own while there are enough. Else nodes share them.
+    Each node has its own GPUs if there are enough. Otherwise, nodes share GPUs.
     """
     ours = os.environ.get("CUDA_VISIBLE_DEVICES")
     every = ours.split(",") if ours else sorted(path.name[6:] for path in pathlib.Path("/dev").glob("nvidia[0-9]*"))
@@ -317,7 +317,7 @@ def _probe_lab(mode: str) -> client.LabClient:
 
 
 def try_mode(mode: str) -> str | None:
-    """Builds and ends a lab of one node; `None` when that works, else the reason with its remedy."""
+    """Makes and ends a lab of one node. Returns `None` if that works, else the reason with its remedy."""
     try:
         with contextlib.closing(_probe_lab(mode)) as lab:
             lab.call("node.create", name="probe", incarnation=1)
@@ -340,9 +340,9 @@ def _kernel_limits(mode: str) -> dict[Verb, str | None]:
 
 
 def sweep(run_id: str | None = None) -> None:
-    """Ends the processes and removes the control groups of this run, or of every run whose harness is dead.
+    """Ends processes and removes control groups of this run or, without a run, of all dead harnesses.
 
-    Idempotent. Raises `BackendError` for what is left, after all was tried.
+    Can be called again. Raises `BackendError` for things that are left, after it has tried all.
     """
     each(lambda remove: remove(run_id), (leftovers.sweep, cgroups.sweep))
 

@@ -1,11 +1,10 @@
-"""The Slurm backend: a run is one job, a node is an allocated node, and all scheduling is Slurm's.
+"""The Slurm backend: a run is one Slurm job, a node is an allocated node, and Slurm does all scheduling.
 
-Slurm answers the loss of a node by ending the whole job and starting it again when it can. So a node that is lost,
-evicted or replaced gives *every* place of the job its next incarnation; `changes()` tells when. Slurm lets a requeued
-job wait for two minutes (so that what failed has settled); once all lost nodes are back, or none will come, this
-backend asks Slurm to start it now.
+If a node is lost, Slurm ends the whole job, and starts it again when it can. So a node that is lost, evicted or
+replaced gives *every* place of the job its next incarnation; `changes()` tells when. Slurm lets a requeued job wait for
+two minutes. Once all lost nodes are back, or none will come, this backend asks Slurm to start the job now.
 
-Signals go through `srun --overlap` in the job's own allocation, to what carries the run's marks and nothing else.
+Signals go through `srun --overlap` in the job's own allocation, to processes with the run's marks and to no others.
 `CHAOS_SLURM_OPTIONS` holds what a site wants on every `sbatch` (`--partition=… --account=… --gpus-per-node=8`);
 `CHAOS_SLURM_QUEUE_S` says how long to wait for the allocation; `CHAOS_SLURM_EVICTION` how Slurm evicts.
 """
@@ -107,8 +106,8 @@ class SlurmCluster(TellingCluster):
         (self._state_dir / "go").touch()
 
     def replace(self, node: Node) -> Node:
-        """Brings the taken node back, once Slurm has noticed its loss: a host that is back before never was away
-        for Slurm, and its job would wait for the dead tasks. The node returned is alive when the job runs again."""
+        """Brings the taken node back, once Slurm has noticed its loss: for Slurm, a host that is back sooner was never
+        away, and its job would wait for the dead tasks. The returned node is alive when the job runs again."""
         self.refuse_replacement(node)
         place = self._nodes[node.index]
 
@@ -220,7 +219,7 @@ class SlurmCluster(TellingCluster):
         (self._state_dir / "exits").mkdir(parents=True)
 
     def _beat(self) -> None:
-        """Shows that the harness lives; without that the job ends by itself (see `slurm_watch`)."""
+        """Shows that the harness is alive, because without this the job ends itself (see `slurm_watch`)."""
         for number in itertools.count(1):
             with contextlib.suppress(OSError, FaultError):  # a full disk, say: the next one may come through
                 untrusted_files.replace(self.run_dir, script.ALIVE, str(number).encode())
@@ -283,7 +282,7 @@ class SlurmCluster(TellingCluster):
                     return
 
     def _absorb(self, job: SlurmJob) -> None:
-        """Takes in Slurm's present state. Exits are read later: a task that ended has left its record by then."""
+        """Reads Slurm's present state. Exits are read after it, when a task that ended has written its record."""
         hosts = self._slurm.hosts(job.hosts) if job.running and job.restarts + 1 > self._incarnation else []
         addresses = self._slurm.addresses(job.hosts) if hosts else {}
         with self._lock:
@@ -340,10 +339,10 @@ class SlurmCluster(TellingCluster):
 
 
 def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset()) -> list[tuple[str, int, int]]:
-    """Returns name, incarnation and exit code of each ended command that is not known already.
+    """Returns name, incarnation and exit code of each ended command that is not known yet.
 
-    If a node gives its tasks no mounts of their own, a trainer can write there, so files that are no exit records
-    are skipped.
+    If a node gives its tasks no mounts of their own, a trainer can write there. So files that are no exit records are
+    skipped.
     """
     found = []
     for file in untrusted_files.names_in(run_dir, EXITS):
@@ -360,7 +359,7 @@ def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset())
 
 
 def end_run(slurm: Slurm, run_id: str) -> None:
-    """Ends the jobs of this run and gives back the nodes that were taken in its name. Idempotent."""
+    """Ends the jobs of this run, and gives back the nodes that were taken for it. Can be called again."""
     name = _JOB_NAME.format(run_id=run_id)
     try:
         running = [job.name for job in slurm.jobs() if re.fullmatch(re.escape(name) + f"({EVICTOR}\\d+)?", job.name)]

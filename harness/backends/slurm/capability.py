@@ -1,4 +1,4 @@
-"""The verbs on the nodes of a Slurm, for this user."""
+"""Finds out which verbs the nodes of a Slurm have for this user."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def missing_verbs(slurm: Slurm) -> dict[Verb, str]:
 
 
 def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
-    """Returns the kernel's refusals, tried on one node for a moment."""
+    """Returns the verbs that the kernel refuses, with the reasons, by trying them on one node for a moment."""
     try:
         with owner_names.temporary_folder() as folder:
             name = f"--job-name=chaos-{owner_names.new_name(PROBE)}"

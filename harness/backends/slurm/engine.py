@@ -1,10 +1,10 @@
-"""The Slurm commands of this backend, each bounded in time, and their answers.
+"""Runs Slurm's commands with a time limit each, and parses their answers.
 
-Which Slurm: the one that SLURM_CONF names; else the one that `engines/slurm.sh` started on this host; else the site's.
+The Slurm is that of SLURM_CONF, or the one that `engines/slurm.sh` started on this host, or else the site's.
 
-A node is made to die, and brought back, by a *power command*: `CHAOS_SLURM_POWER`, called with `kill NODE RUN`,
-`boot NODE` and `heal RUN` (bring back all that was killed in the name of that run). For our own engine that is
-`engines/slurm.sh`. Without one (or with `none`), who may (root, SlurmUser) sets nodes down and resumes them.
+A node is killed and brought back by a *power command*, `CHAOS_SLURM_POWER`, called with `kill NODE RUN`, `boot NODE`
+and `heal RUN` (bring back all nodes that were killed for that run). For our own engine it is `engines/slurm.sh`.
+Without a power command (or with `none`), nodes are set down and resumed, which root and SlurmUser may do.
 """
 
 import getpass
@@ -40,7 +40,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job as `squeue` shows it. `hosts` is Slurm's own notation, like `n[1-2]`."""
+    """A job as `squeue` shows it. `hosts` is in Slurm's own notation, like `n[1-2]`."""
 
     id: int
     name: str
@@ -63,7 +63,7 @@ class SlurmJob:
 
 
 class Slurm:
-    """Raises `BackendError` for a command that fails or does not end."""
+    """The Slurm commands. Methods raise `BackendError` if a command fails or does not end."""
 
     def __init__(self, environment: Mapping[str, str], power: Sequence[str], label: str):
         self.environment = dict(environment)
@@ -75,7 +75,7 @@ class Slurm:
         return answer_of(command, self.environment | dict(env or {}), limit_s)
 
     def begin(self, *command: str, link: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Begins a command that goes on; `link` is its standard input and output."""
+        """Starts a command without waiting for its end. `link` is its standard input and output."""
         path = shutil.which(command[0], path=self.environment.get("PATH")) or command[0]
         try:
             return subprocess.Popen(
@@ -96,12 +96,12 @@ class Slurm:
         return int(answer.strip().split(";")[0])
 
     def jobs(self, *selection: str) -> list[SlurmJob]:
-        """Returns jobs by `squeue` with these options, including those that ended a moment ago."""
+        """Returns the jobs that `squeue` lists with these options, including jobs that ended a moment ago."""
         answer = json.loads(self.run("squeue", "--json", "--states=all", *selection))
         return [_read_job(job) for job in answer["jobs"]]
 
     def job(self, job_id: int) -> SlurmJob | None:
-        """Returns a job; `None` if it ended so long ago that Slurm has forgotten it."""
+        """Returns a job, or `None` if it ended so long ago that Slurm has forgotten it."""
         try:
             found = self.jobs(f"--jobs={job_id}")
         except BackendError as error:
@@ -111,11 +111,11 @@ class Slurm:
         return next((job for job in found if job.id == job_id), None)
 
     def jobs_named(self, *names: str) -> list[SlurmJob]:
-        """Returns jobs with exactly these names that have not ended."""
+        """Returns the jobs with exactly these names that have not ended."""
         return [job for job in self.jobs(f"--name={','.join(names)}") if job.name in names and not job.ended]
 
     def cancel(self, *names: str) -> None:
-        """Ends the jobs of these names and waits until nothing of them runs. Raises if that does not happen."""
+        """Ends the jobs with these names, and waits until no process of theirs runs. Raises an error if that fails."""
         deadline = time.monotonic() + GONE_S_MAX
         left = self.jobs_named(*names)
         running = [str(job.id) for job in left if job.running]
@@ -138,7 +138,7 @@ class Slurm:
         return left
 
     def _try(self, *command: str) -> str:
-        """Runs a command, and returns its error, if any: whether it mattered shows afterwards."""
+        """Runs a command. Returns its error, if any: the caller finds out later whether the error mattered."""
         try:
             self.run(*command)
         except BackendError as error:
@@ -148,7 +148,7 @@ class Slurm:
     # Nodes
 
     def hosts(self, notation: str) -> list[str]:
-        """Returns the names in Slurm's order, which is that of SLURM_NODEID."""
+        """Returns the host names in Slurm's order, which is that of SLURM_NODEID."""
         return self.run("scontrol", "show", "hostnames", notation).split()
 
     def addresses(self, notation: str) -> dict[str, str]:
@@ -156,9 +156,9 @@ class Slurm:
         return dict(line.split("=", 1) for line in lines)
 
     def labels(self, key: str, hosts: Sequence[str]) -> list[str]:
-        """Returns the switch of each host at a level (`switch`, `switch:1`), or its `block`; empty where it has none.
+        """Returns each host's switch at a level (`switch`, `switch:1`), or its `block`; empty for a host without one.
 
-        Raises `CannotRunError` for another key, or a Slurm without a topology."""
+        Raises `CannotRunError` for another key, or for a Slurm without a topology."""
         wanted = re.fullmatch(r"(switch|block)(?::(\d{1,2}))?", key)
         if wanted is None:
             raise CannotRunError(f"node_labels_from: {key}: Slurm tells switch, switch:LEVEL and block")
@@ -185,19 +185,19 @@ class Slurm:
 
     @property
     def end_s_max(self) -> float:
-        """Returns how many seconds after the order a node may still take to tell the end of a job.
+        """Returns how many seconds after the order a node may take to report the end of a job.
 
-        slurmd kills a job that has not ended within `KillWait`, at least 5 s, and tells only then."""
+        slurmd kills a job that has not ended within `KillWait`, at least 5 s, and reports only then."""
         found = re.search(r"= *(\d+)", self._configured("KillWait"))
         return max(float(found[1]) if found else 30.0, 5.0) + LAST_WORDS_S
 
     def _configured(self, key: str) -> str:
-        """Returns the line of Slurm's configuration that begins with this key; empty if there is none."""
+        """Returns the line of Slurm's configuration that begins with this key, or an empty text."""
         lines = self.run("scontrol", "show", "config").splitlines()
         return next((line for line in lines if line.startswith(f"{key} ")), "")
 
     def evicting_partition(self, below: str | None, host: str | None) -> str | None:
-        """Returns a partition whose jobs may preempt those of `below` (or the default one) on `host` (or any)."""
+        """Returns a partition whose jobs may preempt those of `below` (or the default one) on `host` (or any host)."""
         if "partition_prio" not in self._configured("PreemptType"):
             return None
         lines = self.run("scontrol", "--oneliner", "show", "partition").splitlines()
@@ -219,7 +219,7 @@ class Slurm:
         return bool(self.power_command) or self.is_operator
 
     def take_down(self, host: str, run_id: str) -> None:
-        """Takes a host down: at once by a power command, otherwise Slurm ends our job there by itself."""
+        """Takes a host down: at once by a power command; otherwise, Slurm ends our job there by itself."""
         if self.power_command:
             self.run(*self.power_command, "kill", host, run_id)
         else:
@@ -235,7 +235,7 @@ class Slurm:
         self.run("scontrol", "update", f"nodename={host}", "state=drain", f"reason={_reason(run_id)}")
 
     def resume_drained(self, run_id: str) -> None:
-        """Resumes only nodes with this run's reason."""
+        """Resumes drained nodes, but only those with this run's reason."""
         lines = self.run("sinfo", "--noheader", "--Node", "--list-reasons", "--format=%N|%E").splitlines()
         for host in {line.partition("|")[0] for line in lines if line.partition("|")[2] == _reason(run_id)}:
             self._resume(host)
@@ -246,7 +246,7 @@ class Slurm:
         self.resume_drained(run_id)
 
     def _resume(self, host: str) -> None:
-        """Brings a node back, unless its slurmd has done so itself (`ReturnToService=2`)."""
+        """Brings a node back, unless its slurmd has done so by itself (`ReturnToService=2`)."""
         states = self.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()
         if any(state.startswith(("down", "drain")) for state in states):
             self.run("scontrol", "update", f"nodename={host}", "state=resume")
@@ -257,7 +257,7 @@ def _reason(run_id: str) -> str:
 
 
 def _read_job(data: Mapping[str, Any]) -> SlurmJob:
-    """Reads a job; Slurm 22 writes one state and plain numbers, newer ones lists and `{"set", "number"}`."""
+    """Parses a job. Slurm 22 writes one state and plain numbers; newer ones write lists and `{"set", "number"}`."""
     states = data["job_state"]
     if isinstance(states, str):
         states = [states, *(["COMPLETING"] if "COMPLETING" in data.get("flags", []) else [])]
@@ -273,7 +273,7 @@ def _read_job(data: Mapping[str, Any]) -> SlurmJob:
 
 
 def find_slurm() -> Slurm:
-    """Raises `CannotRunError` when there is no Slurm whose commands are here."""
+    """Finds a Slurm. Raises `CannotRunError` if no Slurm has its commands here."""
     engine = pathlib.Path(os.environ.get(ENGINES_ENV, "/var/lib/chaos-engines")) / "slurm"
     ours = os.environ.get("SLURM_CONF", "") == str(engine / "slurm.conf")
     ours |= "SLURM_CONF" not in os.environ and (engine / "run" / "ctl.pid").exists()

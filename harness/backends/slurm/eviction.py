@@ -1,4 +1,4 @@
-"""Takes a node from a running job by Slurm itself, and gives it back. The ways of Slurm, by name:
+"""Makes Slurm itself take a node from a running job, and gives the node back. Slurm has these ways:
 
 * `priority`: a job of a partition with a higher PriorityTier wants that very node; ours gets its GraceTime
 * `drain`: the node is drained and the job requeued; it starts again elsewhere, or here once the node is resumed
@@ -27,7 +27,7 @@ def site_options() -> list[str]:
 
 
 def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
-    """Returns a partition whose jobs can preempt ours there; `host=None`: anywhere."""
+    """Returns a partition whose jobs can preempt ours on `host` (`None`: on any host)."""
     if named := os.environ.get(EVICT_PARTITION_ENV):
         return named
     chosen = [option.split("=", 1)[1] for option in site_options() if option.startswith("--partition=")]
@@ -35,7 +35,7 @@ def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
 
 
 def why_not(slurm: Slurm) -> str:
-    """Explains why Slurm cannot evict for us; empty if it can."""
+    """Returns why Slurm cannot evict for us, or an empty text if it can."""
     if _chosen_way() in ("requeue", "signal") or evicting_partition(slurm) or slurm.is_operator:
         return ""
     return (
@@ -45,15 +45,15 @@ def why_not(slurm: Slurm) -> str:
 
 
 class Evictions:
-    """The evictions of one run. `job_name` is the name of its job, and the prefix of its evictors' names; these run
-    `occupying`: a shell command that does nothing, and ends when the harness is gone."""
+    """The evictions of one run. `job_name` is the name of its job, and the prefix of its evictors' names. Evictors run
+    `occupying`, a shell command that does nothing, and that ends when the harness is gone."""
 
     def __init__(self, slurm: Slurm, run_id: str, job_name: str, occupying: str):
         self._slurm, self._run_id, self._job_name, self._occupying = slurm, run_id, job_name, occupying
         self._evictors: dict[int, str] = {}  # place → job name, empty where no job evicts
 
     def evict(self, job_id: int, place: int, host: str) -> None:
-        """Returns once Slurm was asked. Raises `UsageError` for a way that does not exist."""
+        """Asks Slurm for an eviction, and returns then. Raises `UsageError` for an unknown way."""
         way = _chosen_way()
         partition = evicting_partition(self._slurm, host) if way in ("", "priority") else None
         self._evictors[place] = f"{self._job_name}{EVICTOR}{place}" if partition else ""
@@ -79,7 +79,7 @@ class Evictions:
 
 
 def _chosen_way() -> str:
-    """Returns the chosen way; empty: the best that works."""
+    """Returns the way that the user chose, or "" for the best way that works."""
     way = os.environ.get(EVICTION_ENV, "")
     if way and way not in WAYS:
         raise UsageError(f"{EVICTION_ENV}={way!r}: allowed are {', '.join(WAYS)}")

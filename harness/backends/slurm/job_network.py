@@ -1,8 +1,7 @@
-"""The network among the nodes of a job; the site's own traffic with its nodes is never disturbed.
+"""Disturbs the network between the nodes of a job, but never the site's own traffic with its nodes.
 
-The mechanisms are those of containers: a process beside the node's task, here with the rights of the job's user, acts
-at the node's own end of the wire. A disturbance of *all* traffic of a node is one of its traffic with the other nodes
-of the job.
+The mechanisms are those of containers: a process beside the node's task, with the rights of the job's user, acts at the
+node's own end of the wire. *All* traffic of a node means its traffic with the other nodes of the job.
 """
 
 from typing import Any

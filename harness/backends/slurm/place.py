@@ -1,4 +1,4 @@
-"""A place of a Slurm job, with verbs by a helper of ours in the job's own allocation."""
+"""Defines a node of a Slurm job, whose verbs are calls to our helper in the job's own allocation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NodeCluster(Protocol):
 
 
 class SlurmNode(NetworkedNode, StoringNode):
-    """One place of the job in one incarnation. `host`: Slurm's name of its node; empty until it runs."""
+    """One incarnation of a place in the job. `host` is Slurm's name of its node; empty until it runs."""
 
     def __init__(self, cluster: NodeCluster, index: int, incarnation: int):
         super().__init__(f"node{index}", index, incarnation, cluster.run_dir)
@@ -48,14 +48,14 @@ class SlurmNode(NetworkedNode, StoringNode):
     notice, notice_seen = Node.notice, Node.notice_seen  # its metadata endpoint is not ours
 
     def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        """Sends a signal to the run's own processes only; no init of ours has to be spared."""
+        """Signals only the run's own processes. There is no init of ours to spare."""
         return int(self._call("signal", signum=int(signum), pid=pid))
 
     def kill(self) -> None:
         self._cluster.take_down(self)
 
     def evict(self, grace_s: float) -> None:
-        """Evicts with the site's grace (GraceTime of our partition, KillWait): Slurm has no grace for a single job."""
+        """Evicts with the site's grace time (our partition's GraceTime, KillWait): Slurm has none for single jobs."""
         self._cluster.evict(self)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
@@ -85,7 +85,7 @@ class SlurmNode(NetworkedNode, StoringNode):
 
 
 class StorageHelper:
-    """The helper that a storage rule was given to. The rule ends with it, with its line, and with the node."""
+    """The helper that got a storage rule. The rule ends with the helper, with its line, and with the node."""
 
     def __init__(self, node: SlurmNode, line: StepLine):
         self._node, self._line = node, line

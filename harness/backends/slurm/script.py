@@ -1,9 +1,9 @@
-"""A workload as a Slurm job: arguments of `sbatch`, and the two shell scripts it runs. Pure.
+"""Makes the arguments of `sbatch` and two shell scripts for a workload as a Slurm job. The functions are pure.
 
-One job for the whole run, one task on every node. Slurm starts a job that lost a node again *as a whole*
-(`--requeue`): every node then begins its next incarnation, which is Slurm's restart count plus one.
+A run is one job, with one task on every node. Slurm starts a job that lost a node again *as a whole* (`--requeue`):
+every node then begins its next incarnation, whose number is Slurm's restart count plus one.
 
-Everything of this machine comes to the scripts in environment variables, given at submission.
+The scripts get all facts about this machine in environment variables, set at submission.
 """
 
 import shlex
@@ -22,7 +22,7 @@ NOTICE_S = 60  # before a time limit, if the site sets one; at a preemption the 
 
 @dataclass(frozen=True)
 class Submission:
-    """A submission. `arguments` hold `{run_id}` and `{run_dir}`; `files`: its scripts, by name."""
+    """A submission. `arguments` contain `{run_id}` and `{run_dir}`; `files` maps names to its scripts."""
 
     arguments: tuple[str, ...]
     files: dict[str, str]
@@ -99,7 +99,7 @@ _CONTROL_HAS = ("control", "head", "python", "run_dir")
 
 
 def render(workload: Launch) -> Submission:
-    """Raises `UsageError` for a placeholder that has no value where it stands."""
+    """Makes the submission. Raises `UsageError` for a placeholder that has no value where it is used."""
     arguments = (
         "--job-name=chaos-{run_id}",
         "--comment=chaos-harness",
@@ -130,19 +130,19 @@ def _places(workload: Launch, node: str, mounts: Sequence[str]) -> str:
 
 
 def until_silent(python: str, source: str, run_dir: str) -> str:
-    """A shell command that ends when the harness of this run has been silent for too long."""
+    """Returns a shell command that ends when the harness of this run has been silent for too long."""
     words = [f"{run_dir}/{ALIVE}", str(SILENT_S_MAX)]
     return shlex.join(boot.command(python, source, "harness.node.slurm_watch", words))
 
 
 def shell_words(command: Sequence[str], allowed: Collection[str]) -> str:
-    """Returns `command` as shell text with placeholders as variables and everything else quoted."""
+    """Returns `command` as shell text, with placeholders as variables and everything else quoted."""
     fill_placeholders(command, dict.fromkeys(allowed, ""))  # refuses what has no value here
     return " ".join(_shell_word(word) for word in command)
 
 
 def _shell_word(word: str) -> str:
-    """Quotes one word: every third part is text, each followed by an escaped name or a placeholder."""
+    """Quotes one word, whose parts are: a text, an escaped name or a placeholder, a text, and so on."""
     text, *found = PLACEHOLDER.split(word)
     quoted = [shlex.quote(text) if text else ""]
     for escaped, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):

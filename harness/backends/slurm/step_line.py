@@ -1,4 +1,4 @@
-"""A process of ours on a node of the job, started by `srun --overlap`, and calls to it over its input and output."""
+"""Starts a process of ours on a node of the job by `srun --overlap`, and calls it over its input and output."""
 
 import pathlib
 import socket
@@ -14,7 +14,7 @@ END_S_MAX = 5.0
 
 
 class StepLine(rpc.Line):
-    """A line to a process on a Slurm node; its end, by whatever cause, ends the process."""
+    """A line to a process on a Slurm node. If the line ends, for whatever reason, so does the process."""
 
     def __init__(
         self,
@@ -25,9 +25,9 @@ class StepLine(rpc.Line):
         arguments: Sequence[str],
         errors: pathlib.Path,
     ):
-        """Starts it. `where`: options of srun for job and node; `source`: the delivered archive there.
+        """Starts the process. `where` are srun's options for job and node; `source` is the delivered archive there.
 
-        Raises `BackendError` if it does not come up.
+        Raises `BackendError` if the process does not start.
         """
         ours, theirs = socket.socketpair()
         options = ("--overlap", "--ntasks=1", "--mem=0", "--export=NONE", "--mpi=none", "--chdir=/", "--unbuffered")

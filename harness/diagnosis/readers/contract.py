@@ -1,6 +1,6 @@
-"""The contract of a reader: the output of somebody's diagnoser becomes answers.
+"""Defines the contract of readers, which turn the output of somebody's diagnoser into answers.
 
-One file in `harness/diagnosis/readers/` per form; the file name is its name on the command line:
+Each form has one file in `harness/diagnosis/readers/`, whose name is the reader's name on the command line:
 
     chaos diagnose RUN --answers '{run}/error.json' --read torchelastic
 
@@ -34,21 +34,21 @@ ANSWERS_MAX = 100_000  # about one run
 
 
 class File(NamedTuple):
-    """One file of answers. `name`: its path, below the folder that was named."""
+    """One file of answers. `name` is its path below the given folder."""
 
     name: str
     content: bytes
 
 
 class AnswerReader(Parameters, abc.ABC):
-    """Parameters of one form. `pattern`: names of the files that count in a folder."""
+    """Parameters of one form. `pattern` gives the names of the files that count in a folder."""
 
     pattern: ClassVar[str] = r".*\.json"
 
     utc_offset_h: float = Field(0, ge=-14, le=14, description="Zone of times that name none, in hours from UTC.")
 
     def finds(self, path: pathlib.Path) -> bool:
-        """Tells whether there is such a file, or a file for it in such a folder. Raises `AnswersError`."""
+        """Returns True if this file exists, or a folder with a file of this form. Raises `AnswersError`."""
         return path.is_file() or (path.is_dir() and bool(_names(path, self.pattern)))
 
     def read(self, files: Sequence[File]) -> Iterator[Answer]:
@@ -61,7 +61,7 @@ class AnswerReader(Parameters, abc.ABC):
         """Yields the answers in one file."""
 
     def moment(self, told: object, file: File, line: int | None = None) -> int | None:
-        """Returns a moment in ns since 1970; `None` if none is told. Raises `AnswersError`."""
+        """Returns a moment in ns since 1970, or `None` if none is given. Raises `AnswersError`."""
         try:
             return None if told is None else neutral.wall_ns(told, self.utc_offset_h)
         except ValueError as error:
@@ -123,29 +123,29 @@ def json_of(file: File) -> Any:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Returns a mapping; an empty one for any other value."""
+    """Returns the value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
 def mappings(value: object) -> list[Mapping[str, Any]]:
-    """Returns the mappings in a list; an empty list for any other value."""
+    """Returns the mappings in a list, or an empty list for any other value."""
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
 def listed(value: object, file: File, otherwise: str) -> list[Mapping[str, Any]]:
-    """Returns the mappings in a list. Raises `AnswersError`, which says `otherwise`, for any other value."""
+    """Returns the mappings in a list. For any other value, raises `AnswersError` with the text `otherwise`."""
     if not isinstance(value, list):
         raise AnswersError(file.name, None, otherwise)
     return mappings(value)
 
 
 def text(value: object, most: int = neutral.WORDS_MAX) -> str:
-    """Returns a text of at most so many characters; an empty one for any other value."""
+    """Returns a text cut to this many characters, or an empty text for any other value."""
     return value[:most] if isinstance(value, str) else ""
 
 
 def whole(value: object, most: int) -> int | None:
-    """Returns a whole number from 0 to `most`, also from its decimal digits; `None` for any other value."""
+    """Returns a whole number from 0 to `most`, also from its decimal digits, or `None` for any other value."""
     if isinstance(value, str) and value.isdecimal() and len(value) <= 10:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
@@ -173,7 +173,7 @@ _PATTERNS = [(kind, re.compile(words, re.IGNORECASE)) for kind, words in _WORDS]
 
 
 def kind_by_words(told: str) -> Kind:
-    """Returns the kind of our own name, else that which free text is about; `UNKNOWN` if no word is known."""
+    """Returns the kind with our own name, or the kind that a free text is about; `UNKNOWN` without a known word."""
     if told in [*Kind]:
         return Kind(told)
     return next((kind for kind, words in _PATTERNS if words.search(told[: neutral.WORDS_MAX])), Kind.UNKNOWN)

@@ -1,6 +1,6 @@
-"""Our own neutral form, `diagnosis.jsonl`: one answer a line, as `harness/diagnosis/answer.py` says.
+"""Our own neutral form, `diagnosis.jsonl`: one answer a line (see `harness/diagnosis/answer.py`).
 
-In the files of an event log it is the event `diagnosis`; its `wall_ns` is when it was said.
+In an event log, an answer is the event `diagnosis`, and its `wall_ns` is the answer's time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Diagnosis(AnswerReader):
 
 
 def _events(file: File) -> Iterator[Answer]:
-    """Yields the answers in a file of an event log. A kill may have cut its last line."""
+    """Yields the answers in a file of an event log. A kill may have cut off its last line."""
     for number, line in enumerate(file.content.splitlines(keepends=True), 1):
         if b'"diagnosis"' in line and line.endswith(b"\n"):
             try:

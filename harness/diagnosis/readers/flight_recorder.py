@@ -1,4 +1,4 @@
-"""Dumps of PyTorch's flight recorder: one file a rank, whose name ends with the rank (`TORCH_FR_DUMP_TEMP_FILE`).
+"""Reads dumps of PyTorch's flight recorder: one file per rank, named by `TORCH_FR_DUMP_TEMP_FILE` and the rank.
 
 The form is that of PyTorch 2.13, as pickle or JSON: `entries` with `process_group`, `collective_seq_id`, `state` and
 `retired`. It was tried on dumps of PyTorch 2.13 over gloo. The rule is that of its analyser: in each group, those ranks
@@ -47,7 +47,7 @@ def _dump(file: File) -> Mapping[str, Any]:
 
 
 def _plain(made: Any, known: dict[int, Any]) -> Any:
-    """Returns dictionaries, lists and values; other objects become `None`. `known`: what was converted, by identity."""
+    """Returns plain dictionaries, lists and values; other objects become `None`. `known`: converted ones, by id."""
     if not isinstance(made, pickles.Made | tuple):
         return made
     if id(made) not in known:
@@ -68,7 +68,7 @@ def _note(groups: dict[str, Newest], rank: int, entry: Mapping[str, Any]) -> Non
 
 
 def _answer(group: str, newest: Newest) -> Answer | None:
-    """Returns the hang that a group shows; `None` if all ranks are equally far, or nobody waits."""
+    """Returns the hang that a group shows; `None` if all ranks are equally far, or no rank waits."""
     furthest = max(number for number, _ in newest.values())
     behind = sorted(rank for rank, (number, _) in newest.items() if number < furthest)
     if not behind or (furthest, False) not in newest.values():

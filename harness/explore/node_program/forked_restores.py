@@ -1,6 +1,6 @@
 """Restores one state of the checkpoint folder after the other, each in processes forked from this one.
 
-This process imports what the first restore imported, so that no later one waits for it. The command is `python
+This process imports the modules of the first restore, so that no later restore waits for them. The command is `python
 forked_restores.py ORDERS STATES`; ORDERS is a JSON file of the harness. For each folder `STATES/00000`, `STATES/00001`,
 … that holds a file `go`, it starts the ranks, waits until they have done some steps or have ended, kills them, and
 writes `ended.json`. A folder `STATES/end` ends it.
@@ -64,7 +64,7 @@ def clear_events(folder: pathlib.Path, attempt: int) -> None:
 
 
 def restore(orders: dict[str, Any], folder: pathlib.Path, first: bool) -> dict[str, Any]:
-    """Starts all ranks, and returns how they ended. `enough`: they restored and did the steps that were asked for."""
+    """Starts all ranks. Returns how they ended. `enough`: they restored, and did the requested steps."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     ranks = {fork(orders, folder, rank, port, first): rank for rank in range(len(orders["ranks"]))}
@@ -82,14 +82,14 @@ def restore(orders: dict[str, Any], folder: pathlib.Path, first: bool) -> dict[s
 
 
 class Steps:
-    """Counts the steps that each writer of events has told."""
+    """Counts the logged steps of each writer of events."""
 
     def __init__(self, events: pathlib.Path) -> None:
         self._events = events
         self._read: dict[str, tuple[int, int]] = {}  # name → (bytes read, steps told)
 
     def done(self, least: int) -> int:
-        """Returns how many writers have told so many steps."""
+        """Returns how many writers have logged this many steps."""
         for path in self._events.glob("*.jsonl"):
             offset, count = self._read.get(path.name, (0, 0))
             with contextlib.suppress(OSError), path.open("rb") as file:
@@ -125,7 +125,7 @@ def fork(orders: dict[str, Any], folder: pathlib.Path, rank: int, port: int, fir
 
 
 def become(rank: dict[str, Any], folder: pathlib.Path, port: int, observed: bool) -> int:
-    """Runs the trainer's script as Python would. Returns its exit code."""
+    """Runs the trainer's script as Python does. Returns its exit code."""
     place = {"@RUN_DIR@": str(folder), "@PORT@": str(port)}
 
     def filled(word: str) -> str:
@@ -167,7 +167,7 @@ def reap(ranks: dict[int, int], codes: list[int | None]) -> None:
 
 
 def kill_all(ranks: dict[int, int]) -> None:
-    """Kills the ranks with their sessions, and whatever they left behind."""
+    """Kills the ranks with their sessions, and any processes that they left behind."""
     deadline = time.monotonic() + GONE_S_MAX
     for rank in ranks:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -184,7 +184,7 @@ def kill_all(ranks: dict[int, int]) -> None:
 
 
 def tell_modules(path: pathlib.Path) -> None:
-    """Writes the names of the imported modules, again and again: the process is killed without a warning."""
+    """Writes the names of the imported modules again and again, because the process is killed without warning."""
     known = 0
     while True:
         names = [*sys.modules]
@@ -195,7 +195,7 @@ def tell_modules(path: pathlib.Path) -> None:
 
 
 def import_as(path: pathlib.Path) -> None:
-    """Imports installed modules of this list, but none of the trainer's own: they may look at the rank."""
+    """Imports the installed modules of this list, but not the trainer's own, which may depend on the rank."""
     roots = tuple({os.path.realpath(place) + os.sep for place in (sys.prefix, sys.base_prefix)})
     with contextlib.suppress(OSError, ValueError):
         for name in json.loads(path.read_text()):

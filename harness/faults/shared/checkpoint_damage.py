@@ -1,4 +1,4 @@
-"""Damage to one file of a checkpoint of any layout: made aside, applied by one rename, measured by reading back."""
+"""Damages one file of a checkpoint of any layout: makes a damaged copy, renames it into place, and reads it back."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Order:
-    """The order: the kind of damage, to which part, and to which file (`largest`, `any`, or a pattern)."""
+    """A kind of damage, the part to damage, and the file (`largest`, `any`, or a pattern)."""
 
     kind: Kind
     part: Part = "any"
@@ -195,7 +195,7 @@ def _of_pointer(place: CheckpointFolder, listing: Listing, order: Order, aside: 
 
 
 def _another(listing: Listing, order: Order, text: str = "") -> str:
-    """Returns the name of the save before, or of none; the number of its step where the pointer's text is a number."""
+    """Returns the name of the save before, or of no save; if the pointer's text is a number, a step's number."""
     newest, *others = listing.finished
     if order.kind == "stale_latest":
         return str(others[0].step) if text.isdigit() else others[0].name
@@ -279,7 +279,7 @@ def _wrong_checksum(path: pathlib.Path, dice: random.Random) -> None:
 
 
 def _poison(path: pathlib.Path, byte: bytes) -> None:
-    """Fills the large tensors with one byte. Checksums inside of the file, as an archive has them, are made right."""
+    """Fills the large tensors with one byte, and corrects checksums inside of the file, as in an archive."""
     with path.open("r+b") as file:
         tensors = formats.tensors(file) or []
         large = max((end - start for start, end in tensors), default=0) * LARGE

@@ -71,10 +71,7 @@ def at_the_next_step(targets: Targets, does: str, argument: str | float) -> list
 
 
 def strike_each(targets: Targets, context: Context, failpoint: str) -> list[int]:
-    """Strikes each rank when it comes to its step, and returns the ranks that told of the failpoint, in order.
-
-    Raises `FaultError` if one does not come: it does no step, or does not take part in holds.
-    """
+    """Strikes each rank when it comes to its step. Returns the ranks that logged the failpoint, in order."""
     waiting, struck, begin_ns = set(ranks_of(targets)), list[int](), time.monotonic_ns()
     context.hold()
     context.injected()

@@ -22,7 +22,7 @@ TOLERANCE = 0.25  # of what was asked: a busy machine must not make a run invali
 
 
 class NetworkFault(Fault):
-    """Acts on some of the targets' traffic, and proves that the training's own is among it."""
+    """Acts on some of the targets' traffic, and proves that this includes the training's own traffic."""
 
     network = True
     cuts: ClassVar[bool] = False  # nothing passes while it acts
@@ -56,7 +56,7 @@ class NetworkFault(Fault):
             self._acting.pop()
 
     def see_through(self, node: Node, partner: Node | None, detail: str, context: Context) -> None:
-        """Packets come through again, each way that was cut."""
+        """Checks that packets come through again, in each direction that was cut."""
         through = min(node.send_packets(partner, PACKETS, INTERVAL_S, back).received for back in self.ways())
         context.ended(through, PACKETS, "packets through", ok=through > 0, detail=detail)
 

@@ -1,4 +1,4 @@
-"""Orders to a trainer that damages itself on request: see `reference_trainer/damage.py` for its side."""
+"""Gives orders to a trainer that damages itself on request (see `reference_trainer/damage.py` for its side)."""
 
 from __future__ import annotations
 
@@ -107,14 +107,14 @@ def _wait_for_answer(context: Context, rank: int, within_s: float = STRUCK_S_MAX
 
 
 def _answered(run_dir: pathlib.Path, name: str) -> str | None:
-    """The first answer of this name, whichever node's it is."""
+    """Returns the first answer with this name, from whichever node."""
     nodes = untrusted_files.names_in(run_dir, ANSWERS)
     paths = (f"{ANSWERS}/{node}/{name}" for node in nodes)
     return next((path for path in paths if untrusted_files.status_of(run_dir, path)), None)
 
 
 def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
-    """Reads an answer. Raises `FaultError` for one that does not say what was done."""
+    """Reads an answer. Raises `FaultError` if the answer does not say what was done."""
     try:
         found: dict[str, Any] = json.loads(untrusted_files.read(run_dir, path, ANSWER_BYTES_MAX))
         if isinstance(found["step"], int) and isinstance(found["changed"], int):

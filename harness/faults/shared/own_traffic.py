@@ -73,7 +73,7 @@ class OwnTraffic:
         return both[self._traffic.direction]
 
     def _is_met(self, each: Connection) -> bool:
-        """Tells whether the fault disturbs a connection: from this node to a peer. The store's host is no peer."""
+        """Returns True if the fault disturbs a connection from this node to a peer. The store's host is no peer."""
         others = {node.address for node in self._context.cluster.nodes} - {self.node.address}
         self._peers |= others
         peers = self._traffic.peers

@@ -41,7 +41,7 @@ class OnStorage(Fault):
 
 
 class StorageFault(OnStorage):
-    """The rule lasts for `duration`."""
+    """A storage fault whose rule lasts for `duration`."""
 
     duration: Duration = Field(Duration("10s"), description="How long it acts.")
 
@@ -49,14 +49,14 @@ class StorageFault(OnStorage):
 
     @abc.abstractmethod
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
-        """Reports the file system's own counts."""
+        """Reports the effect by the file system's own counts."""
 
     def shown(self) -> bool:
-        """Tells whether the counts can be judged already; else they are judged when the duration is over."""
+        """Returns True if the counts can be judged now; otherwise they are judged at the end of the fault."""
         return False
 
     def judge_end(self, counts: Mapping[str, int], context: Context, detail: str) -> None:
-        """Reports more, if there is more to say just before the fault ends."""
+        """Reports further effects just before the fault ends, if there are any."""
 
     def judge_delay(self, counts: dict[str, int], delay_s: float, context: Context, detail: str) -> None:
         """Reports the mean wait of an operation. If the training did nothing there, the fault did not act."""

@@ -1,4 +1,4 @@
-"""The command `chaos gameday --attach`: strikes a job that somebody else started."""
+"""Defines the command `chaos gameday --attach`, which injects faults into a job that somebody else started."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPORT = "attached-report.json"
 def run_attached_day(
     where: str, plan: str, seed: int, dry_run: bool, reports: pathlib.Path, scenarios: pathlib.Path
 ) -> int:
-    """Runs a day and returns the exit code. Raises `UsageError`, before any strike, if the job does not allow it."""
+    """Runs a day of strikes and returns the exit code. Raises `UsageError` first if the job does not allow them."""
     day = load_attached(find_gameday(plan, scenarios))
     say(f"Looking for the job {where}.", "dim")
     with contextlib.closing(attach(where)) as job:

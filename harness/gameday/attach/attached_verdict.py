@@ -1,4 +1,4 @@
-"""Judges strikes at a job that somebody else started, from outside observations. Pure."""
+"""Judges strikes on a job that somebody else started, by what the harness saw from outside. The functions are pure."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class AttachedResult:
 
 
 def not_judged(records: Sequence[Record]) -> list[str]:
-    """Lists the unjudged items. Losses are judged if the job did steps again, and its log leaves none of them open."""
+    """Returns the unjudged items. Losses count as judged if each repeated step could be compared."""
     answers = [record["same"] for record in records if record["what"] == "done_again"]
     judged = bool(answers) and None not in answers
     return [each for each in NOT_JUDGED if not (judged and each == LOSSES)]
 
 
 def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:
-    """Judges the records of a day. `planned`: number of strikes in the schedule."""
+    """Judges the records of a day of strikes. `planned` is the number of strikes in the schedule."""
     findings = [*_of_the_schedule(records, planned)]
     struck = False
     for record in records:
@@ -83,7 +83,7 @@ def _findings_of(record: Record) -> Iterator[Finding]:
 
 
 def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
-    """Judges one answer. A probe that fails before the first strike says nothing of the job."""
+    """Judges one answer of a probe. A probe that fails before the first strike shows nothing about the job."""
     if not record["ok"]:
         why = f"probe {record['name']} failed ({record['moment']}): {record['detail']}"
         text = f"entry {int(record['entry']) + 1}: {why}"
@@ -91,7 +91,7 @@ def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
 
 
 def _went_on(record: Record, entry: str) -> Iterator[Finding]:
-    """Checks that the job went on: it ended with 0 everywhere, or its number passed the highest one."""
+    """Checks that the job went on: each node ended with code 0, or the job's number rose above the highest before."""
     codes = record["codes"]
     for node, code in codes.items():
         if code != 0:

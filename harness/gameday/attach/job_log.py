@@ -1,4 +1,4 @@
-"""Keeps the log lines of a job that runs already, and compares steps that it did again."""
+"""Keeps the log lines of a job that somebody else started, and compares the steps that the job did again."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BYTES_MAX = 64 * 2**20  # most bytes of one node
 
 
 class JobLog:
-    """The lines of a job: `folder/<node>.log` holds each line of a node once, if looks are frequent enough."""
+    """The log lines of a job. `folder/<node>.log` holds each line of a node once, if `add` is called often enough."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._before: dict[str, list[str]] = {}
 
     def add(self, tails: Mapping[str, Sequence[str]], last: bool = False) -> None:
-        """Adds the newest lines. A line without an end is taken with the next look, or with the last one."""
+        """Adds the newest lines. A line without an end is added once it has its end, or by the last call."""
         for node, tail in tails.items():
             lines = list(tail if last else tail[:-1])
             before = self._before.get(node, [])
@@ -41,9 +41,9 @@ class JobLog:
 
 
 def done_again(folder: pathlib.Path, reader: Reader) -> Iterator[dict[str, Any]]:
-    """Yields a record for each restart after which a node did steps again.
+    """Yields a record for each restart after which a node repeated steps.
 
-    `same`: they are like the first time; `None`: open."""
+    `same` is True if they are like the first time, and `None` if that is not known."""
     for path in sorted(folder.glob("*.log")):
         try:
             own = own_log.executed([path], reader)

@@ -1,4 +1,4 @@
-"""YAML → AttachedDay, typed: the strikes at a job that somebody else started. Mistakes carry their place."""
+"""Reads a file of strikes on a job that somebody else started. Mistakes are reported with their place in the file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Time = Annotated[Duration, AfterValidator(_short_enough)]
 
 
 class Progress(Parameters):
-    """The proof that the job goes on: a rising number in its log. Without it no strike can pass."""
+    """The proof that the job goes on: a rising number in its log. Without such a number, no strike can pass."""
 
     log: Annotated[Line, AfterValidator(_one_number)] = Field(description=r"With one group: step (\d+).")
     read: Annotated[str | dict[str, Any] | None, AfterValidator(_reader)] = Field(
@@ -58,7 +58,7 @@ class Progress(Parameters):
 
 
 class AttachedEntry(Parameters):
-    """Exactly one of `strike` and `rest`."""
+    """One entry of the schedule: either a `strike` or a `rest`."""
 
     strike: Verb | None = None
     nodes: int = Field(1, ge=1, description="How many at once; the seed decides which.")
@@ -86,12 +86,12 @@ class AttachedDay(Parameters):
     entries: list[AttachedEntry] = Field(min_length=1, max_length=ENTRIES_MAX)
 
     def nodes_max(self, nodes: int) -> int:
-        """Returns how many nodes may be struck at once; none of a single node, unless all may be."""
+        """Returns how many of a job's nodes may be struck at once; 0 of a single node, unless the limit is 100 %."""
         return int(nodes * self.limits.nodes / 100 + 1e-9)
 
 
 def load_attached(path: pathlib.Path) -> AttachedDay:
-    """Reads and checks a file. Raises `ScenarioError` with every mistake found."""
+    """Reads and checks a file of strikes. Raises `ScenarioError` with all mistakes in the file."""
     document = Document(read_text(path), str(path))
     data = document.data
     if isinstance(data, dict) and any(key in data for key in ("workload", "steady", "budget")):

@@ -1,7 +1,7 @@
-"""Strikes a job that somebody else started: `AttachedRun.run` has the order of events. Nothing is judged here.
+"""Injects faults into a job that somebody else started. The method `AttachedRun.run` shows the order of events.
 
-Every strike is written to the undo journal before it is done, and undone also when the harness is killed. Observations
-are appended to `attached.jsonl` in the run's folder, one record a line.
+Every strike is recorded in the undo journal before it is made, and is undone even if the harness is killed.
+Observations are appended to `attached.jsonl` in the run's folder, one record a line. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MATCHES_MAX = 1e15  # largest number that can be a step
 
 
 def check(day: AttachedDay, job: AttachedJob) -> None:
-    """Raises `UsageError` for a strike that this job does not allow, or that is impossible. Touches nothing."""
+    """Raises `UsageError` for a strike that is impossible, or that the job does not allow. Changes nothing."""
     for number, entry in enumerate(day.entries, 1):
         if entry.strike is None:
             continue
@@ -59,7 +59,7 @@ def _refusal(day: AttachedDay, job: AttachedJob, verb: str, nodes: int) -> str:
 
 
 class _Over(Exception):
-    """The schedule ends here, with outcome and reason."""
+    """Raised to end the schedule, with the outcome and its reason."""
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(reason)
@@ -74,9 +74,9 @@ def run_attached(
     stop: StopRequest,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Does the schedule and undoes everything, whatever happens. Raises `FaultError` if an undo failed.
+    """Makes all strikes of the schedule, and always undoes them. Raises `FaultError` if an undo failed.
 
-    `say`: prints each deed."""
+    `say` is called with a line of text on each action."""
     run_dir.mkdir(parents=True)
     (run_dir / LOGS).mkdir()
     journal = Journal(run_dir)
@@ -130,7 +130,7 @@ class AttachedRun:
         self._tell("finished", outcome=outcome, reason=reason)
 
     def _strike(self, number: int, entry: AttachedEntry) -> None:
-        """Makes one strike: checks the job, strikes, undoes, and watches until the job goes on. Records each."""
+        """Makes and records one strike: checks the job, strikes, undoes, and watches until the job goes on."""
         assert entry.strike is not None
         progress = self.day.progress
         self._doing(number, f"looking whether the job {'goes on' if progress else 'is whole'}")
@@ -159,7 +159,7 @@ class AttachedRun:
         self._ask("after", number)
 
     def _undo(self, undos: Iterable[Undo], before: Mapping[str, float], targets: Sequence[str]) -> Mapping[str, float]:
-        """Undoes a strike, even if the log is unreadable. Returns the highest numbers until then."""
+        """Undoes a strike, even if the log is unreadable. Returns the highest progress numbers until then."""
         try:
             after = self._progress(before or targets)
         finally:
@@ -171,14 +171,14 @@ class AttachedRun:
         return {name: max(number, after.get(name, number)) for name, number in before.items()} if before else after
 
     def _ask(self, moment: str, number: int) -> None:
-        """Asks all probes. Raises `_Over` if one does not hold, or did not during the strike."""
+        """Asks all probes. Raises `_Over` if a probe fails now, or failed during the strike."""
         self._questions.ask_all(moment, "")
         while self._questions.is_open(moment) or self._questions.is_open("during"):
             self._wait(0.05)
         self._hear(number)
 
     def _hold(self, number: int, seconds: float) -> None:
-        """Keeps the strike for so many seconds, unless a probe does not hold."""
+        """Keeps the strike for this many seconds. Raises `_Over` if a probe fails meanwhile."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
             self._questions.ask_due("")
@@ -192,7 +192,7 @@ class AttachedRun:
                 raise _Over("probe_failed", f"probe {heard.probe} failed ({heard.moment}): {heard.detail}")
 
     def _healthy(self) -> None:
-        """Raises `_Over` if the job is not whole before a strike."""
+        """Raises `_Over` if a node of the job is missing or not running before a strike."""
         looked = self.job.look()
         if any(_is_done(seen) for seen in looked.values()):  # the others may end a moment later
             looked = self._until(list(looked), lambda _, now: _is_done(now))
@@ -213,7 +213,7 @@ class AttachedRun:
             self._wait(LOOK_EVERY_S)
 
     def _watch(self, number: int, before: Mapping[str, float]) -> None:
-        """Watches until the job has passed its highest numbers, has ended, or the time is up."""
+        """Watches the job until its progress numbers pass the highest before, it ends, or the time is up."""
         begin, progress = time.monotonic(), self.day.progress
         limit_s = progress.within.s if progress else LOOK_EVERY_S
         while True:
@@ -244,16 +244,16 @@ class AttachedRun:
         return max(self._numbers().values(), default=None)
 
     def _progress(self, names: Iterable[str]) -> dict[str, float]:
-        """Returns the highest number of each of these nodes that logs one.
+        """Returns the highest progress number of each of these nodes that logs such numbers.
 
-        A struck node needs its own number. If none logs one, as when only rank 0 logs, the highest of the job stands
-        under the empty name."""
+        A struck node needs its own number. If no struck node logs any, as when only rank 0 logs, the highest number of
+        the job is under the empty name."""
         numbers = self._numbers()
         own = {name: numbers[name] for name in names if name in numbers}
         return own or ({"": max(numbers.values())} if numbers else {})
 
     def _numbers(self) -> dict[str, float]:
-        """Returns the highest number in each log."""
+        """Returns the highest progress number in each log."""
         if self.day.progress is None:
             return {}
         pattern, found = re.compile(self.day.progress.log), {}
@@ -269,7 +269,7 @@ class AttachedRun:
             self._gathered_s = time.monotonic()
 
     def _wait(self, seconds: float) -> None:
-        """Waits. Raises `_Over` if the user wants the end; the strike is undone on the way."""
+        """Waits. Raises `_Over` if the user asks to stop; the strike is then undone."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._gather()
@@ -296,7 +296,7 @@ def _plain(seen: Mapping[str, Seen]) -> dict[str, dict[str, Any]]:
 
 
 def _numbers(pattern: re.Pattern[str], line: str) -> list[float]:
-    """Returns the numbers of a line that can be steps."""
+    """Returns the numbers in a log line that may be step numbers."""
     found = []
     for match in pattern.finditer(line):
         with contextlib.suppress(TypeError, ValueError):

@@ -1,1 +1,1 @@
-"""The live page of a game day. Needs the extra `gameday`; nothing here is imported before a page is wanted."""
+"""Serves the live page of a game day. Needs the extra `gameday`, and is imported only if a page is wanted."""

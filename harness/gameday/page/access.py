@@ -1,4 +1,4 @@
-"""Rights on the live page: tokens by role, and allowed origins of a request."""
+"""Checks rights on the live page: tokens by role, and the allowed origins of requests."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _fresh() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Access:
-    """The access to a page. `hosts`: its names, without a port. `tokens`: by role, for people and programs.
-    `cookies`: the same for browsers, worthless elsewhere. `alerts`: token that may only post alerts."""
+    """The access rights of a page. `hosts` holds its host names, without ports. `tokens`: by role, for people and
+    programs. `cookies`: by role, for browsers, useless elsewhere. `alerts` is a token that may only post alerts."""
 
     hosts: frozenset[str]
     secure: bool = False
@@ -39,17 +39,17 @@ class Access:
         return _owner(cookie, self.cookies)
 
     def is_own_host(self, host: str) -> bool:
-        """Refuses names that somebody else's DNS points here. Any port is right: `ssh -L` may have another one."""
+        """Returns False for host names that another DNS points here. The port may be any, as with `ssh -L`."""
         name, colon, port = host.lower().rpartition(":")
         return (name if colon and port.isdigit() else host.lower()) in self.hosts
 
     def is_own_origin(self, origin: str, host: str) -> bool:
-        """Tells whether a request comes from our page: no other page in a browser may press its buttons."""
+        """Returns True if a request comes from our own page. No other page in a browser may press its buttons."""
         return origin.lower() == f"{'https' if self.secure else 'http'}://{host.lower()}" and self.is_own_host(host)
 
 
 def _owner(secret: str, known: Mapping[str, str]) -> str | None:
-    """Returns the role of a secret. Compares in constant time, so that time does not show how near a guess was."""
+    """Returns the role of a secret. The comparison takes constant time, which reveals nothing about the secret."""
     given, found = secret.encode(errors="replace"), None
     for role, each in known.items():
         if hmac.compare_digest(given, each.encode()):

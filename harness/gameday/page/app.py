@@ -1,4 +1,4 @@
-"""The live page as an ASGI application: one page, one stream, buttons, logs, charts, and a door for alerts."""
+"""Defines the live page as an ASGI application: a page, a stream, buttons, logs, charts, and a route for alerts."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ Chart = Callable[[bool], str]  # narrow or wide → SVG of ours; empty: nothing 
 
 
 class Page:
-    """The state of the routes. `cookie` begins the names of cookies, one a role. It has the port, as browsers do not
-    keep ports apart."""
+    """The state of the routes. `cookie` is the prefix of the cookies' names, one for each role. It holds the port,
+    because browsers do not separate cookies by port."""
 
     def __init__(self, access: Access, hub: Hub, desk: Desk, run_dir: pathlib.Path, chart: Chart, cookie: str):
         self.access, self.hub, self.desk, self.run_dir = access, hub, desk, run_dir
@@ -90,14 +90,14 @@ class Page:
         return _Guard(Starlette(routes=routes, lifespan=lifespan), self.access)
 
     def _role(self, request: Request) -> str | None:
-        """Returns the role of a viewer, by the token in the address or by the cookie that it left."""
+        """Returns the role of a viewer, by the token in the address or by the cookie that an earlier token set."""
         token = request.query_params.get("token")
         role = self.access.role_of(token) if token else self._role_of_cookie(request)
         return role if role in LOOKS else None
 
     def _role_of_cookie(self, request: Request) -> str | None:
-        """Returns the role as which a page asks, if its browser has that role's cookie. One browser may have several;
-        an address without `as` has the one that may do most."""
+        """Returns the role under which a page asks, if the browser has this role's cookie. A browser may have several
+        cookies; an address without `as` gets the role with the most rights."""
         wanted = request.query_params.get("as")
         for role in LOOKS[::-1] if wanted is None else (wanted,):
             if self.access.role_of_cookie(request.cookies.get(f"{self.cookie}-{role}", "")) == role:
@@ -124,7 +124,7 @@ class Page:
         return _Stream(self.hub, role)
 
     async def log(self, request: Request) -> Response:
-        """Sends the newest lines of a node, as plain text without control characters: they are the trainer's."""
+        """Sends the newest log lines of a node as plain text, without control characters: the trainer wrote them."""
         if self._role(request) is None:
             return _refused("no token, or a wrong token")
         view, wanted = self.hub.view, request.query_params.get("node", "")
@@ -133,7 +133,7 @@ class Page:
         return PlainTextResponse(await run_in_threadpool(newest_words, self.run_dir, wanted))
 
     async def report(self, request: Request) -> Response:
-        """Sends the reports of the day and its rehearsals, once written. Each closes itself to the network."""
+        """Sends the reports of the day and its rehearsals, once written. Each report forbids itself network access."""
         if self._role(request) is None:
             return _refused("no token, or a wrong token")
         path = request.path_params["path"] or "report.html"
@@ -153,7 +153,7 @@ class Page:
         return Response(await run_in_threadpool(self._draw, narrow), media_type="image/svg+xml")
 
     def _draw(self, narrow: bool) -> str:
-        """Returns the chart, drawn once for all browsers and at most every two seconds."""
+        """Returns the chart. All browsers share it, and it is drawn at most every two seconds."""
         drawn_at, text = self._drawn.get(narrow, (0.0, ""))
         if time.monotonic() - drawn_at > CHART_KEPT_S:
             text = self._chart(narrow)
@@ -161,7 +161,7 @@ class Page:
         return text
 
     async def act(self, request: Request) -> Response:
-        """Takes a button press, with cookie, own origin and JSON: another site cannot send these three."""
+        """Handles a button press. Cookie, own origin and JSON are required: another site cannot send all three."""
         role = self._role_of_cookie(request)
         if role not in LOOKS:
             return _refused("no token, or a wrong token")
@@ -170,7 +170,7 @@ class Page:
         return await self._hand_in(request, role)
 
     async def notes(self, request: Request) -> Response:
-        """Takes a note of a program, which has a token and no page."""
+        """Handles a note from a program, which has a token and no page."""
         role = self._bearer(request)
         return await self._hand_in(request, role) if role in LOOKS else _refused(BEARER)
 
@@ -194,7 +194,7 @@ class Page:
         return self.access.role_of(token.strip()) if kind.lower() == "bearer" else None
 
     async def alerts(self, request: Request) -> Response:
-        """Takes alerts. Alertmanager sends the token as `Authorization: Bearer …`, as it cannot send a cookie."""
+        """Handles alerts. Alertmanager cannot send a cookie, so it sends the token as `Authorization: Bearer …`."""
         if self._bearer(request) not in ("alerts", "master"):
             return _refused(BEARER)
         try:
@@ -206,7 +206,7 @@ class Page:
 
 
 class _Stream(StreamingResponse):
-    """A stream that counts from its permission on, even if its first message is never sent."""
+    """A stream that counts as open from its permission on, even if it never sends its first message."""
 
     def __init__(self, hub: Hub, role: str):
         super().__init__(hub.stream(role), media_type="text/event-stream")
@@ -225,7 +225,7 @@ def _refused(why: str) -> Response:
 
 
 async def _json(request: Request) -> Any:
-    """Reads a JSON body. Raises `ValueError` for another content type, too many bytes, or invalid JSON."""
+    """Reads a JSON body. Raises `ValueError` for a wrong content type, too many bytes, or invalid JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise ValueError("send application/json")
     body = b""
@@ -265,7 +265,7 @@ def newest_words(run_dir: pathlib.Path, node: str) -> str:
 
 
 class _Guard:
-    """Wraps the application: refuses foreign hosts, and puts our headers on every answer."""
+    """Wraps the application: refuses foreign host names, and adds security headers to every answer."""
 
     def __init__(self, inner: ASGIApp, access: Access):
         self.inner, self.access = inner, access

@@ -1,4 +1,4 @@
-"""Draws the loss of a running job beside its fault-free run, and its steps a second."""
+"""Draws the loss of a running job beside its fault-free run's, and the job's steps per second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.report.charts.loss_curves import Curves, Series, loss_chart
 
 
 def drawing(course: Course, fault_free: Callable[[], Series | None]) -> Callable[[bool], str]:
-    """Returns a function that draws the chart, narrow or wide; empty: no step yet. `fault_free` is read once."""
+    """Returns a function that draws the chart, narrow or wide; empty before the first step. Reads `fault_free` once."""
     read = functools.cache(fault_free)
 
     def draw(narrow: bool) -> str:

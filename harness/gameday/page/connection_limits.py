@@ -1,4 +1,4 @@
-"""Limits on connections, in time and in number: they must not keep anybody from pressing Stop."""
+"""Limits connections in time and number, so that no client can keep people from pressing Stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _open: dict[Patient, None] = {}  # open connections in the order of arrival
 
 
 class Patient(H11Protocol):
-    """A connection that is closed if no whole request comes in time, or nobody takes the answer.
+    """A connection that is closed if no whole request comes in time, or if nobody reads the answer.
 
     Of too many connections, the oldest without a whole request is closed first, else the oldest; never the newest."""
 
@@ -46,7 +46,7 @@ class Patient(H11Protocol):
 
     @property
     def stays_open(self) -> bool:
-        """Tells whether its answer stays open and still goes on."""
+        """Returns True if the connection's answer is a stream that still goes on."""
         cycle = self.cycle
         return cycle is not None and not cycle.response_complete and cycle.scope["state"].get(STAYS_OPEN, False)
 

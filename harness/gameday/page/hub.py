@@ -1,4 +1,4 @@
-"""Hands the newest view of the day from the job's loop to browsers."""
+"""Passes the newest view of the day from the job's loop to browsers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECONNECT_MS = 1500
 
 
 class Hub:
-    """The newest view. Any thread may call `publish`; everything else belongs to the event loop of the page."""
+    """The newest view of the day. Any thread may call `publish`; all else runs in the page's event loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -31,7 +31,7 @@ class Hub:
         self.streams = 0  # number of open streams
 
     def start(self) -> None:
-        """Starts in the event loop."""
+        """Prepares the hub in the running event loop."""
         self._loop = asyncio.get_running_loop()
 
     def publish(self, view: DayView, participants_feed: Sequence[NewsView]) -> None:
@@ -55,7 +55,7 @@ class Hub:
         self._changed = asyncio.Event()
 
     def text(self, role: str) -> str:
-        """Returns the newest view as JSON, as this role may see it."""
+        """Returns the newest view as JSON, with the parts that this role may see."""
         if role not in self._texts and self.view is not None:
             view = dataclasses.asdict(for_role(self.view, role, self._feed))
             # Phases in the words of the report. Those of an outage keep their name, too, for their colour.
@@ -65,7 +65,7 @@ class Hub:
         return self._texts.get(role, "null")
 
     async def stream(self, role: str) -> AsyncIterator[str]:
-        """Yields server-sent events: the newest view at once, then each later one. Slow browsers miss some."""
+        """Yields server-sent events: the newest view at once, then later views. A slow browser misses some views."""
         yield f"retry: {RECONNECT_MS}\n\n"
         async for message in self._messages(role):
             yield message
@@ -85,7 +85,7 @@ class Hub:
 
 
 def _harmless(value: Any) -> Any:
-    """Removes characters that turn the direction of text, and turns NaN and infinities into null."""
+    """Removes characters that change the direction of text, and turns NaN and infinities into null."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, float):

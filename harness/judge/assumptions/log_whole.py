@@ -29,7 +29,7 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if each process that should have written the missing lines lost as many to a full disk."""
+    """Returns a text if the missing lines may be lost to a full disk, as their processes lost that many to it."""
     run = evidence.run
     if run.numbered:
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
@@ -77,7 +77,7 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
-    """Returns True if each log (by default, any log) that should hold the absent events lacks as many lines there."""
+    """Returns True if all logs that should hold the absent events (if unknown: any log) lack that many lines."""
     run, rows = evidence.run, _tellers(evidence, ground)
     numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
     missing = [
@@ -89,7 +89,7 @@ def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) ->
 
 
 def _tellers(evidence: Analysis, ground: Ground) -> Sequence[int]:
-    """Returns the processes of `ground`, or else those whose logs skip the absent steps."""
+    """Returns the processes that should have logged the steps: those of `ground`, else those that skip some."""
     if ground.processes or not ground.steps:
         return ground.processes
     first, last = ground.steps[0], ground.steps[-1]

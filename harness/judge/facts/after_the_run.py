@@ -116,7 +116,7 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
 
 
 def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
-    """Yields a text for each time of a drill that is before the run's last step, or outside of the drill."""
+    """Yields a text for each impossible time in a drill's log: before the run's last step, or outside of the drill."""
     begun, over = (told.get("begun") or {}).get("at"), told.get("at")
     if begun is None or over is None:
         return
@@ -130,7 +130,7 @@ def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iter
 
 
 def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
-    """Yields a text if a rank of the drill did not restore its save, or if its world size is not as planned."""
+    """Yields a text if a rank of the drill did not restore its save, or if the drill's world size is not as planned."""
     size = run.planned_size.world_size or run.largest_world
     speakers = {process.rank for process in run.processes if process.rank < size} or set(range(size))
     told = [each for each in log.processes if {each.restored_step, *map(step_of, each.idle)} - {None} == {step}]

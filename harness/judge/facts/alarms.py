@@ -55,12 +55,12 @@ def spikes(run: Timeline) -> list[Spike]:
 
 
 def diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
-    """Returns those of `faults` that struck and that are of a kind that makes the loss diverge."""
+    """Returns the faults in `faults` that struck and that can make the loss diverge."""
     return [fault for fault in faults if fault.diverges and fault.injected is not None]
 
 
 def unseen(evidence: Evidence) -> str:
-    """Returns a text if a fault made the loss diverge, but too few steps log a loss to show a spike; else nothing."""
+    """Returns a text if a fault made the loss diverge, but too few steps log a loss to show a spike; or ""."""
     told = np.unique(evidence.run.steps.step[_rows_of_one_rank(evidence.run)])
     if not diverging(evidence.run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
         return ""
@@ -172,7 +172,7 @@ def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, ac
 
 
 def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
-    """Returns True if a spike began at step `since` while a fault acted, or a few steps later: damage may show late."""
+    """Returns True if the spike began at step `since` while a fault acted, or a few steps after that."""
     for fault in diverging(run.faults):
         last = Work(run).furthest(healed_at(run, fault))
         soon = since <= last + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS
@@ -204,7 +204,7 @@ class Said:
         self._margin = run.uncertainty_ns
 
     def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
-        """Returns True if an alarm of the time `begin` or later names no step, or one of `steps` (`None`: any step)."""
+        """Returns True if an alarm since `begin` names no step, or one of `steps` (`None`: any step counts)."""
         since = begin - self._margin
         if steps is None:
             return bool(self._last >= since)
@@ -221,7 +221,7 @@ def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Event]:
-    """Returns alarms that no logged steps confirm, raised outside of the disturbances `at_work` (ns) and soon after."""
+    """Returns alarms that no logged steps confirm, except those raised in a disturbance (`at_work`) or soon after."""
     over = np.append(run.progress.end, run.end)
     last = np.searchsorted(over, [end for _, end in at_work]) + SETTLING_STEPS
     late = over[np.minimum(last, len(over) - 1)].tolist()
@@ -255,7 +255,7 @@ class _Borne:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
     def _before(self, alarm: Event) -> Ints:
-        """Returns the rows, up to the alarm's step, of the rank that it is about, or else of who raised it."""
+        """Returns the rows up to the alarm's step, of the rank that the alarm is about (or else that raised it)."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])

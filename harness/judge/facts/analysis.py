@@ -78,7 +78,7 @@ class Analysis(Evidence):
         return [*self._windows(frozenset(each.id for each in struck if each.benign)), *acted]
 
     def _windows(self, but: frozenset[str]) -> Sequence[by_time.Window]:
-        """Returns `windows` without those that only the faults with these ids explain."""
+        """Returns `windows`, but leaves out each window that only the faults `but` explain."""
         episodes = [(e.t_stop, e.end) for e in self.run.episodes if not e.faults or not but.issuperset(e.faults)]
         slow = [(interval.begin, interval.end) for interval in self.slowed.degraded if interval.fault not in but]
         return [*episodes, *slow, *([] if self.fault_free_runs else usual.stood_frozen(self.run))]

@@ -17,7 +17,7 @@ from harness.timeline.timeline import FaultRecord
 
 @dataclass(frozen=True)
 class Excursion:
-    """Stretches in a row whose loss or gradient norm is far off. Its cause came in the steps `since` to `until`."""
+    """Groups of ten steps with a loss or gradient norm far off. Its cause came in the steps `since` to `until`."""
 
     words: str
     first: int  # step
@@ -39,7 +39,7 @@ def excursions(evidence: Analysis) -> Iterator[Excursion]:
 
 
 def _of(evidence: Analysis, compared: Comparison, name: str, excess: float) -> Iterator[Excursion]:
-    """Yields the excursions of one figure: beyond the share `excess`, its scatter, and a lag of `LAG_STRETCHES`."""
+    """Yields the excursions of `name`, such as the loss, beyond the share `excess`, its scatter, and a lag."""
     columns = [getattr(each, name) for each in (compared.run, compared.fault_free)]
     told = np.isfinite(columns).all(axis=0)
     step, parts, theirs = (_stretches(each[told]) for each in (compared.step, *columns))
@@ -73,7 +73,7 @@ def _moved_by(evidence: Analysis, first: int, until: int, last: int) -> str:
 
 
 def acted(evidence: Analysis) -> Iterator[tuple[FaultRecord, int, int]]:
-    """Yields each fault that struck, with the furthest step before it struck and the furthest step before its end."""
+    """Yields each fault that struck, with the last step before the fault struck and the last one before it ended."""
     work = evidence.work
     for fault in evidence.run.faults:
         if fault.injected is not None:
@@ -81,5 +81,5 @@ def acted(evidence: Analysis) -> Iterator[tuple[FaultRecord, int, int]]:
 
 
 def _stretches(values: Any) -> Any:
-    """Returns the values in rows of ten, without the first ones if they fill no row."""
+    """Returns the values as rows of ten. The first values are left out if they fill no row."""
     return values[len(values) % STRETCH_STEPS :].reshape(-1, STRETCH_STEPS)

@@ -293,7 +293,7 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
 
 
 def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
-    """Yields saves with over 10 % other tensor bytes than the fault-free save of their step, if any equals its own."""
+    """Yields saves that differ from their fault-free save in over 10 % of tensor bytes, if any save is equal."""
     theirs = {(save.series, save.step): {*look.tensors} for save, look in usual.undamaged.items()}
     same: dict[Save, float] = {}
     for save, look in store.undamaged.items():
@@ -321,7 +321,7 @@ def of_another_step(store: Store) -> Found:
 
 
 def _ahead(store: Store) -> Mapping[Save, int]:
-    """Maps each save of a logged step to the number of steps that its process had done since, when it began to save."""
+    """Maps each save to the number of steps that its process did after the saved step, before the save began."""
     found: dict[Save, int] = {}
     order, places = store.run.rows_by_process
     for process, saves in grouped((save.process, save) for save in store.whole if save.process >= 0).items():

@@ -58,7 +58,7 @@ class Newest(Generic[T]):
         self._highest = list(itertools.accumulate((step for _, step, _ in self._things), max))
 
     def before(self, moment: int, good: Callable[[T], bool], least: int = 0) -> T | None:
-        """Returns, of the good items before the time `moment`, the latest with the highest step from `least` on."""
+        """Returns the latest good item with the highest step before the time `moment`; at least the step `least`."""
         found: T | None = None
         for place in range(bisect.bisect_left(self._at, moment) - 1, -1, -1):
             if self._highest[place] < least:
@@ -181,7 +181,7 @@ class Saves:
 
     @cached_property
     def _followed(self) -> Sequence[tuple[Save, int, int]]:
-        """Returns each begun save, when its end was logged next, and when its process began the next step."""
+        """Returns for each begun save: the save, when its end was logged, and when its process began a new step."""
         order, places = self.run.rows_by_process
         ended = sorted((save for save in self.all if save.how), key=attrgetter("last_at"))
         ends = grouped(((save.process, save.step), save.last_at) for save in ended)
@@ -195,7 +195,7 @@ class Saves:
         return found
 
     def of_step(self, step: int, until: int) -> bool:
-        """Returns True if the last log entry on a save of step `step` by the time `until` exists and is no failure."""
+        """Returns True if a save of `step` was logged by the time `until`, and its last entry is no failure."""
         return last_by(self._words.get(step, []), until) not in (None, FAILED)
 
     def only_begun(self, step: int, until: int) -> Word | None:
@@ -210,14 +210,14 @@ class Saves:
         return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
-        """Returns where a save of this file name was last made by `until`, if none ever was at the absolute `path`."""
+        """Returns the last path by `until` of a save with this file name, if none was ever made at `path` itself."""
         paths, by_last_name = self._absolute
         if not path.startswith("/") or path.rstrip("/") in paths:
             return ""
         return last_by(by_last_name.get(last_name(path), []), until) or ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
-        """Returns the digest committed for `step` at `path` by `until`, else at any path; empty if several were."""
+        """Returns the digest committed by `until` for `step` at `path`, or else at any path; "" if several differ."""
         known = -1 if step is None else step
         at, content = self._contents.get((known, path)) or self._contents.get((known, ""), (NEVER, ""))
         return content if at <= until else ""

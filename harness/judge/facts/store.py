@@ -181,7 +181,7 @@ class Store:
         return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
 
     def late_ns(self, of: Callable[[Any], Any]) -> int:
-        """Returns the ns from a save's end until it was first seen, as the median or maximum `of` all; 0: none."""
+        """Returns the median or maximum (`of`) of the ns between a save's end and its first sighting; 0: none."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def went(self, save: Save) -> int:
@@ -247,7 +247,7 @@ class Store:
         return touches(self._hiding, begin, end)
 
     def shown_since(self, save: Save, until: int) -> int:
-        """Returns since when no fault hid this save, up to `until`: its commit, or the end of the last such fault."""
+        """Returns when the time up to `until` without a fault that hides this save began: at its commit, or later."""
         place = bisect.bisect_right(self._hiding, until, key=lambda window: window[0])
         return max(save.last_at, self._hiding[place - 1][1]) if place else save.last_at
 

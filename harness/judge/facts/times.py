@@ -61,7 +61,7 @@ class Told:
         self.first = np.append(True, np.diff(self.process) != 0)[: len(order)]
 
     def of_process(self, told: Callable[[Process], int]) -> Ints:
-        """Returns for each step what is told of its process."""
+        """Returns for each step the value that the function `told` gives for the step's process."""
         return np.array([told(process) for process in self.run.processes], np.int64)[self.process]
 
     @property
@@ -70,7 +70,7 @@ class Told:
 
     @functools.cached_property
     def free(self) -> Ints:
-        """Returns for each step since when its process did nothing else."""
+        """Returns for each step when its process became free: the end of the step before, or its start."""
         return np.where(self.first, self.started, np.roll(self.end, 1))
 
     def named(self, row: int) -> str:
@@ -96,7 +96,7 @@ class Told:
         return np.concatenate(prints), np.concatenate(rows)
 
     def _varied(self, last: Ints) -> tuple[Ints, Ints]:
-        """Returns fingerprints like `tracks`, of those of these rows that have one, and the rows."""
+        """Returns fingerprints and rows as `tracks` does, only of rows in `last` with all different durations."""
         rows = last[:, None] - np.arange(limits.COPIED_STEPS)
         lengths = self.end[rows] - self.free[rows]
         varied = (np.diff(np.sort(lengths, axis=1), axis=1) != 0).all(axis=1)

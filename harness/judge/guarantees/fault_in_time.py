@@ -6,7 +6,7 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """A fault that only slows the job must strike at least half a step before the job's last step ends."""
+    """Yields a flaw if the fault struck after all work was done or, if it only slows, in the last half step."""
     work = evidence.work
     at = min(fault.strikes, default=acted_at(fault)) - evidence.run.uncertainty_ns
     if work.finished and at > work.over:

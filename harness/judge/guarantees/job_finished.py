@@ -12,7 +12,7 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """A failed job is judged even if the log holds no steps."""
+    """Yields a breach if the job failed, was aborted or did too little; a failed job even without logged steps."""
     run, blind = evidence.run, blindness(evidence.run, evidence.fault_free)
     if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
         damage = None if blind else spoiler(run)

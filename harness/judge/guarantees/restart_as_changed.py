@@ -24,7 +24,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _alike(evidence: Analysis, name: str) -> tuple[int, int]:
-    """Returns in how many steps after the change the figure is the fault-free run's, and how many tell it."""
+    """Returns how many steps after the change have the fault-free run's figure, and how many log the figure."""
     usual, last = evidence.before_change, evidence.run.changed_after
     if usual is None or last is None:
         return 0, 0

@@ -33,7 +33,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def hidden(evidence: Analysis, restart: Restart) -> Breaches:
-    """Yields ranks that restored an older save than a committed one that a fault hid, and the harness never saw."""
+    """Yields ranks that restored an older save than a committed one that a fault hid and the harness never saw."""
     store = evidence.saves.store
     for save in reversed(evidence.saves.hidden) if restart.number else ():
         over = save.last_at < restart.moment > store.shown_since(save, restart.moment)

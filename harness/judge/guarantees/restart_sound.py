@@ -11,7 +11,7 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Only the trainer may say that a damaged save was made anew. A restore without a logged step is not judged."""
+    """Yields a breach for each restore of damaged or other content. A restore without a logged step is not judged."""
     told = ((restart, *state) for restart in evidence.restarts for state in restart.states)
     by_step, unaware = grouped((step, (restart, restore)) for restart, restore, step in told), list[Restore]()
     for damage in (each for damaged in evidence.saves.damage.values() for each in damaged if each.tensor_bytes):

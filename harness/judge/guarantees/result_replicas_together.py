@@ -94,7 +94,7 @@ def _same_weights(evidence: Analysis) -> Breaches:
 
 
 def _never_together(evidence: Analysis) -> Breaches:
-    """Yields a breach if no two ranks logged digests for a step since the last restart, but some did without faults."""
+    """Yields a breach if, since the last restart, no step has digests of two ranks, as it has without faults."""
     run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
     if fault_free is None or [each.size for each in last] != [fault_free.largest_world]:
         return

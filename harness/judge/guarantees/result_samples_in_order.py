@@ -12,7 +12,7 @@ from harness.units import counted
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Steps whose sample positions are only shifted do not count if the scenario allows repeated or skipped samples."""
+    """Yields a breach for steps with other samples. A mere shift is allowed if samples may repeat or be skipped."""
     comparison, consumed, bounds = evidence.comparison, evidence.consumed, evidence.continuity
     if bounds is None or bounds.samples == "reported" or comparison is None:
         return

@@ -41,7 +41,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _alone(evidence: Analysis) -> list[Pair]:
-    """Returns pairs of saves by two ranks at a path where one rank saves alone without a fault, in equal worlds."""
+    """Returns pairs of saves by two ranks at a path where only one rank saves in the fault-free run."""
     usual, run, kind = evidence.fault_free_saves, evidence.run, attrgetter("kind", "series")
     if usual is None or evidence.flaw(usual.run) or new_layout(run, [usual.run]):
         return []

@@ -14,7 +14,7 @@ from harness.timeline.save_events import COMMITTED
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """The breach is inconclusive if a step of the process ended between the commit and the write."""
+    """Yields a breach if saves were committed before they were written; inconclusive if a step lies between."""
     begins = grouped((event["process"], event["at"]) for event in evidence.run.writes)
     saves = grouped((save.process, save) for save in evidence.saves.all if save.begun is not None)
     early = list[tuple[Save, int]]()  # each with the begin of its write

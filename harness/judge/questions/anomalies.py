@@ -22,7 +22,7 @@ from harness.timeline.timeline import Timeline
 
 
 def _sign(name: str, order: int, guarantee: str, values: Callable[[Analysis], dict[str, Any]]) -> Score:
-    """Returns a criterion with the values that one guarantee concerns, which says why this guarantee is not judged."""
+    """Returns a criterion that holds the values of one guarantee, and the reason if this guarantee is not judged."""
 
     def score(evidence: Analysis, bounds: object) -> ScoreResult:
         return ScoreResult(values(evidence), why_not=guarantees()[guarantee].nothing(evidence))

@@ -96,7 +96,7 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 
 
 def _lines(name: str, spans: Sequence[_Span], allowed: int, run: Timeline, unmeasured: str) -> list[Expectation]:
-    """Compares recovery times with `allowed`, the worst first. `unmeasured`: why one has no time; it adds a line."""
+    """Compares recovery times with `allowed`, the worst first. Adds a line if `unmeasured` says why one is missing."""
     bound = Bound(name, lambda seconds: shown_ns(seconds * S), "s")
     worst_first = sorted(spans, key=lambda span: (span.ended, -span.length))
     lines = [_line(bound, each, allowed, run) for each in worst_first]

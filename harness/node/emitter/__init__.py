@@ -1,4 +1,4 @@
-"""The event log: the events as each process saw them. It is the only thing between running and scoring.
+"""Writes the event log: the events as each process saw them. A run is judged by this log alone.
 
 Any trainer may import this file: standard library only, no thread, no buffer.
 
@@ -10,8 +10,8 @@ One writer, one file, one process: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<r
 is one line, written by one `os.write` to an `O_APPEND` descriptor, so that SIGKILL tears at most the last line.
 Outside a harness (`CHAOS_EVENTS` unset) every call returns at once.
 
-Lines are numbered as they are tried, from 0, the header. So a missing number is a lost line: on a full disk, or by
-later handling of the file. A fork of the process that goes on writing counts its own lines.
+Each attempt to write a line gets the next number, from 0 for the header. A missing number is a line that was lost to a
+full disk, or later. A fork of the process counts its own lines.
 
 The first line, the header, names the writer. `harness.log.vocabulary` declares the fields of the header and of each
 event; docs/events.md is the same as a page. A number that is not finite is written as the
@@ -69,7 +69,7 @@ Moment = tuple[int, int]  # on the wall clock and on the monotonic one, in nanos
 
 
 def clock_id() -> str:
-    """Identity of this machine's monotonic clock: the kernel's boot id."""
+    """Returns the identity of this machine's monotonic clock: the kernel's boot id."""
     try:
         return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -77,7 +77,7 @@ def clock_id() -> str:
 
 
 class Emitter:
-    """Appends events to this process's own file. Never raises: telemetry must not kill a training job."""
+    """Appends events to this process's own file. Never raises, because logging must not kill a training job."""
 
     def __init__(self, path: pathlib.Path | None, identity: dict[str, Any] | None = None, began: Moment | None = None):
         self.path = path
@@ -103,9 +103,9 @@ class Emitter:
 
     @classmethod
     def open(cls, role: str, **identity: Any) -> Emitter:
-        """The emitter of this process, as told by the environment (a silent one outside a harness).
+        """Returns the emitter of this process, by its environment (a silent emitter outside of a harness).
 
-        `began` is when the process began, a `Moment`; else now. All else goes into the header.
+        `began` is when the process began, a `Moment`; by default now. All other arguments go into the header.
         """
         began = identity.pop("began", None)
         directory = os.environ.get(EVENTS_DIR_ENV)
@@ -123,11 +123,11 @@ class Emitter:
         return self._fd >= 0
 
     def __call__(self, event: str, **fields: Any) -> int:
-        """Writes one event; returns its `mono_ns`, so that the next one can begin exactly where it ended."""
+        """Writes one event, and returns its time `mono_ns`, so that the next event can begin exactly there."""
         return self.tell(event, fields)
 
     def tell(self, event: str, fields: dict[str, Any], at: Moment | None = None) -> int:
-        """Writes one event that happened at this moment; without a moment, now."""
+        """Writes one event that happened at this moment (by default now)."""
         if self._fd < 0:
             return time.monotonic_ns()
         mono_ns = self._append({"event": event} | fields, at)
@@ -137,13 +137,13 @@ class Emitter:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Marks the begin and, unless it is left by an exception, the end of a named phase."""
+        """Logs the begin of a named phase and, unless an exception leaves the phase, its end."""
         self("phase", name=name, edge="begin")
         yield
         self("phase", name=name, edge="end")
 
     def failpoint(self, name: str, **fields: Any) -> None:
-        """Marks a named place for the harness to act at. Writes an event only if the plan names the place."""
+        """Marks a named place at which the harness may act. Writes an event only if the plan names this place."""
         if self._holds is not None and self._holds.wants(name):
             self("failpoint", name=name, **fields)
 
@@ -154,7 +154,7 @@ class Emitter:
         return self
 
     def __reduce__(self) -> tuple[type[Emitter], tuple[None]]:
-        """Makes a silent emitter in another process: its descriptor is another file there."""
+        """Pickles as a silent emitter, because in another process the descriptor is another file."""
         return Emitter, (None,)
 
     def close(self) -> None:
@@ -182,13 +182,13 @@ class Emitter:
         return mono_ns
 
     def _go_on_in_fork(self) -> None:
-        """Counts lines of a fork anew: they stand between its parent's, which writes the header if that is missing."""
+        """Counts a fork's own lines, which stand between those of its parent. The parent writes a missing header."""
         self._begin_to_count(0, f',"line_fork":{time.monotonic_ns()}')
         if self._header:
             self._fd = -1
 
     def _write(self, line: bytes) -> bool:
-        """Writes a line, after the header where a full disk has refused that one so far."""
+        """Writes a line. If a full disk has refused the header so far, the header is written first."""
         data = self._header + line
         try:
             written = os.write(self._fd, data)
@@ -203,13 +203,13 @@ class Emitter:
 
 
 def _line(record: dict[str, Any], at: Moment | None = None) -> tuple[bytes, int]:
-    """The record with the time as a line that lacks its end, and its monotonic time."""
+    """Returns the record as a line with its time but without its end, and its monotonic time."""
     record["wall_ns"], record["mono_ns"] = _, mono_ns = at or (time.time_ns(), time.monotonic_ns())
     return json.dumps(finite(record), separators=(",", ":"))[:-1].encode(), mono_ns
 
 
 def finite(value: Any) -> Any:
-    """Returns the value; a float that is not finite becomes its name, as JSON has no NaN."""
+    """Returns the value, or the name of a float that is not finite, because JSON has no NaN."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""The rules for abnormal events of a training, the same for the running trainer, the judge, the live metrics, and the
-alert rules in `examples/monitoring/`. Standard library only.
+"""Defines when events of a training are abnormal, for trainers, judge, live metrics, and the alert rules in
+`examples/monitoring/`. Standard library only.
 
-The limits are those that practitioners of large runs warn on.
+The limits are those at which practitioners of large runs raise warnings.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a 
 
 
 def loss_improvement(losses: Sequence[float]) -> float | None:
-    """Returns by which share the mean loss of 50 steps is below that of the 100 before; `None`: too few."""
+    """Returns the share by which the mean loss of 50 steps is below that of the 100 before; `None` if too few."""
     if len(losses) < LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS:
         return None
     recent = losses[-LOSS_RECENT_STEPS:]
@@ -67,13 +67,13 @@ def loss_stagnates(losses: Sequence[float]) -> bool:
 
 
 def gradient_spikes(norm: float, before: Sequence[float]) -> bool:
-    """Tells whether a gradient norm is more than ten times the median of those before."""
+    """Returns True if a gradient norm is more than ten times the median of the norms before it."""
     return len(before) >= NORMS_MIN and norm > GRADIENT_NORM_FACTOR * statistics.median(before)
 
 
 def loss_spikes(loss: float, before: Sequence[float]) -> bool:
-    """Tells whether a loss is no number, or above the median of those before by 30 % and by five times their spread:
-    the median distance from the median, as a standard deviation (times 1.4826)."""
+    """Returns True if a loss is no number, or is above the median of earlier losses by 30 % and by five times their
+    spread (the median distance from the median, times 1.4826 to be like a standard deviation)."""
     if len(before) < NORMS_MIN:
         return False
     usual = statistics.median(before)
@@ -82,7 +82,7 @@ def loss_spikes(loss: float, before: Sequence[float]) -> bool:
 
 
 def steps_are_slow(times: Sequence[float]) -> bool:
-    """Tells whether the last steps took 15 % longer than those before. All ranks may be slow alike."""
+    """Returns True if the last steps took 15 % longer than those before. All ranks may be slow alike."""
     if len(times) < TIMES_RECENT + TIMES_BEFORE:
         return False
     usual = statistics.median(times[-TIMES_RECENT - TIMES_BEFORE : -TIMES_RECENT])
@@ -90,23 +90,23 @@ def steps_are_slow(times: Sequence[float]) -> bool:
 
 
 def waits_for_data(waited: Sequence[float], times: Sequence[float]) -> bool:
-    """Tells whether waiting for data took more than a tenth of the last steps' time."""
+    """Returns True if waiting for data took more than a tenth of the last steps' time."""
     return len(times) >= TIMES_RECENT and sum(waited[-TIMES_RECENT:]) > DATA_WAIT_SHARE * sum(times[-TIMES_RECENT:])
 
 
 def checkpoint_is_late(since: float, interval: float) -> bool:
-    """Tells whether the last commit is more than twice the interval ago, both in steps or both in seconds."""
+    """Returns True if the last commit is more than twice the interval ago, both in steps or both in seconds."""
     return since > CHECKPOINT_INTERVALS * interval
 
 
 def replay_from(steps: int) -> int:
-    """Returns the step from which a new `Watch` gives the same answer about the last step as one that saw all: it keeps
-    150 steps, and judges lasting states at every 50th."""
+    """Returns the step from which a new `Watch` must see steps to decide like one that saw all: a `Watch` keeps 150
+    steps, and checks lasting states at every 50th."""
     return max(0, steps // LOSS_RECENT_STEPS - 4) * LOSS_RECENT_STEPS
 
 
 class Watch:
-    """Applies the rules to one process's steps, in order. Lasting states are told once in 50 steps."""
+    """Applies the rules to one process's steps, in order. A lasting state is reported once in 50 steps."""
 
     def __init__(self) -> None:
         kept = LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS
@@ -117,11 +117,11 @@ class Watch:
         self._steps = 0
 
     def norm_spikes(self, grad_norm: float) -> bool:
-        """Tells whether the gradient norm of the next step is abnormal, before that step counts."""
+        """Returns True if the gradient norm of the next step is abnormal, before that step is counted."""
         return gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float, took: float, waited: float) -> list[str]:
-        """Returns the kinds of abnormal events now. `took` and `waited` (for data) are in one unit of time."""
+        """Returns the kinds of abnormal events at this step. `took` and `waited` (for data) are in one unit of time."""
         self._steps += 1
         found = [GRADIENT] if self.norm_spikes(grad_norm) else []
         self._losses.append(loss)
@@ -137,19 +137,19 @@ class Watch:
 
 
 class Growth(NamedTuple):
-    """The growth of a process's memory. `full_in_s`: time until its limit at this rate."""
+    """The growth of a process's memory. `full_in_s` is the time in s until its limit at this rate."""
 
     bytes_per_s: float
     full_in_s: float
 
 
 class Leak:
-    """Finds memory that grows steadily and comes near its limit.
+    """Finds out whether a process's memory grows steadily and comes near its limit.
 
-    Readings lie ever further apart, so that a slow leak is found as well as a quick one. Judged is the newer half of
-    them, so that the growth at the start is forgotten. The rate is their Theil–Sen slope: the median of the slopes
-    between all pairs (Sen, 1968, doi:10.1080/01621459.1968.10480934). How far into the future a trend may be followed:
-    as far as it reaches back.
+    Readings lie ever further apart, so that slow leaks are found as well as quick ones. The newer half of the readings
+    is used, so that the growth at the start is forgotten. The rate is their Theil–Sen slope: the median of the slopes
+    between all pairs (Sen, 1968, doi:10.1080/01621459.1968.10480934). A trend is followed into the future as far as it
+    reaches back.
     """
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class Leak:
         return not self._readings or now_s - self._readings[-1][0] >= self._every_s
 
     def read(self, now_s: float, resident: int, free: int) -> Growth | None:
-        """Returns a leak. `resident`: bytes of the process; `free`: bytes until the limit. `None`: no leak."""
+        """Returns the growth if it is a leak, else `None`. `resident`: bytes in use; `free`: bytes to the limit."""
         self._readings.append((now_s, resident))
         if len(self._readings) >= MEMORY_KEPT:
             self._readings, self._every_s = self._readings[::2], 2 * self._every_s
@@ -176,9 +176,9 @@ class Leak:
 
 
 class Spikes:
-    """Counts steps in a row whose loss or gradient norm is far above the usual. One alone passes; three do not.
+    """Counts successive steps with a loss or gradient norm far above the usual. Three of them mean divergence.
 
-    What is abnormal never becomes usual, however long it lasts.
+    Abnormal values never become usual, however long they last.
     """
 
     def __init__(self) -> None:
@@ -187,11 +187,11 @@ class Spikes:
         self.in_a_row = 0
 
     def abnormal(self, loss: float, grad_norm: float) -> bool:
-        """Tells whether the next step is far above the usual, before it counts."""
+        """Returns True if the next step's values are far above the usual, before this step is counted."""
         return loss_spikes(loss, self._losses) or gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float) -> bool:
-        """Tells whether the training diverges, by this step and those before it."""
+        """Counts a step. Returns True if the training diverges, by this step and the steps before."""
         if self.abnormal(loss, grad_norm):
             self.in_a_row += 1
         else:
@@ -201,7 +201,7 @@ class Spikes:
         return self.in_a_row >= SPIKE_STEPS
 
     def state(self) -> dict[str, Any]:
-        """Returns the state for a checkpoint, so that usual values are known at once after a restart."""
+        """Returns the usual values for a checkpoint, so that they are known at once after a restart."""
         return {"losses": list(self._losses), "norms": list(self._norms), "in_a_row": self.in_a_row}
 
     def load(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Faults of a rank's device, in its process: each later call fails, as after a CUDA error."""
+"""Breaks the device of a rank for its process: every later call fails, as after a CUDA error."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def break_device(kind: str, append: Append) -> None:
-    """Makes every device call of this thread fail from now on: on a GPU by a real access to no memory, where `kind` is
-    that; otherwise PyTorch's operators raise the same error."""
+    """Makes every device call of this thread fail from now on: on a GPU by a real illegal access if `kind` asks for
+    one; otherwise PyTorch's operators raise the same error."""
     if kind == "illegal_access" and _on_gpu():
         _go_astray()
         try:
@@ -66,7 +66,7 @@ def break_device(kind: str, append: Append) -> None:
 
 
 def _go_astray() -> None:
-    """Launches the kernel, in the default stream of the current device. Raises `RuntimeError`."""
+    """Launches a kernel with an illegal access in the current device's default stream. Raises `RuntimeError`."""
     cuda = ctypes.CDLL("libcuda.so.1")
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _ok(cuda.cuModuleLoadData(ctypes.byref(module), _PTX))

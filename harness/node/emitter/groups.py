@@ -1,4 +1,4 @@
-"""The control groups that a process is in, and where they are mounted: versions 1 and 2. Standard library only."""
+"""Finds the control groups of a process and their mount points, in versions 1 and 2. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mount:
-    """The place where a hierarchy of control groups is mounted."""
+    """The mount point of one hierarchy of control groups."""
 
     version: int
     point: pathlib.Path
@@ -17,7 +17,7 @@ class Mount:
     options: frozenset[str]
 
     def locate(self, group: str) -> pathlib.Path:
-        """Returns the folder of a group; the mount point itself for a group outside of the mounted hierarchy."""
+        """Returns the folder of a group, or the mount point itself for a group outside of the mounted hierarchy."""
         inside = group.removeprefix(self.root.rstrip("/")) if group.startswith(self.root.rstrip("/")) else "/"
         path = self.point / inside.strip("/")
         return path if path.is_dir() else self.point
@@ -34,7 +34,7 @@ def mounts(path: pathlib.Path) -> Iterator[Mount]:
 
 
 def of_process(path: pathlib.Path) -> dict[str, str]:
-    """Group by controller; the unified one under the empty name."""
+    """Returns the process's group for each controller; the unified group has the empty name."""
     groups: dict[str, str] = {}
     for line in path.read_text().splitlines():
         _, controllers, group = line.split(":", 2)

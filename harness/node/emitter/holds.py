@@ -1,8 +1,8 @@
-"""The places where a plan stops a trainer, ends it, or gives it a wrong place in the job.
+"""Stops a trainer at planned places, ends it there, or gives it a wrong place in the job.
 
-Loaded by the emitter only where `CHAOS_HOLDS` names a plan's list of such places. The harness arms and releases them
-by files that a node can read and not write. A strike is claimed by a file in `CHAOS_ANSWERS`, the folder of the
-node's answers, and happens once the harness has granted it: no death comes before its reason.
+The emitter loads this module only if `CHAOS_HOLDS` names a list of such places. The harness arms and releases a place
+by files that a node can only read. A process claims a strike by a file in `CHAOS_ANSWERS`, the folder of the node's
+answers. The strike happens once the harness has granted it, so that its reason is logged first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def load(path: str, rank: int | None, append: Append) -> Holds | None:
-    """Returns the holds in this file; `None` if there are none."""
+    """Returns the holds that this file lists, or `None` if it lists none."""
     try:
         holds = json.loads(pathlib.Path(path).read_text())
     except (OSError, ValueError):
@@ -31,12 +31,12 @@ def load(path: str, rank: int | None, append: Append) -> Holds | None:
 
 
 def granted(token: str, node: str) -> str:
-    """Returns the name to which the harness renames a token when it grants the strike to a claim from this node."""
+    """Returns the name to which the harness renames a token in order to grant the strike to a claim of this node."""
     return f"{token}.{node}"
 
 
 class Holds:
-    """The holds of one process. `append` writes an event without coming here again."""
+    """The planned places of one process. `append` writes an event without a further look at the holds."""
 
     def __init__(self, holds: list[dict[str, Any]], rank: int | None, append: Append):
         self._holds = [hold for hold in holds if hold.get("rank") in (None, rank)]
@@ -47,7 +47,7 @@ class Holds:
         return failpoint in self._names
 
     def reached(self, record: Mapping[str, Any]) -> None:
-        """Waits if the plan wants a fault to act here, until the harness has acted; or is struck."""
+        """Waits, if a fault is planned here, until the harness has acted; or lets a planned strike happen."""
         for hold in self._holds:
             matches = all(record.get(key) == value for key, value in hold["match"].items())
             if matches and os.path.exists(hold["armed"]):
@@ -57,7 +57,7 @@ class Holds:
                     _wait(hold.get("limit_s", HOLD_S_MAX), lambda: os.path.exists(hold["released"]))  # noqa: B023
 
     def _be_struck(self, hold: Mapping[str, Any], step: int | None) -> None:
-        """Ends or misleads the process, or does the planned act to it, if a planned strike is left for it."""
+        """Carries out a planned strike that is left for this process: ends it, misleads it, or does another act."""
         if not any(_take(token) for token in hold["tokens"]):
             return
         if hold.get("does"):
@@ -79,7 +79,7 @@ class Holds:
 
 
 def _take(token: str) -> bool:
-    """Tells whether the harness grants this strike to this process. Another may have it, or it may be withdrawn."""
+    """Returns True if the harness grants this strike to this process, and not to another one."""
     answers = os.environ.get(ANSWERS_ENV)
     if not answers or not os.path.exists(token):
         return False

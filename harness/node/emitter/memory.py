@@ -1,4 +1,4 @@
-"""Reads how much memory this process uses, and the limits of its control group and machine. Standard library only."""
+"""Reads this process's memory use, and the limits of its control group and machine. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNLIMITED = 2**60  # bytes; version 1 of control groups names a number above it 
 
 
 class Room(NamedTuple):
-    """Bytes in use and allowed, by all processes together that share the limit."""
+    """The bytes that all processes under one memory limit use together, and the limit."""
 
     used: int
     limit: int
@@ -29,7 +29,7 @@ def resident_bytes() -> int:
 
 
 def room() -> Room | None:
-    """Returns the tightest of the limits on this process; `None` if none can be read."""
+    """Returns the tightest limit on this process's memory, or `None` if no limit can be read."""
     return min([*_groups(), *_machine()], key=lambda each: each.free, default=None)
 
 
@@ -43,7 +43,7 @@ def _machine() -> Iterator[Room]:
 
 
 def _groups() -> Iterator[Room]:
-    """Yields limits of this process's control group and those above; caches that the kernel would drop do not count."""
+    """Yields limits of this process's control group and the groups above. Caches that can be dropped do not count."""
     try:
         own = groups.of_process(SELF / "cgroup")
         mounts = list(groups.mounts(SELF / "mountinfo"))

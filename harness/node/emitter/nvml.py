@@ -1,4 +1,4 @@
-"""Facts on this machine's GPUs, by NVIDIA's library. Without the library or a GPU there are none, never a zero."""
+"""Reads facts about this machine's GPUs by NVIDIA's library. An unknown figure is left out, and never 0."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NVLINK_ERROR_KINDS = 4  # replays, recoveries, bad checksums of flits and of dat
 
 @dataclass(frozen=True)
 class Sample:
-    """One GPU at one moment. `None`: not told by this GPU or its driver."""
+    """The figures of one GPU at one moment. A figure is `None` if the GPU or its driver does not tell it."""
 
     gpu: int
     busy_percent: float | None = None  # share of the driver's last sampling period with a running kernel
@@ -40,7 +40,7 @@ class Sample:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Any]:
-    """Yields the initialised library; `None` if it is not installed, or there is no driver."""
+    """Yields the initialised library, or `None` without an installed library or a driver."""
     try:
         pynvml = importlib.import_module("pynvml")  # not the standard library's; few nodes have it
         pynvml.nvmlInit()
@@ -55,7 +55,7 @@ def opened() -> Iterator[Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Returns `gpu` (the model), `gpus` (how many), `driver`, `cuda_driver`; empty without a GPU."""
+    """Returns `gpu` (the model), `gpus` (their number), `driver` and `cuda_driver`; nothing without a GPU."""
     with opened() as nvml:
         count = _told(nvml.nvmlDeviceGetCount) if nvml else None
         if not count:
@@ -71,7 +71,7 @@ def facts() -> dict[str, Any]:
 
 
 class Xids:
-    """The errors of the driver (XID) since this was made. `nvml` is from `opened`. `count`, `last`: of each GPU."""
+    """Collects the driver's errors (XID) since this was made: `count`, `last` by GPU. `nvml` is from `opened`."""
 
     def __init__(self, nvml: Any):
         self.count, self.last = dict[int, int](), dict[int, int]()
@@ -86,7 +86,7 @@ class Xids:
         self._numbers[_address(gpu)] = number
 
     def new(self) -> list[tuple[int, int]]:
-        """Returns GPU and number of each error since the last call, oldest first."""
+        """Returns the GPU and number of each error since the last call, the oldest first."""
         found = []
         for _ in range(XIDS_MAX if self._events is not None else 0):
             event = _told(lambda: self._nvml.nvmlEventSetWait(self._events, 0))
@@ -103,14 +103,14 @@ def _address(gpu: Any) -> int | None:
 
 
 def samples(nvml: Any, xids: Xids | None = None) -> list[Sample]:
-    """Samples every GPU of this machine. `nvml` is from `opened`."""
+    """Returns the figures of every GPU of this machine. `nvml` is from `opened`."""
     if xids:
         xids.new()
     return [sample(nvml, number, xids) for number in range(_told(nvml.nvmlDeviceGetCount) or 0)]
 
 
 def unwell(limit_s: float = 10.0) -> list[str]:
-    """Returns what NVML says against this machine's GPUs, in words, asked in a thread that may hang."""
+    """Returns in words which GPUs are sick by NVML, asked in a thread, because NVML may hang."""
     told, asked = list[str](), threading.Event()
 
     def ask() -> None:
@@ -128,9 +128,9 @@ def unwell(limit_s: float = 10.0) -> list[str]:
 
 
 def number_of(local_rank: int, visible: str | None, uuids: Sequence[str | None]) -> int | None:
-    """Returns NVML's number of the GPU that CUDA calls `local_rank`; `None` if there is none.
+    """Returns NVML's number of the GPU that CUDA calls `local_rank`, or `None` if there is no such GPU.
 
-    `visible`: CUDA_VISIBLE_DEVICES, with numbers or the beginnings of UUIDs; `None`: all are. `uuids`: of all GPUs.
+    `visible` is CUDA_VISIBLE_DEVICES, with numbers or beginnings of UUIDs; `None`: all GPUs. `uuids`: of all GPUs.
     """
     named = range(len(uuids)) if visible is None else [each.strip() for each in visible.split(",")]
     name = str(named[local_rank]) if local_rank < len(named) else ""
@@ -149,7 +149,7 @@ def uuids(nvml: Any) -> list[str | None]:
 
 
 def sample(nvml: Any, number: int, xids: Xids | None = None) -> Sample:
-    """Samples one GPU. `xids` has its errors so far."""
+    """Returns the figures of one GPU. `xids` holds its errors so far."""
     seen: dict[str, Any] = {"xid": xids.last.get(number), "xids": xids.count.get(number)} if xids else {}
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
@@ -185,7 +185,7 @@ def _health(nvml: Any, handle: Any) -> dict[str, int | None]:
 
 
 def _nvlink_errors(nvml: Any, handle: Any) -> int | None:
-    """The sum over all links and kinds of errors; `None` for a GPU that counts none."""
+    """Returns the number of errors of all kinds on all links, or `None` for a GPU that counts none."""
     found = [
         _told(lambda: nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, kind))  # noqa: B023
         for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 0))
@@ -196,7 +196,7 @@ def _nvlink_errors(nvml: Any, handle: Any) -> int | None:
 
 
 def _nvlink_bytes(nvml: Any, handle: Any) -> int | None:
-    """The two counters of the GPU as a whole, in KiB; `None` for a GPU without NVLink."""
+    """Returns the bytes that the GPU sent and received over NVLink, or `None` for a GPU without NVLink."""
     both = [
         (getattr(nvml, f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{way}", None), 0xFFFFFFFF)  # all links together
         for way in ("TX", "RX")
@@ -210,7 +210,7 @@ def _nvlink_bytes(nvml: Any, handle: Any) -> int | None:
 
 
 def _told(ask: Callable[[], Any]) -> Any:
-    """Returns the driver's answer; `None` if it refuses."""
+    """Returns the driver's answer to a call, or `None` if the driver refuses."""
     try:
         return ask()
     except Exception:

@@ -1,7 +1,7 @@
-"""Silent corruption in a rank's process: one bit of one number goes wrong, and the training is not told.
+"""Corrupts one bit of one number in a rank's process, without any sign to the training.
 
-The next step of an optimizer shows which numbers there are; the bit goes wrong from the step after that one on. A bit
-that goes wrong again is stuck: it has the value that it got the first time.
+The next step of an optimizer shows which numbers there are; from the step after that, the bit is wrong. A bit that is
+corrupted again is stuck: it keeps the value that it got the first time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def corrupt(order: str, append: Append, step: int | None, over: Callable[[], bool], seed: int) -> None:
-    """Begins. `order`: a JSON object with `what`, `bit`, `every` and `steps`, as `silent_data_corruption` has them.
-    `step`: the last one that was done. `over`: ends it before its last step."""
+    """Begins the corruption. `order`: a JSON object with `what`, `bit`, `every` and `steps`, as
+    `silent_data_corruption` has them. `step`: the last one that was done. `over`: ends it before its last step."""
     if "torch" not in sys.modules:
         append({"event": "failpoint", "name": CHOSEN, "text": "this process has not imported torch"})
         append({"event": "failpoint", "name": OVER})
@@ -32,7 +32,7 @@ def corrupt(order: str, append: Append, step: int | None, over: Callable[[], boo
 
 
 class Corruption:
-    """One bit of one weight, gradient, activation (an output of the module that owns the weight) or optimizer state."""
+    """The corruption of one bit of a weight, gradient, activation (the weight's module's output) or optimizer state."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class Corruption:
         self.handles: list[Any] = []
 
     def begin(self) -> None:
-        """An observer strikes within a hook that follows a step: until they are over, no such hook can be added. None
-        is ever removed, as that happens while they are called."""
+        """Adds the hooks, but not within a running hook: until such hooks are over, none can be added. No hook is ever
+        removed, as hooks may be running then."""
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_pre_hook(self.before)
 
     def before(self, optimizer: Any, *_: Any) -> None:
-        """Chooses the number in the first step; then spoils a sharded gradient: nothing tells of it sooner."""
+        """Chooses the number in the first step, and later corrupts a sharded gradient, as no earlier hook sees one."""
         if self.ended:
             return
         if self.optimizer is None:
@@ -77,7 +77,7 @@ class Corruption:
             self.spoil(local(self.parameter.grad))
 
     def after(self, optimizer: Any, *_: Any) -> None:
-        """Spoils a weight or a state once the step has been made."""
+        """Corrupts a weight or an optimizer state after the step."""
         if self.ended or optimizer is not self.optimizer:
             return
         if self.due and self.what == "weight":
@@ -104,7 +104,7 @@ class Corruption:
     # The number
 
     def choose(self) -> str:
-        """Draws the number from all that the optimizer moves. Returns why there is none, or an empty text."""
+        """Chooses a number among all parameters of the optimizer. Returns why there is none, or an empty text."""
         held = [each for group in self.optimizer.param_groups for each in group["params"]]
         held = [each for each in held if each.grad is not None and local(each).is_floating_point()]
         position = int(self.dice.random() * sum(local(each).numel() for each in held))
@@ -128,7 +128,7 @@ class Corruption:
         return ""
 
     def find_owner(self) -> tuple[Any, str]:
-        """Returns the module with this parameter, and the parameter's longest name in any module around it."""
+        """Returns the module that holds this parameter, and the parameter's longest name in any outer module."""
         kind, found, name = self.torch.nn.Module, None, ""
         for each in [each for each in gc.get_objects() if issubclass(type(each), kind)]:
             if any(own is self.parameter for own in each.parameters(recurse=False)):
@@ -138,7 +138,7 @@ class Corruption:
         return found, name or f"a tensor of shape {tuple(self.parameter.shape)}"
 
     def state(self) -> Any:
-        """Returns the first state with a number for each of the parameter's, such as a moment; `None`: none has."""
+        """Returns the first state with a value for each element of the parameter, such as a moment; or `None`."""
         held = (local(each) for each in self.optimizer.state.get(self.parameter, {}).values() if hasattr(each, "shape"))
         shape = local(self.parameter).shape
         return next((each for each in held if each.shape == shape and each.is_floating_point()), None)
@@ -146,7 +146,7 @@ class Corruption:
     # The bit
 
     def spoil_gradient(self, gradient: Any) -> Any:
-        """Spoils this rank's own gradient, before it is summed over the ranks."""
+        """Corrupts this rank's own gradient before the sum over all ranks."""
         if not self.due:
             return None
         gradient = gradient.clone()
@@ -173,7 +173,7 @@ class Corruption:
             self.end(why)
 
     def safely(self, act: Callable[[], str]) -> str:
-        """Calls it. Returns what it says, or its error: the training must not fail over a mistake made here."""
+        """Calls the function and returns its result, or its error: a mistake here must not fail the training."""
         try:
             return act()
         except Exception as error:
@@ -190,8 +190,8 @@ def local(tensor: Any) -> Any:
 
 
 def set_bit(tensor: Any, element: int, bit: int, value: bool | None) -> tuple[list[int], float, float, bool]:
-    """Sets one bit of one element, counted flat; `None`: to the opposite. Returns the element's place, the number
-    before and after, and the bit's value. `bit` is a float32's; another type's is as far from the sign, or its last."""
+    """Sets one bit of one element (by flat index); `None` flips it. Returns the element's place, the number before and
+    after, and the bit's value. `bit` is a float32's; in another type, the bit as far from the sign, or the last."""
     torch = sys.modules["torch"]
     tensor = tensor.data  # its version stays: nobody is to know
     index = [int(each) for each in torch.unravel_index(torch.tensor(element), tensor.shape)]

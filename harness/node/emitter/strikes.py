@@ -1,6 +1,6 @@
-"""Faults inside a trainer's process: an exception, a held interpreter lock, leaking memory, the scenario's own code.
+"""Faults inside a trainer's process: an exception, a held interpreter lock, a memory leak, or the user's own code.
 
-Loaded only for a strike that the harness has granted. Each tells by a failpoint that it acts, and when it is over.
+This module is loaded only for a strike that the harness has granted. Each fault logs its begin and end as a failpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Append = Callable[[dict[str, Any]], int]
 
 
 class Inside:
-    """The argument of a user's own `inject`: its rank, and the last step. `None`: not told there."""
+    """The argument of a user's `inject` function: rank and last step. A value is `None` if it is not known there."""
 
     def __init__(self, rank: int | None, step: int | None, append: Append):
         self.rank, self.step = rank, step
@@ -78,7 +78,7 @@ def strike(
 
 
 def _call(source: str, inside: Inside) -> dict[str, str]:
-    """Runs the user's code. Its error is printed and returned, and the training goes on."""
+    """Runs the user's code. An error is printed and returned, and the training goes on."""
     space: dict[str, Any] = {"__name__": "own_code"}
     try:
         exec(compile(source, "<own_code>", "exec"), space)
@@ -90,7 +90,7 @@ def _call(source: str, inside: Inside) -> dict[str, str]:
 
 
 def _raise_soon(text: str) -> None:
-    """Raises outside of the caller's own code: code that guards its telemetry must not swallow the error."""
+    """Raises in the trainer's own code soon: raised here, code that guards its logging could swallow the error."""
     victim = threading.get_ident()
     kind = type("InjectedError", (RuntimeError,), {"__str__": lambda self: text, "__module__": "builtins"})
 
@@ -104,7 +104,7 @@ def _raise_soon(text: str) -> None:
 
 
 def _is_ours(frame: types.FrameType | None) -> bool:
-    """Tells whether code of the harness runs in this thread: an emitter, or an observer that guards it."""
+    """Returns True if this thread runs code of the harness: an emitter, or an observer that guards it."""
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith("harness."):
             return True
@@ -113,7 +113,7 @@ def _is_ours(frame: types.FrameType | None) -> bool:
 
 
 def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
-    """Takes whole pages and writes to them, or they would not count; gives all of them back in the end."""
+    """Takes whole memory pages and writes to them, because unwritten pages do not count. Frees all at the end."""
     begin, taken = time.monotonic(), list[mmap.mmap]()
     while not over():
         due = min(most, rate * (time.monotonic() - begin))
@@ -127,7 +127,7 @@ def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
 
 
 def _seize(seconds: float) -> float:
-    """Sleeps in a C function that is called without letting the lock go. Returns for how long another thread stood."""
+    """Sleeps in a C function that holds the interpreter lock. Returns for how long another thread stood still."""
     over, gap = threading.Event(), [0.0]
 
     def tick() -> None:

@@ -1,4 +1,4 @@
-"""The TCP connections of this network namespace, as `ss -ti` shows them. Standard library only, Linux only."""
+"""Reads the TCP connections of this network namespace, as `ss -ti` does. Standard library only, Linux only."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ UNANSWERED_MIN = 2  # tries in a row to send the same segment, from which on a c
 
 
 class Connection(NamedTuple):
-    """One connection. `rtt_us`: smoothed round trip, 0 if none was measured lately; `sent_again`: segments that were
-    sent more than once; `stuck`: 1 if nothing comes back now."""
+    """A TCP connection. `rtt_us`: smoothed round trip, 0 if not measured lately; `sent_again`: segments sent more than
+    once; `stuck`: 1 if no answers come now."""
 
     local: str  # address
     peer: str
@@ -32,7 +32,7 @@ class Connection(NamedTuple):
 
 
 def connections() -> Iterator[Connection]:
-    """Yields the connections that are there or are being made. Raises `OSError` where the kernel does not tell."""
+    """Yields open connections and those being opened. Raises `OSError` if the kernel does not tell them."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
         netlink.settimeout(1.0)
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -44,8 +44,8 @@ def connections() -> Iterator[Connection]:
 
 
 def by_peer() -> list[dict[str, object]]:
-    """Returns one entry for each pair of addresses, without those of this host alone: the slowest round trip, and the
-    sums of the others; the worst first. Empty where the kernel does not tell."""
+    """Returns one entry for each pair of addresses, except pairs on this host: the slowest round trip, and the sums of
+    the other figures, the worst first. Empty if the kernel does not tell the connections."""
     found: dict[tuple[str, str], Connection] = {}
     with contextlib.suppress(OSError, struct.error):
         for each in itertools.islice(connections(), CONNECTIONS_MAX):

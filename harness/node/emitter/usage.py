@@ -1,4 +1,4 @@
-"""Samples of a node's network links, memory and GPUs, by its first worker. Standard library only."""
+"""Samples a node's network links, memory and GPUs, in the node's first worker. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LINKS_MAX = 64
 
 
 def watch(emit: Emitter, every_s: float = EVERY_S) -> None:
-    """Samples at once and then every so many seconds, in a thread that ends with the process."""
+    """Samples at once and then at this interval in seconds, in a thread that ends with the process."""
     threading.Thread(target=_watch, args=(emit, every_s), name="usage", daemon=True).start()
 
 
 def _watch(emit: Emitter, every_s: float) -> None:
-    """Emits the usage for ever, of GPUs only if there are any; values that the driver does not tell are left out."""
+    """Logs the usage for ever; of GPUs only if there are any. Values that the driver does not tell are left out."""
     with nvml.opened() as library:
         xids = nvml.Xids(library) if library else None
         while True:
@@ -35,12 +35,12 @@ def _watch(emit: Emitter, every_s: float) -> None:
 
 
 def tell_peers(emit: Emitter) -> None:
-    """Samples the connections alone, before a process ends because of another one."""
+    """Logs the connections only, before a process ends because of another process."""
     emit("usage", peers=tcp.by_peer())
 
 
 def links(table: str = "/proc/self/net/dev") -> list[dict[str, Any]]:
-    """Returns `link`, `received_bytes`, `sent_bytes` of each interface of this network namespace except loopback."""
+    """Returns `link`, `received_bytes` and `sent_bytes` of each interface of this network namespace but loopback."""
     try:
         lines = pathlib.Path(table).read_text().splitlines()[2:]
     except OSError:

@@ -1,8 +1,8 @@
-"""A file system that passes everything through to the folder below it, until it is told to misbehave.
+"""Defines a file system that passes all operations through to the folder below, until it is told to misbehave.
 
-One process of the lab, mounted over the folder before the nodes are made, so that every node sees it and nothing
-outside the lab does. The folder itself stays visible from outside, and holds what is durable. Several threads
-read requests from the kernel; one that must wait gets a thread of its own, so that it delays nobody else.
+It is one process of the lab. It is mounted over the folder before the nodes are made, so that every node sees it, but
+nothing outside of the lab. The folder itself stays visible from outside, and holds the durable data. Several threads
+read requests from the kernel. A request that must wait gets a thread of its own, and delays no other one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _SILENT = {Code.FORGET, Code.BATCH_FORGET, Code.INTERRUPT}
 
 
 class Paths:
-    """The kernel's numbers for files, and where they are now below the root."""
+    """The kernel's numbers of files, with the files' present paths below the root."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class Paths:
         return f"{parent}/{name}" if parent else name
 
     def number(self, path: str, inode: int) -> int:
-        """Returns the number of a file; a file that took another's place gets a new one."""
+        """Returns the number of a file. A file that replaced another file gets a new number."""
         with self._lock:
             known = self._numbers.get(path)
             if known is not None and known[1] == inode:
@@ -106,7 +106,7 @@ class Paths:
 
 class FileSystem:
     def __init__(self, folder: pathlib.Path):
-        """Opens the folder as it is now; later mounts over it are not seen through this."""
+        """Opens the folder as it is now. Later mounts over the folder have no effect here."""
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         self._root = f"/proc/self/fd/{root}/"
         self._paths = Paths()
@@ -121,7 +121,7 @@ class FileSystem:
         }
 
     def mount(self, folder: pathlib.Path, pid: int = 0) -> None:
-        """Mounts it where this process, or process `pid`, sees the folder. Raises `OSError` if the kernel refuses."""
+        """Mounts the file system for this process, or for process `pid`. Raises `OSError` if the kernel refuses."""
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         owner = f"user_id={os.geteuid()},group_id={os.getegid()}"
         options = f"fd={self._device},rootmode=40000,{owner},allow_other,default_permissions"
@@ -132,7 +132,7 @@ class FileSystem:
             kernel.mount("chaos", str(folder), "fuse.chaos", flags, options)
 
     def serve(self) -> None:
-        """Begins to answer; until then a process that touches a file there waits."""
+        """Begins to answer requests. Before that, a process that uses a file here waits."""
         for number in range(READERS):
             threading.Thread(target=self._serve, name=f"reader-{number}", daemon=True).start()
 
@@ -146,9 +146,9 @@ class FileSystem:
             return self._numbers
 
     def remove(self, number: int) -> None:
-        """Ends a rule. Power comes back with it, and data that was not durable is lost by then. Idempotent.
+        """Ends a rule. Lost power comes back with this, without the data that was not durable. Can be called again.
 
-        Raises `OSError` if an operation still waits for it afterwards.
+        Raises `OSError` if an operation still waits for the rule afterwards.
         """
         with self._lock:
             ended = [rule for rule in self._rules if rule.number == number]
@@ -162,7 +162,7 @@ class FileSystem:
                 time.sleep(DYING_LOOK_S)
 
     def clear(self) -> None:
-        """Ends all rules, so that everything is as before."""
+        """Ends all rules, so that the file system passes everything through again."""
         for rule in self._rules:
             self.remove(rule.number)
 
@@ -173,8 +173,8 @@ class FileSystem:
         raise UsageError(f"unknown storage rule {number}")
 
     def try_out(self, rule: dict[str, Any], pid: int | None) -> dict[str, int]:
-        """Returns the answers to the operations of such a rule, for the node of `pid` (`None`: any), by all equal rules
-        still at work. Changes nothing, and counts as nothing."""
+        """Returns the answers that such a rule, and active rules equal to it, give to operations of the node of `pid`
+        (`None`: of any node). Changes nothing, and is not counted."""
         spec = StorageRule(**rule | {"operations": tuple(rule["operations"])})
         alike = [each for each in self._rules if each.spec == spec and (pid is None or each.covers(pid))]
         met = [[each.would(operation) for each in alike] for operation in spec.operations]
@@ -242,8 +242,8 @@ class FileSystem:
             self._answer(request, verdict)
 
     def _wait(self, request: FuseRequest, verdict: Verdict) -> bool:
-        """Waits until the delay is over, the power back, or the rule at its end. Returns True if the asking process is
-        being killed: the kernel lets no process die before its request is answered."""
+        """Waits until the delay is over, the power is back, or the rule has ended. Returns True if the asking process
+        is being killed: the kernel lets no process die before its request is answered."""
         until = time.monotonic() + verdict.delay_s
         while not is_dying(request.pid):
             held = any(rule.holds() and rule in self._rules for rule in verdict.rules)
@@ -274,7 +274,7 @@ class FileSystem:
     # What the kernel asks for, one method a code
 
     def _init(self, request: FuseRequest) -> bytes:
-        """Has threads wait as for a disk: in state D, where no signal but SIGKILL ends a wait."""
+        """Makes threads wait as for a disk, in state D, in which only SIGKILL ends a wait."""
         wire.refuse_interrupts(self._device, request.unique)
         _, _, readahead, flags = wire.INIT_IN.unpack_from(request.body)
         pages = wire.WRITE_BYTES_MAX // 4096
@@ -290,8 +290,8 @@ class FileSystem:
         return wire.ENTRY.pack(self._paths.number(path, found.st_ino), 0, 0, 0, 0, 0) + self._shown(found)
 
     def _shown(self, found: os.stat_result) -> bytes:
-        """Returns attributes; an unknown owner or group (a project's, for instance) is shown as ours, as the kernel
-        refuses writes to such files. The real file's own rights decide."""
+        """Returns a file's attributes. An unknown owner or group, such as a project's, is shown as ours, because the
+        kernel refuses writes to such files. The real file's own rights decide."""
         uid = os.geteuid() if self._strangers and found.st_uid == NO_ID else found.st_uid
         gid = os.getegid() if self._strangers and found.st_gid == NO_ID else found.st_gid
         return wire.pack_attributes(found, uid, gid)
@@ -470,7 +470,7 @@ class FileSystem:
 
 
 def is_dying(pid: int) -> bool:
-    """Tells whether SIGKILL has been sent to this thread, or it is gone."""
+    """Returns True if SIGKILL was sent to this thread, or if the thread is gone."""
     try:
         lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -486,9 +486,9 @@ def main(
     become: Callable[[], None] = lambda: None,
     make: Callable[[pathlib.Path], FileSystem] = FileSystem,
 ) -> None:
-    """Mounts (for process `pid`, if not for itself), says so, then answers calls until the caller is gone.
+    """Mounts the file system (for `pid`, if given), reports this, then answers calls until the caller is gone.
 
-    With `become` it gives up rights that it needs no longer once all is mounted. `make` takes the folder.
+    With `become`, it gives up rights that it no longer needs after mounting. `make` makes the folder's file system.
     """
     system = start(link, folder, pid, become, make)
     if system is not None:
@@ -502,7 +502,7 @@ def start(
     become: Callable[[], None] = lambda: None,
     make: Callable[[pathlib.Path], FileSystem] = FileSystem,
 ) -> FileSystem | None:
-    """Mounts, and tells over the link that it did, or why it could not; then it returns nothing."""
+    """Mounts the file system, and reports over the link that it did (or the error; then it returns `None`)."""
     kernel.set_name("lab-storage")
     os.umask(0)
     path = pathlib.Path(folder)
@@ -519,7 +519,7 @@ def start(
 
 
 def wait_ready(link: socket.socket) -> None:
-    """Waits until the other end has mounted. Raises `StageError` if that was refused."""
+    """Waits until the other end of the link has mounted. Raises `StageError` if that was refused."""
     link.settimeout(READY_S_MAX)
     rpc.result(rpc.receive(link))
     link.settimeout(None)

@@ -1,8 +1,8 @@
-"""A file system that records what changes its files: the operations in their order, and every byte that was written.
+"""Defines a file system that records each change of its files: the operations in order, and all written bytes.
 
-The record is two files in a folder that no node sees: `operations.jsonl`, one operation a line, and `data`, the written
-bytes one after the other. A line has the fields of `harness.explore.operations.Operation`. The numbers of files are the
-record's own: each file gets a new one. A line `{"ended": WHY}` says that the record is not whole.
+The record consists of two files in a folder that no node sees: `operations.jsonl`, one operation a line, and `data`,
+the written bytes one after the other. A line has the fields of `harness.explore.operations.Operation`. The record
+numbers files by itself: each file gets a new number. A line `{"ended": WHY}` says that the record is incomplete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHANGING = {
 
 
 class Record:
-    """The two files. Beyond a limit, and on a full disk, the record ends; the job goes on."""
+    """The two files of a record. At a limit or on a full disk, the record ends and the job goes on."""
 
     def __init__(self, folder: pathlib.Path, operations_max: int = OPERATIONS_MAX, bytes_max: int = DATA_BYTES_MAX):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -40,7 +40,7 @@ class Record:
         self._ended = False
 
     def add(self, kind: str, path: str, inode: int = 0, data: bytes | memoryview = b"", **more: int | str) -> None:
-        """Adds an operation that has just succeeded. Its time is now, in Unix time."""
+        """Adds an operation that has just succeeded, with the present Unix time."""
         if self._ended:
             return
         if self._count >= self._operations_max or self._bytes + len(data) > self._bytes_max:
@@ -75,10 +75,10 @@ class Record:
 
 
 class RecordingFileSystem(FileSystem):
-    """Does what the kernel asks for, one change after the other, and records each that succeeded."""
+    """Carries out changes one after the other, and records each one that succeeded."""
 
     def __init__(self, folder: pathlib.Path, record: pathlib.Path):
-        """Raises `OSError` if the folder is not empty, or if `record` holds a record."""
+        """Raises `OSError` if the folder is not empty, or if `record` already holds a record."""
         super().__init__(folder)
         if os.listdir(folder):
             raise OSError(errno.ENOTEMPTY, f"{folder}: a folder to be recorded must be empty")
@@ -218,7 +218,7 @@ class RecordingFileSystem(FileSystem):
         return body
 
     def _flush(self, request: FuseRequest) -> bytes:
-        """Records each `close` of a file that was written since the last one."""
+        """Records a `close` of a file if the file was written since its last `close`."""
         inode = self._open_files[wire.HANDLE_IN.unpack_from(request.body)[0]]
         if inode in self._written:
             self._written.discard(inode)

@@ -1,6 +1,6 @@
-"""The rules of a disturbed file system: the effect on each operation, and the losses when its power fails.
+"""Defines the rules of a disturbed file system: their effect on operations, and the losses if its power fails.
 
-One `FileRule` is one `harness.node.types.StorageRule` at work: it decides, and it counts what it did.
+A `FileRule` is an active `harness.node.types.StorageRule`. It decides on operations, and counts its effects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COUNTS = (
 
 @dataclass
 class Verdict:
-    """The answer to one operation: wait, then let `allowed` bytes through (`None`: all), or fail with `error`."""
+    """The answer to an operation: wait, then do `allowed` bytes of it (`None`: all), or fail with `error`."""
 
     delay_s: float = 0.0
     error: int = 0
@@ -42,17 +42,15 @@ class Verdict:
 
 @dataclass
 class Volatile:
-    """The parts of one file that are not durable yet. `descriptor` is our own, as the file's may be closed by then."""
+    """The parts of a file that are not durable yet. `descriptor` is our own: the job may have closed the file."""
 
     descriptor: int
     ranges: list[tuple[int, int]] = field(default_factory=list)  # offset, size
 
 
 class FileRule:
-    """A rule at work. `pid`: any process of its node, whose PID namespace identifies its processes; `None`: every node.
-
-    Raises `OSError` for a process that is gone.
-    """
+    """An active rule. `pid` is any process of its node, whose PID namespace shows which processes the rule concerns;
+    `None`: those of every node. Raises `OSError` if this process is gone."""
 
     def __init__(self, number: int, spec: StorageRule, pid: int | None):
         unknown = set(spec.operations) - set(STORAGE_OPERATIONS)
@@ -87,7 +85,7 @@ class FileRule:
         return operation in self.spec.operations and self._named(paths)
 
     def judge(self, operation: str, paths: tuple[str, ...], size: int, verdict: Verdict) -> None:
-        """Adds this rule's part to the verdict on an operation of a node it covers."""
+        """Adds this rule's effect to the answer to an operation of a node that the rule concerns."""
         with self._lock:
             # A lie about fsync or rename comes out at the first operation after the rename.
             lie_comes_out = self.spec.power in ("fsync_lied", "rename_lost") and self._renamed is not None
@@ -130,7 +128,7 @@ class FileRule:
                 verdict.error = self.errno
 
     def would(self, operation: str) -> tuple[float, bool]:
-        """Returns the present answer to such an operation of 1 MiB on a matching file: a delay in s, and a refusal."""
+        """Returns the rule's present answer to such an operation of 1 MiB: a delay in s, and whether it fails."""
         with self._lock:
             moves = operation in ("read", "write") and self.spec.rate_bytes
             delay_s = max(self.spec.delay_s, TRY_BYTES / self.spec.rate_bytes if moves else 0.0)
@@ -139,12 +137,12 @@ class FileRule:
             return delay_s, self.off or self.spec.hang or bool(self.errno and written and not spent)
 
     def holds(self) -> bool:
-        """Tells whether operations that wait for this rule get no answer as long as it is at work."""
+        """Returns True if operations that wait for this rule get no answer as long as it is active."""
         return self.off or self.spec.hang
 
     def told(self) -> dict[str, int]:
-        """Returns all counts, and of the present: how many operations wait (`unanswered`), and how many threads that
-        asked for one are in state D (`uninterruptible`). `longest_ns` includes waits that go on."""
+        """Returns all counts, and of the present: how many operations wait (`unanswered`), and how many of their
+        threads are in state D (`uninterruptible`). `longest_ns` includes waits that are not over."""
         with self._lock:
             waiting, counts = list(self._waiting.values()), dict(self.counts)
         longest_ns = max((time.monotonic_ns() - since_ns for _, since_ns in waiting), default=0)
@@ -154,7 +152,7 @@ class FileRule:
 
     @contextlib.contextmanager
     def waiting(self, request: int, thread: int, size: int) -> Iterator[None]:
-        """Counts the time for which a thread's operation of `size` bytes waits, and its bytes when that is over."""
+        """Counts the time for which a thread's operation of `size` bytes waits, and the bytes once the wait is over."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             if not self._waiting:
@@ -183,7 +181,7 @@ class FileRule:
             self._volatile[key].ranges.append((offset, size))
 
     def note_fsync(self, descriptor: int) -> None:
-        """Makes the file's writes durable, except if the rule lies about that."""
+        """Makes the file's writes durable, unless the rule lies about that."""
         if self.spec.power != "reordered":
             return
         with self._lock:
@@ -198,7 +196,7 @@ class FileRule:
                 self._renamed = (old, new)
 
     def lose(self, rename: Callable[[str, str], None]) -> None:
-        """Loses all data that was not durable when the power failed. Once only."""
+        """Loses all data that was not durable when the power failed. Does so only once."""
         with self._lock:
             if self.spec.power == "rename_lost" and self._renamed is not None and not self.counts["lost_renames"]:
                 old, new = self._renamed
@@ -225,7 +223,7 @@ class FileRule:
 
 
 def state_of(thread: int) -> str:
-    """Returns the letter of a thread's state in /proc; empty if it is gone."""
+    """Returns the letter of a thread's state in /proc, or an empty text if the thread is gone."""
     try:
         return pathlib.Path(f"/proc/{thread}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -233,7 +231,7 @@ def state_of(thread: int) -> str:
 
 
 def lose_pages(volatile: Volatile, keep: float, dice: random.Random) -> int:
-    """Zeroes written pages except a share chosen by `dice`; returns the bytes zeroed."""
+    """Zeroes written pages, except a share that `dice` chooses. Returns the number of zeroed bytes."""
     pages = {
         page
         for offset, size in volatile.ranges

@@ -1,4 +1,4 @@
-"""The kernel's side of a file system in user space: messages of /dev/fuse, protocol 7.31 (linux/fuse.h)."""
+"""Encodes and decodes the kernel's messages to a file system in user space: /dev/fuse, protocol 7.31 (linux/fuse.h)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Code(enum.IntEnum):
 
 @dataclass(frozen=True)
 class FuseRequest:
-    """One message of the kernel. `body` follows the header, and is valid only until the next message is read."""
+    """One message of the kernel. `body` follows the header, and is valid until the next message is read."""
 
     code: int
     unique: int
@@ -91,16 +91,16 @@ class FuseRequest:
     body: memoryview
 
     def kept(self) -> FuseRequest:
-        """Returns a copy that stays valid."""
+        """Returns a copy that stays valid after the next message is read."""
         return FuseRequest(self.code, self.unique, self.node, self.pid, memoryview(bytes(self.body)))
 
     def names(self, start: int) -> list[str]:
-        """The zero-terminated names after `start` bytes of the body."""
+        """Returns the zero-terminated names after the first `start` bytes of the body."""
         return [os.fsdecode(name) for name in bytes(self.body[start:]).split(b"\0")[:-1]]
 
 
 def read_request(device: int, buffer: bytearray) -> FuseRequest | None:
-    """Reads the next request; `None` once the file system is unmounted."""
+    """Reads the next request. Returns `None` once the file system is unmounted."""
     while True:
         try:
             size = os.readv(device, [buffer])
@@ -124,7 +124,7 @@ def reply(device: int, unique: int, body: bytes | memoryview = b"", error: int =
 
 
 def refuse_interrupts(device: int, unique: int) -> None:
-    """Says, about a request that is not answered yet, that none can be interrupted. An older kernel ignores it."""
+    """Answers that no request can be interrupted, while a request is open. An older kernel ignores this."""
     reply(device, unique | INTERRUPT_BIT, error=errno.ENOSYS)
 
 
@@ -136,7 +136,7 @@ def pack_attributes(found: os.stat_result, uid: int, gid: int) -> bytes:
 
 
 def pack_entries(entries: list[tuple[int, str, int]], start: int, room: int) -> bytes:
-    """Packs as many entries as fit, from number `start` on. `entries`: (inode, name, type as in `st_mode`)."""
+    """Packs as many folder entries (inode, name, type as in `st_mode`) as fit, from number `start` on."""
     packed = bytearray()
     for position, (inode, name, mode) in enumerate(entries[start:], start + 1):
         encoded = os.fsencode(name)

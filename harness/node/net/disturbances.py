@@ -1,6 +1,6 @@
-"""Network disturbances as labd sees them: each begins as a whole, ends as a whole, and leaves no trace.
+"""Answers labd's calls on network disturbances. Each begins as a whole, ends as a whole, and leaves no trace.
 
-`CALLS` are the calls this module answers; each takes the lab first. Traffic travels as
+`CALLS` are the calls that this module answers. The first argument of each is the lab. Traffic is given as
 `{"direction": egress | ingress | both, "peers": null (everything) | "nodes" (all but the control host) | addresses,
 "spared": addresses}`.
 """
@@ -38,7 +38,7 @@ def _wheres(traffic: Traffic) -> list[Where]:
 
 
 def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match, ...]]:
-    """Returns the matches for packets of `traffic`: any one of them suffices."""
+    """Returns the matches for packets of `traffic`. A packet is selected if it fits any of them."""
     own: Field = "source" if where == "sent" else "destination"
     other: Field = "destination" if where == "sent" else "source"
     spared = list(traffic["spared"])
@@ -52,7 +52,7 @@ def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match
 
 
 def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
-    """Returns the rules at the node's own end. They skip packets to itself, which never reach the wire."""
+    """Returns the rules at the node's own end. They skip packets from the node to itself, which stay local."""
     rules = []
     for where in _wheres(traffic):
         away = Match("destination" if where == "sent" else "source", host.address, equal=False)
@@ -62,7 +62,7 @@ def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[Pack
 
 
 class Shape(Disturbance):
-    """A rate limit, each direction by itself."""
+    """A rate limit on a node's traffic, separately for each direction."""
 
     what = "rate limit"
 
@@ -108,7 +108,7 @@ class Shape(Disturbance):
 
 
 class Impaired(Disturbance):
-    """Packets delayed, lost, damaged or reordered by a delay line of their own."""
+    """Packets that are delayed, lost, damaged or reordered, by a delay line of their own."""
 
     what = "impairment"
 
@@ -158,7 +158,7 @@ class Impaired(Disturbance):
 
 
 async def _end_process(pid: int, ended: asyncio.Event) -> None:
-    """Waits for a process whose socket is closed, and kills it if it does not end by itself."""
+    """Waits for a process whose socket is closed, and kills the process if it does not end."""
     try:
         await asyncio.wait_for(ended.wait(), LINE_END_S_MAX)
     except TIMEOUTS:
@@ -166,7 +166,7 @@ async def _end_process(pid: int, ended: asyncio.Event) -> None:
 
 
 class Cut(Disturbance):
-    """Packets vanish, without a word to the sender."""
+    """Packets that vanish, without notice to the sender."""
 
     what = "cut"
 
@@ -175,7 +175,7 @@ class Cut(Disturbance):
 
 
 class Unplug(Disturbance):
-    """The cable is out: no carrier on the node, and packets to it vanish."""
+    """A cable that is out: the node has no carrier, and packets to it vanish."""
 
     what = "link down"
 
@@ -203,7 +203,7 @@ def _host(lab: Lab, node: str) -> NamespaceNode:
 
 
 def _beginning(kind: Callable[..., Disturbance]) -> Call:
-    """Returns the call that begins a disturbance of this kind, and returns its number."""
+    """Returns the call that begins a disturbance of this kind and returns the disturbance's number."""
 
     async def begin(lab: Lab, host: Wired, **params: Any) -> int:
         disturbance = kind(lab, host, **params)
@@ -222,7 +222,7 @@ shape, impair, cut, unplug = map(_beginning, (Shape, Impaired, Cut, Unplug))
 
 
 async def heal(lab: Lab, number: int) -> None:
-    """Ends a disturbance; one that has ended is fine."""
+    """Ends a disturbance. A disturbance that has ended already is no error."""
     disturbance = lab.disturbances.get(number)
     if disturbance is not None:
         await disturbance.end()
@@ -237,7 +237,7 @@ async def counts(lab: Lab, number: int) -> dict[str, int]:
 
 
 async def examine(lab: Lab, host: Wired) -> dict[str, str]:
-    """Returns the verbs that the kernel refuses, with reasons: found by doing each to the node."""
+    """Returns the verbs that the kernel refuses, with the reasons, by trying each one on the node."""
     tries: dict[str, Disturbance] = {
         "network rate": Shape(lab, host, 10**9, EVERYTHING),
         "network delay": Impaired(lab, host, {"delay_s": 0.001}, EVERYTHING),
@@ -275,7 +275,7 @@ async def transfer(lab: Lab, source: str, destination: str, seconds: float, thro
 
 
 async def connections(lab: Lab, node: str, pids: list[int]) -> dict[str, Any]:
-    """The TCP connections of these processes of the node: see `net.connections`."""
+    """Returns the TCP connections of these processes of the node, as `net_connections.report` does."""
     host = _host(lab, node)
 
     def look() -> dict[str, Any]:
@@ -287,7 +287,7 @@ async def connections(lab: Lab, node: str, pids: list[int]) -> dict[str, Any]:
 
 
 async def reset(lab: Lab, node: str, pids: list[int]) -> int:
-    """Resets TCP connections of these processes of the node, but not those to the control host."""
+    """Resets the TCP connections of these processes of the node, except those to the control host."""
     host = _host(lab, node)
 
     def act() -> dict[str, Any]:

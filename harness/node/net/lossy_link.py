@@ -1,8 +1,8 @@
-"""The delay line: a process that holds, loses, damages or reorders the packets of one netfilter queue.
+"""Runs the delay line, a process that delays, loses, damages or reorders the packets of one netfilter queue.
 
-Packets stay in the kernel; what travels are their numbers, so that a line carries gigabits although it is written
-in Python. A line that must see single packets as on a wire (loss, damage) has the kernel cut up the large ones
-that virtual devices pass around; a line that only delays takes them whole. Layouts: linux/netfilter/nfnetlink_queue.h.
+Packets stay in the kernel, and only their numbers are exchanged, so that a line in Python carries gigabits. For loss
+and damage, the kernel splits the large packets of virtual devices into single packets, as on a wire; for delays, it
+does not. Layouts: linux/netfilter/nfnetlink_queue.h.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RECEIVE_BYTES = 8 * 2**20
 
 
 class Fate:
-    """Draws the fate of each packet, from the impairment's seed alone."""
+    """Draws at random what happens to each packet, by the impairment's seed alone."""
 
     def __init__(self, impairment: Impairment):
         self._impairment = impairment
@@ -48,7 +48,7 @@ class Fate:
         self._knots = ((0.0, 0.0), (0.0, 0.0))  # the jitter at two moments, interpolated in between
 
     def lost(self) -> bool:
-        """Draws a loss by Gilbert's model: lossy spells of `burst` packets on average (1: independent packets)."""
+        """Draws whether a packet is lost, by Gilbert's model: in bursts of `burst` packets on average."""
         share, burst = self._impairment.loss_percent / 100, self._impairment.burst
         if burst <= 1:
             return self._random.random() < share
@@ -61,13 +61,13 @@ class Fate:
         return share > 0 and self._random.random() < share
 
     def damage(self, packet: bytes) -> bytes:
-        """Flips one bit, behind the headers if there is payload."""
+        """Flips one bit of a packet: in its payload, if it has any."""
         begin = min(_HEADERS_BYTES, len(packet) - 1)
         bit = self._random.randrange(begin * 8, len(packet) * 8)
         return packet[: bit // 8] + bytes([packet[bit // 8] ^ 1 << bit % 8]) + packet[bit // 8 + 1 :]
 
     def release(self, now: float) -> float:
-        """Returns when a packet that came at `now` goes on."""
+        """Returns the time at which a packet that arrived at `now` goes on."""
         share = self._impairment.reorder_percent / 100
         if share and self._random.random() < share:
             return now
@@ -87,7 +87,7 @@ class Fate:
 
 
 class DelayLine:
-    """Reads one queue and gives each packet its verdict when its time has come."""
+    """Reads one queue of packets, and decides on each packet when its time has come."""
 
     def __init__(self, queue: int, impairment: Impairment):
         self.counts = dict.fromkeys(("packets", "lost", "damaged"), 0)
@@ -101,7 +101,7 @@ class DelayLine:
         return max(0.0, self._held[0][0] - time.monotonic()) if self._held else None
 
     def take(self) -> None:
-        """Takes all packets that the kernel has for us now."""
+        """Takes all packets that are ready in the kernel's queue."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(64):  # then those whose time has come
                 for _, _, body in netlink.messages(memoryview(self.link.recv(262144))):
@@ -136,7 +136,7 @@ class DelayLine:
             self._verdict(last, _ACCEPT, kind=_VERDICT_BATCH)  # and all before it
 
     def let_pass(self) -> None:
-        """Releases all held packets, and lets later ones pass."""
+        """Releases all held packets, and lets later packets pass."""
         self._fate = Fate(Impairment())
         self.take()
         self.release_due(float("inf"))
@@ -153,7 +153,7 @@ def _header(queue: int) -> bytes:
 
 
 def _per_packet(impairment: Impairment) -> bool:
-    """Tells whether the impairment acts on single packets as on a wire."""
+    """Returns True if the impairment concerns single packets, as on a wire."""
     return impairment.loss_percent > 0 or impairment.damage_percent > 0
 
 
@@ -180,7 +180,7 @@ def _bind(queue: int, impairment: Impairment) -> socket.socket:
 
 
 def main(control: socket.socket, queue: int, impairment: Impairment) -> None:
-    """Runs the line until `control` ends. Answers `counts`, and `pass`, which heals."""
+    """Runs the line until `control` closes. Answers `counts`, and `pass`, which lets all packets through."""
     kernel.set_name(f"net-line-{queue}")
     kernel.be_punctual()
     try:

@@ -1,4 +1,4 @@
-"""TCP connections of a network namespace: their bytes, by the kernel's own counters, and resetting them.
+"""Reads the TCP connections of a network namespace with their bytes, by the kernel's counters, and resets connections.
 
 Layouts: linux/sock_diag.h, linux/inet_diag.h, `struct tcp_info` of linux/tcp.h.
 """
@@ -38,16 +38,16 @@ Row = dict[str, Any]  # see `_dump`
 
 
 def _dump(family: int) -> Iterator[tuple[int, Row]]:
-    """Yields connections of the caller's network namespace, each with the inode of its socket: `cookie` (a number that
-    the kernel gives no other socket), `local` and `remote` address, `sent` and `received` payload bytes since it began,
-    retransmissions included. Raises `OSError` if the kernel does not tell."""
+    """Yields the connections of the caller's network namespace, each with the inode of its socket: `cookie` (a number
+    that the kernel gives no other socket), `local` and `remote` address, and payload bytes `sent` and `received` since
+    its begin, retransmissions included. Raises `OSError` if the kernel does not tell them."""
     with netlink.open_socket(SOCK_DIAG) as link:
         for part in _parts(link, family, _LIVING, 1 << _INFO - 1):
             yield _row(family, part)
 
 
 def _parts(link: socket.socket, family: int, states: int, beside: int = 0) -> Iterator[memoryview]:
-    """Yields the kernel's message on each connection in these states."""
+    """Yields the kernel's message on each connection that is in one of these states."""
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, beside, states, bytes(48))
     link.send(netlink.message(_BY_FAMILY, _DUMP, body))
     while True:
@@ -77,7 +77,7 @@ def _row(family: int, body: memoryview) -> tuple[int, Row]:
 
 
 def _address(family: int, raw: bytes) -> str:
-    """Returns the address of a socket as text; an IPv4 address inside an IPv6 one as IPv4."""
+    """Returns the address of a socket as text. An IPv4 address in IPv6 form becomes IPv4."""
     if family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, raw[:4])
     if raw.startswith(_V4_IN_V6):
@@ -86,9 +86,9 @@ def _address(family: int, raw: bytes) -> str:
 
 
 def inodes_of(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> set[int] | None:
-    """Returns sockets of the candidates with one of `pids` in their own PID namespace, and of their children.
+    """Returns the sockets of those candidates with one of `pids` in their own PID namespace, and of their children.
 
-    `None` without candidates (the node's processes cannot be seen from here), and without `pids`.
+    Returns `None` without `pids`, or without candidates (the node's processes cannot be seen from here).
     """
     if not candidates or not pids:
         return None
@@ -115,7 +115,7 @@ def _sockets(pid: int) -> Iterator[int]:
 
 
 def rdma_bytes() -> int | None:
-    """Returns the bytes sent and received by all RDMA ports here; `None` if there are none."""
+    """Returns the bytes that all RDMA ports here sent and received, or `None` if there are no ports."""
     files = [file for name in _RDMA_COUNTERS for file in _RDMA.glob(f"*/ports/*/counters/{name}")]
     found = []
     for file in files:
@@ -125,7 +125,7 @@ def rdma_bytes() -> int | None:
 
 
 def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> dict[str, Any]:
-    """The answer to a node's call: `connections`, whether they are `of_processes` alone, and `rdma_bytes`."""
+    """Returns the connections, `of_processes` (True if only the given processes'), and `rdma_bytes`."""
     inodes = inodes_of(candidates, pids)
     found = [each for family in _FAMILIES for each in _dump(family)]
     rows = [row for inode, row in found if inodes is None or inode in inodes]
@@ -133,11 +133,11 @@ def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -
 
 
 def reset_all(link: socket.socket) -> int:
-    """Resets every TCP connection that a process holds; its peer hears of it. Returns how many were reset.
+    """Resets every TCP connection that a process holds, so that its peer gets an error. Returns the number.
 
-    For a node that is about to die: a dead process's connection lives on in the kernel while its peer takes no more
-    data. The peer would go on hearing from a dead node, and the node's network namespace would stay. `link` is to
-    `SOCK_DIAG`, from that namespace. Raises `OSError` where the kernel was built without this.
+    This is for a node that is about to die: the kernel keeps a dead process's connection while its peer takes no more
+    data. The peer would still hear from a dead node, and the node's network namespace would stay. `link` is a socket to
+    `SOCK_DIAG`, from that namespace. Raises `OSError` if the kernel was built without this.
     """
     count = 0
     for family in _FAMILIES:
@@ -149,9 +149,9 @@ def reset_all(link: socket.socket) -> int:
 
 
 def reset(candidates: Collection[processes.ProcEntry], pids: Collection[int], spared: Collection[str]) -> int:
-    """Resets the connections of these processes, but those to themselves and to the `spared` addresses. Returns how
-    many were reset. Without `candidates`, all processes of the network namespace count. Raises `OSError` as
-    `reset_all`."""
+    """Resets the connections of these processes, except those to themselves and to `spared` addresses, and returns
+    their number. Without `candidates`, all processes of the network namespace count. Raises `OSError` as `reset_all`
+    does."""
     inodes, count = inodes_of(candidates, pids), 0
     with netlink.open_socket(SOCK_DIAG) as link:
         for family in _FAMILIES:
@@ -164,14 +164,14 @@ def reset(candidates: Collection[processes.ProcEntry], pids: Collection[int], sp
 
 
 def try_reset() -> None:
-    """Asks for the reset of a connection that nobody has. Raises `OSError` if the kernel or our rights do not allow
-    it."""
+    """Asks the kernel to reset a connection that does not exist. Raises `OSError` if the kernel or our rights do not
+    allow resets."""
     with netlink.open_socket(SOCK_DIAG) as link:
         _reset(link, socket.AF_INET, bytes(48))
 
 
 def _reset(link: socket.socket, family: int, which: bytes) -> bool:
-    """Returns False for a connection that has ended by itself meanwhile."""
+    """Resets a connection. Returns False if it has ended by itself meanwhile."""
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _STATES, which)
     try:
         netlink.ask(link, _DESTROY, 0, body, "reset a connection")

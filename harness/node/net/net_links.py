@@ -1,4 +1,4 @@
-"""Links, addresses and routes through raw rtnetlink: no binary, no module, a millisecond a node.
+"""Manages links, addresses and routes by raw rtnetlink, without other programs: a millisecond for each node.
 
 Message layouts: linux/rtnetlink.h, linux/if_link.h. All calls act in the network namespace of the caller.
 """
@@ -26,7 +26,7 @@ _SCOPE_UNIVERSE, _SCOPE_LINK = 0, 253
 
 
 def link_header(index: int = 0, flags: int = 0, change: int | None = None) -> bytes:
-    """Packs a header. `flags`: new values of the flags in `change` (by default the given ones are switched on)."""
+    """Packs a message header. `flags` gives new values of the flags in `change` (default: sets the flags)."""
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags if change is None else change)
 
 
@@ -35,7 +35,7 @@ def _request(kind: int, flags: int, body: bytes, what: str) -> None:
 
 
 def add_veth(name: str, peer: str, peer_pid: int) -> None:
-    """A pair of devices: `name` here, `peer` in the network namespace of process `peer_pid`."""
+    """Adds a pair of devices: `name` here, and `peer` in the network namespace of process `peer_pid`."""
     inside = link_header() + netlink.text(IFLA_IFNAME, peer) + netlink.u32(_IFLA_NET_NS_PID, peer_pid)
     data = attribute(_IFLA_INFO_DATA, attribute(_VETH_INFO_PEER, inside))
     info = attribute(IFLA_LINKINFO, netlink.text(_IFLA_INFO_KIND, "veth") + data)
@@ -44,7 +44,7 @@ def add_veth(name: str, peer: str, peer_pid: int) -> None:
 
 
 def delete_link(name: str) -> None:
-    """Removes the device and its peer; one that is already gone is fine."""
+    """Removes a device and its peer. A device that is gone already is no error."""
     with contextlib.suppress(OSError):
         _request(_DELLINK, 0, link_header(socket.if_nametoindex(name)), f"delete device {name}")
 
@@ -54,7 +54,7 @@ def set_up(name: str) -> None:
 
 
 def set_down(name: str) -> None:
-    """Sets a device down: the other end of a veth loses its carrier, and routes through it are removed."""
+    """Sets a device down. The other end of a veth loses its carrier, and routes through the device are removed."""
     header = link_header(socket.if_nametoindex(name), 0, _IFF_UP)
     _request(_NEWLINK, 0, header, f"set {name} down")
 
@@ -68,7 +68,7 @@ def add_address(name: str, address: str) -> None:
 
 
 def add_route(name: str, to: str | None, gateway: str | None = None, source: str | None = None) -> None:
-    """A route to the host `to` (`None`: the default route) through device `name`."""
+    """Adds a route to the host `to` (`None`: the default route) through the device `name`."""
     scope = _SCOPE_UNIVERSE if gateway else _SCOPE_LINK
     bits = 32 if to else 0
     header = struct.pack("=8BI", socket.AF_INET, bits, 0, 0, _TABLE_MAIN, _PROTOCOL_STATIC, scope, _TYPE_UNICAST, 0)
@@ -79,7 +79,7 @@ def add_route(name: str, to: str | None, gateway: str | None = None, source: str
 
 
 def add_blackhole(to: str) -> None:
-    """Packets to the host `to` vanish, without a word to the sender."""
+    """Adds a route by which packets to the host `to` vanish, without notice to the sender."""
     _request(_NEWROUTE, CREATE | EXCL, _blackhole(to), f"add black hole for {to}")
 
 
@@ -94,7 +94,7 @@ def _blackhole(to: str) -> bytes:
 
 
 def set_sysctl(name: str, value: int) -> None:
-    """Sets `net.<name>` (with slashes) of the caller's network namespace."""
+    """Sets `net.<name>` (with slashes) in the caller's network namespace."""
     pathlib.Path(f"/proc/sys/net/{name}").write_text(str(value))
 
 
@@ -107,7 +107,7 @@ def quiet_stack(device: str) -> None:
 
 
 def addresses() -> Iterator[str]:
-    """Yields addresses for the nodes of one lab, none given twice: 10.77.0.1 … 10.77.0.250, 10.77.1.1 …"""
+    """Yields different addresses for the nodes of one lab: 10.77.0.1 … 10.77.0.250, 10.77.1.1 …"""
     for third in range(256):
         for fourth in range(1, 251):
             yield f"10.77.{third}.{fourth}"

@@ -1,6 +1,6 @@
-"""Measuring a path between two hosts of a lab: packets really sent and really received, on one clock.
+"""Measures a path between two hosts of a lab by packets that are really sent and received, on one clock.
 
-A probe is a process that opens one socket in the network of each host, and so sees both ends.
+A probe is a process with one socket in the network of each host, so that it sees both ends.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from harness.node.net import paths, rate_limit
 
 @dataclass(frozen=True)
 class End:
-    """A host as a probe needs it: a process in its network namespace, and its address."""
+    """One end of a measured path: an address, and a process in the host's network namespace."""
 
     pid: int
     address: str
 
     def enter(self) -> None:
-        """Sockets that the calling thread, and threads that it starts, make from now on are this host's."""
+        """Moves the calling thread to this host's network: sockets that it makes from now on are the host's."""
         kernel.enter_network(self.pid)
 
 
 def run(report: int, work: Callable[[], dict[str, Any]]) -> None:
-    """Runs a probe in its process: writes the result, or the error, as one frame."""
+    """Runs a probe in its process, and writes the result, or the error, as one frame."""
     kernel.be_prompt()
     try:
         answer: dict[str, Any] = {"result": work()}
@@ -40,7 +40,7 @@ def run(report: int, work: Callable[[], dict[str, Any]]) -> None:
 
 
 def packets(source: End, destination: End, count: int, interval_s: float, size: int, wait_s: float) -> dict[str, Any]:
-    """Sends `count` UDP packets of `size` bytes one way, and waits until none has come for `wait_s`.
+    """Sends `count` UDP packets of `size` bytes one way, and waits until no packet has come for `wait_s`.
 
     Returns how many were `sent` and `received`, how many came `late` (overtaken by a later one) or `damaged`
     (the receiver's checksum failed), and the one-way `delays_s` of those received, in order of arrival.
@@ -54,10 +54,10 @@ def packets(source: End, destination: End, count: int, interval_s: float, size: 
 
 
 def transfer(source: End, destination: End, seconds: float, counter: str | None) -> dict[str, float]:
-    """Fills the path with one TCP transfer for `seconds`; returns `bits_per_s` on the wire, once it is up to speed.
+    """Fills the path with one TCP transfer for `seconds`. Returns `bits_per_s` on the wire at full speed.
 
-    `counter` is a device of the lab that all of the path's packets pass, whoever sent them: its bytes are then
-    counted. Without one it is what the receiver got, headers added.
+    `counter` is a device of the lab that all packets of the path pass; all its bytes are then counted, whoever sent
+    them. Without it, the received bytes are counted, with headers added.
     """
     done = threading.Event()
     with open("/proc/thread-self/net/dev", "rb", buffering=0) as lab_counters, ThreadPoolExecutor(1) as pool:

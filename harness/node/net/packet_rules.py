@@ -1,9 +1,9 @@
-"""Packet rules in the caller's network namespace: one nftables table per disturbance, added and deleted as a whole.
+"""Adds packet rules in the caller's network namespace: one nftables table for each disturbance.
 
-A node is known by its address, which no other node of the lab ever gets. Packets are caught where they arrive in the
-namespace (prerouting) or where they leave it (postrouting), so that in the lab's, a node's traffic with other nodes
-and with the control host is met alike. Each table has base chains of its own: a packet that one disturbance lets pass
-goes on to the next. Layouts: linux/netfilter/nf_tables.h, x_tables' xt_NFQUEUE.h.
+A node is identified by its address, which no other node of the lab ever gets. Rules act on packets that arrive in the
+namespace (prerouting) or leave it (postrouting). So in the lab's namespace, they act on a node's traffic with other
+nodes and with the control host alike. Each table has its own base chains: a packet that one disturbance lets pass meets
+the next one. Layouts: linux/netfilter/nf_tables.h, x_tables' xt_NFQUEUE.h.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BYPASS = 1  # without a reader, packets pass: a dead delay line must not become
 
 @dataclass(frozen=True)
 class Match:
-    """An address of the packet that is, or is not, this one."""
+    """A condition on a packet: its source or destination is (or is not) this address."""
 
     field: Field
     address: str
@@ -45,7 +45,7 @@ class Match:
 
 @dataclass(frozen=True)
 class PacketRule:
-    """A rule for packets with all of `matches`: they are dropped, or handed to a queue's reader."""
+    """A rule for packets that fit all of `matches`: they are dropped, or passed to the reader of a queue."""
 
     hook: Hook
     matches: tuple[Match, ...]
@@ -53,7 +53,7 @@ class PacketRule:
 
 
 def add_table(name: str, rules: Sequence[PacketRule]) -> None:
-    """Raises `OSError` where the kernel lacks something, and then nothing was added."""
+    """Adds the rules as one table. Raises `OSError` if the kernel refuses, and then adds nothing."""
     try:
         _add_table(name, rules, _queue)
     except OSError as error:
@@ -100,7 +100,7 @@ def _queue(number: int) -> bytes:
 
 
 def _queue_by_target(number: int) -> bytes:
-    """Queues packets through the older x_tables, for a kernel without nft_queue."""
+    """Queues packets by the older x_tables, for a kernel without nft_queue."""
     return _expression(
         "target", text(1, "NFQUEUE"), be32(2, 3), attribute(3, struct.pack("=HHHxx", number, 1, _BYPASS))
     )

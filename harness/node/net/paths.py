@@ -1,6 +1,6 @@
-"""The two ends of a measured path, each in the network of its own node: packets really sent and really received.
+"""Measures a path from its two ends, each in the network of its own node, by packets that are really sent and received.
 
-Nodes of a lab, and containers of one host, share its monotonic clock: one-way delays are plain differences.
+Nodes of a lab, and containers of one host, share its monotonic clock, so one-way delays are plain differences.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _udp(address: str) -> socket.socket:
 
 
 class PacketReceiver:
-    """Receives in a thread until `finish`, and then until nothing comes any more."""
+    """Receives packets in a thread until `finish` is called, and then until no more come."""
 
     def __init__(self, address: str, count: int):
         self._socket = _udp(address)
@@ -64,7 +64,7 @@ class PacketReceiver:
         self._thread.start()
 
     def finish(self, wait_s: float) -> dict[str, Any]:
-        """Returns the arrivals once all was sent and nothing has come for `wait_s`."""
+        """Returns the arrivals after everything was sent and no packet has come for `wait_s`."""
         self._wait_s = wait_s
         self._all_sent.set()
         self._thread.join()
@@ -101,7 +101,7 @@ class PacketReceiver:
 
 
 def send_packets(address: str, to: tuple[str, int], count: int, interval_s: float, size: int) -> None:
-    """Sends packets one by one; one that the network does not take counts as lost."""
+    """Sends packets one by one. A packet that the network refuses counts as lost."""
     with _udp(address) as sender:
         for number in range(count):
             try:
@@ -113,7 +113,7 @@ def send_packets(address: str, to: tuple[str, int], count: int, interval_s: floa
 
 
 def median_rate(passed: Callable[[], int], seconds: float) -> float:
-    """Returns bits a second of `passed` bytes, as the median over short windows, once the sender is up to speed."""
+    """Returns the bits per second of `passed` bytes: the median over short windows at full speed."""
     time.sleep(seconds * RAMP_SHARE)
     window_s = seconds * (1 - RAMP_SHARE) / WINDOWS
     marks = []
@@ -125,7 +125,7 @@ def median_rate(passed: Callable[[], int], seconds: float) -> float:
 
 
 class StreamReceiver:
-    """Takes one connection's bytes in a thread, as fast as they come."""
+    """Receives one connection's bytes in a thread, as fast as they come."""
 
     def __init__(self, address: str):
         self._listener = socket.create_server((address, 0))
@@ -136,7 +136,7 @@ class StreamReceiver:
         threading.Thread(target=self._receive, daemon=True).start()
 
     def rate(self, seconds: float) -> float:
-        """Returns bits a second on the wire: the received bytes plus headers."""
+        """Returns the bits per second on the wire: the received bytes plus headers."""
         self._begun.wait(WAIT_S_MAX)
         payload = median_rate(lambda: self._received, seconds)
         return payload * (SEGMENT_BYTES + HEADER_BYTES) / SEGMENT_BYTES
@@ -154,7 +154,7 @@ class StreamReceiver:
 
 
 def send_stream(address: str, to: tuple[str, int], seconds: float, done: threading.Event | None = None) -> None:
-    """Sends for so many seconds, or until it is `done`. Raises `OSError` when there is no way to the other end."""
+    """Sends data for this many seconds or until `done`. Raises `OSError` if the other end cannot be reached."""
     with socket.create_connection(to, WAIT_S_MAX, (address, 0)) as sender:
         deadline, block = time.monotonic() + seconds, bytes(1 << 18)
         sender.setblocking(False)
@@ -168,7 +168,7 @@ def transmitted_bytes(device: str) -> int:
 
 
 class Ends:
-    """The calls of a path's two ends; the receiving one is known by its port."""
+    """The calls at both ends of a path. The receiving end is identified by its port."""
 
     def __init__(self) -> None:
         self._receivers: dict[int, Any] = {}

@@ -1,7 +1,7 @@
-"""A rate limit for some of a node's traffic: packets are led through an ifb device with a token bucket on it.
+"""Limits the rate of a part of a node's traffic: these packets pass an ifb device with a token bucket.
 
-The device at one end of the node's wire classifies both ways (clsact); what matches takes the detour (mirred) and
-comes back where it left. Layouts: linux/pkt_sched.h, pkt_cls.h, tc_act/tc_mirred.h.
+The device at one end of the node's wire classifies packets of both directions (clsact). Packets that match are
+redirected through the ifb device (mirred) and come back. Layouts: linux/pkt_sched.h, pkt_cls.h, tc_act/tc_mirred.h.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def add_ifb(name: str) -> None:
 
 
 def set_rate(device: str, rate_bits: int) -> None:
-    """A token bucket as the device's only queue: `rate_bits` a second, counted with Ethernet headers."""
+    """Makes a token bucket the device's only queue: `rate_bits` per second, counted with Ethernet headers."""
     rate_bytes = rate_bits // 8
     burst = max(BURST_BYTES_MIN, int(rate_bytes * BURST_S))
     limit = min(2**31, burst + max(QUEUE_BYTES_MIN, int(rate_bytes * QUEUE_S)))
@@ -54,14 +54,14 @@ def add_classifier(device: str) -> None:
 
 
 def delete_classifier(device: str) -> None:
-    """Deletes it with all its filters. A classifier that is gone with its device is fine."""
+    """Deletes the device's classifier with all filters. If both are gone with their device, this is no error."""
     with contextlib.suppress(OSError):
         body = _traffic_header(device, _CLSACT_HANDLE, _CLSACT)
         netlink.request(netlink.ROUTE, _DELETE_QDISC, 0, body, f"no longer classify on {device}")
 
 
 def add_detour(device: str, hook: Hook, priority: int, matches: Sequence[Match], through: str) -> None:
-    """Packets on `device` for which all of `matches` hold go through the device `through` and come back."""
+    """Makes packets on `device` that fit all of `matches` pass the device `through` and come back."""
     keys = b"".join(
         struct.pack("=4s4sii", b"\xff" * 4, socket.inet_aton(match.address), _OFFSETS[match.field], 0)
         for match in matches
@@ -76,14 +76,14 @@ def add_detour(device: str, hook: Hook, priority: int, matches: Sequence[Match],
 
 
 def delete_detour(device: str, hook: Hook, priority: int) -> None:
-    """Deletes a filter. A filter that is gone with its device is fine."""
+    """Deletes a filter. If it is gone with its device, this is no error."""
     with contextlib.suppress(OSError):
         body = _filter_header(device, hook, priority)
         netlink.request(netlink.ROUTE, _DELETE_FILTER, 0, body, f"delete filter of {device}")
 
 
 def transmitted_bytes(device: str, table: str) -> int:
-    """Bytes that have left the device, Ethernet headers included, in a table as /proc/net/dev shows it."""
+    """Returns the bytes that left the device, with Ethernet headers, from a table as in /proc/net/dev."""
     for line in table.splitlines():
         name, _, counters = line.partition(":")
         if name.strip() == device:

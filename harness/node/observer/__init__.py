@@ -1,8 +1,8 @@
-"""Watches a training that knows nothing of us, and writes the event log for it. Standard library only.
+"""Watches a training that does not know the harness, and writes its event log. Standard library only.
 
-The harness puts `harness/node/observer/entry` first on the path of what it launches. Python imports the `sitecustomize`
-that lies there; it runs the one that it hides, and waits for `import torch`. Then every *signal*, a file in
-`harness/node/observer/signals/`, wraps the public entry points that it needs.
+The harness puts `harness/node/observer/entry` first on the Python path of the trainer. Python imports the
+`sitecustomize` in this folder, which runs the one that it hides, and waits for `import torch`. Then every *signal*, a
+file in `harness/node/observer/signals/`, wraps the public functions that it needs.
 
 A signal is one file:
 
@@ -11,6 +11,6 @@ A signal is one file:
                                         `harness.node.emitter`); what may not come is not promised
     def install(watch, module): ...     hooks; `module` is the one imported
 
-Each hook is wrapped by `watch.guard`: an exception in it is told once as `observer.failed`, and the hook is removed.
-Nothing here may change what the training computes, nor wait for a device, nor draw from a random generator.
+Each hook is wrapped by `watch.guard`: an exception in it is logged once as `observer.failed`, and the hook is removed.
+No code here may change what the training computes, wait for a device, or use a random generator.
 """

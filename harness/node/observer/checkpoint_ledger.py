@@ -1,8 +1,8 @@
-"""The ledger of a node: the saves with their steps. It outlives the processes that write it.
+"""Keeps the ledger of a node: its saves with their steps. The file outlives the processes that write it.
 
-It is a file beside the node's event log, `checkpoints.ledger`, of JSON lines; each is one `os.write` to an `O_APPEND`
-descriptor. The ledgers of the run's other nodes are read as well, if possible: a checkpoint may be loaded elsewhere
-than it was saved. Only well-formed lines of regular files are believed.
+The file `checkpoints.ledger` beside the node's event log holds JSON lines, each written by one `os.write` to an
+`O_APPEND` descriptor. The ledgers of other nodes are read, too, if possible: a checkpoint may be loaded on another node
+than the one that saved it. Only well-formed lines of regular files count.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FOLDERS_MAX = 10_000
 
 @dataclass(frozen=True)
 class Saved:
-    """One saved file or folder, with the step of its state; none if that was not known.
+    """A saved file or folder with the step of its state, or `None` if the step was unknown.
 
-    `each_alone`: each optimizer's step counted as one.
+    `each_alone` is True if each optimizer's step was counted as one.
     """
 
     path: str
@@ -39,7 +39,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Committed:
-    """One checkpoint that was whole. `files` are relative to `root`; `lineages` are theirs, in the same order."""
+    """A complete checkpoint. `files` are relative to `root`, and `lineages` belong to them, in the same order."""
 
     path: str  # as told: a file or a folder
     root: str
@@ -51,7 +51,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class Began:
-    """The state of a rank's parameters before its first step, where nothing had been loaded."""
+    """The state of a rank's parameters before its first step, if no checkpoint had been loaded."""
 
     rank: int
     state: str
@@ -62,8 +62,8 @@ _KINDS: dict[str, type] = {"saved": Saved, "committed": Committed, "began": Bega
 
 
 class Ledger:
-    """The ledger of this process's node. `folder`: its folder of events, by default from the environment; without it
-    nothing is kept."""
+    """The ledger of this process's node. `folder` is the node's folder of events, by default from the environment;
+    without a folder, nothing is kept."""
 
     def __init__(self, folder: pathlib.Path | None = None):
         self._folder = folder
@@ -74,7 +74,7 @@ class Ledger:
         return self._folder or (pathlib.Path(named) if named else None)
 
     def add(self, entry: Entry) -> None:
-        """Appends one entry. Raises `OSError` if the disk takes no more."""
+        """Appends one entry. Raises `OSError` if the disk is full."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ class Ledger:
             file.write(line.encode())
 
     def entries(self) -> list[Entry]:
-        """Returns entries of all nodes whose ledger can be read, oldest first."""
+        """Returns the entries of all nodes whose ledger can be read, the oldest first."""
         found = [pair for path in self._paths() for pair in _read(path)]
         return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
 
@@ -102,7 +102,7 @@ class Ledger:
 
 
 def _read(path: pathlib.Path) -> Iterator[tuple[int, Entry]]:
-    """The whole lines of a ledger with their wall time."""
+    """Yields the whole lines of a ledger with their wall time."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

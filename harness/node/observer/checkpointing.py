@@ -1,4 +1,4 @@
-"""The common state of a process's checkpoint signals: trained tensors, the ledger, saves and restores."""
+"""Holds the common state of a process's checkpoint signals: trained tensors, the ledger, saves and restores."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Checkpointing:
 
 @functools.lru_cache(maxsize=1)
 def of(watch: Watch) -> Checkpointing:
-    """Returns the state that all signals of a process share, made from its one watch."""
+    """Returns the state that all checkpoint signals of a process share, made from the process's one watch."""
     ledger, live = Ledger(), Live()
     return Checkpointing(live, Saves(watch, ledger, live), Restores(watch, ledger, live))
 
 
 def path_of(target: Any) -> str | None:
-    """Returns the path of a file given by path or as an open file; none for a buffer in memory."""
+    """Returns the path of a file given by path or as an open file; `None` for a buffer in memory."""
     name = target if isinstance(target, (str, os.PathLike)) else getattr(target, "name", None)
     name = os.fspath(name) if isinstance(name, (str, os.PathLike)) else None
     return os.path.realpath(name) if isinstance(name, str) and name and "://" not in name else None

@@ -1,4 +1,4 @@
-"""The contents of a checkpoint's files, as short texts that can be compared. Standard library only.
+"""Makes short texts that identify the contents of a checkpoint's files. Standard library only.
 
 Three questions need three answers:
 
@@ -33,14 +33,14 @@ GENERATOR_BYTES = 5056  # the state of torch's random generator on CPUs
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a checkpoint's files together."""
+    """The identity of a checkpoint's files together."""
 
     digest: str
     size: int  # bytes
 
 
 def lineage(path: str) -> str | None:
-    """Returns the save that a file, or a DCP folder, comes from; none if it cannot be read."""
+    """Returns a text that identifies the save which a file or DCP folder comes from; `None` if it is unreadable."""
     try:
         where = pathlib.Path(path)
         if where.is_dir():
@@ -61,7 +61,7 @@ def lineage_of(file: IO[bytes]) -> str:
 
 
 def of(files: Iterable[str]) -> Content | None:
-    """Returns the content of all these files together, in any order and folder; `None` if one cannot be read."""
+    """Returns the identity of these files together, whatever their order and folder; `None` if one is unreadable."""
     try:
         paths = sorted((os.path.basename(path), path) for path in files)
         size = sum(os.stat(path).st_size for _, path in paths)
@@ -88,7 +88,7 @@ def files_below(path: str) -> list[str]:
 
 
 def _checksums(file: IO[bytes]) -> str | None:
-    """Returns the archive's own table of checksums, without the first folder's name; none for other files."""
+    """Returns the archive's own table of checksums, without the first folder's name; `None` for other files."""
     file.seek(0)
     if file.read(2) != b"PK":
         return None
@@ -99,7 +99,7 @@ def _checksums(file: IO[bytes]) -> str | None:
 
 
 def tensors(files: Iterable[str]) -> str | None:
-    """Returns the tensors' contents in `torch.save` archives, in whichever order; none if no file is one."""
+    """Returns a text for the tensors in `torch.save` archives, whatever their order; `None` if no file is one."""
     found: list[str] = []
     for path in files:
         with contextlib.suppress(Exception), _opened(path) as file, zipfile.ZipFile(file) as archive:
@@ -125,7 +125,7 @@ def _sampled(path: pathlib.Path | str) -> str:
 
 
 def _opened(path: pathlib.Path | str) -> IO[bytes]:
-    """Opens a regular file. Raises `OSError` for any other kind: a pipe would make the training wait."""
+    """Opens a regular file. Raises `OSError` for any other kind, as a pipe would make the training wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
@@ -134,7 +134,7 @@ def _opened(path: pathlib.Path | str) -> IO[bytes]:
 
 
 def _samples(file: IO[bytes]) -> str:
-    """Returns a digest of the length, both ends, and blocks at even distances."""
+    """Returns a digest of a file's length, both ends, and blocks at equal distances."""
     size = file.seek(0, io.SEEK_END)
     digest = _hash(str(size).encode())
     places: Iterable[int] = range(0, size, SAMPLE_BYTES)

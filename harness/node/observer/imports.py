@@ -1,7 +1,7 @@
-"""Runs the `install` of each signal when the module that it hooks has been imported.
+"""Runs each signal's `install` after the module that it hooks has been imported.
 
-A finder at the front of `sys.meta_path` lets the others find the module, and puts a loader around theirs that gives
-the real one back before the module's code runs. Nothing of torch is imported by it, and no signal before torch is.
+A finder at the front of `sys.meta_path` lets the other finders find the module. It wraps their loader, and gives the
+real loader back before the module's code runs. It imports nothing of torch, and no signal before torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Imported = Callable[[ModuleType], None]
 
 
 class Finder(MetaPathFinder):
-    """Calls `callbacks[name]` with each of these modules once its code has run."""
+    """Calls `callbacks[name]` with the module of this name, after the module's code has run."""
 
     def __init__(self) -> None:
         self.callbacks: dict[str, list[Imported]] = {}
@@ -79,8 +79,8 @@ class _Telling(Loader):
 
 
 def wait() -> None:
-    """Begins the observation at the next `import torch`, once that is done: all that the signals hook is there then. It
-    begins at once in a process that was forked with torch."""
+    """Begins the observation after the next `import torch`, when everything that signals hook exists, or at once in a
+    process that was forked with torch."""
     finder, process_began = Finder(), (time.time_ns(), time.monotonic_ns())
 
     def torch_imported(_: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""The trained state of this process: the parameters of its optimizers, and their state."""
+"""Finds the trained state of this process: the parameters of its optimizers, and the optimizers' state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Live:
                 yield from group["params"]
 
     def storages(self) -> set[int]:
-        """Returns names of all storages of parameters, and of the optimizers' state."""
+        """Returns the names of all storages of parameters and of optimizer state."""
         state = (tensor for optimizer in list(self.optimizers) for tensor in tensors_in(dict(optimizer.state)))
         return {name for tensor in (*self.parameters(), *state) if (name := storage(tensor)) is not None}
 
@@ -31,9 +31,9 @@ class Live:
         return [name for name, found in (("model", held & model), ("optimizer", held - model)) if found]
 
     def held_by(self, value: Any) -> set[int]:
-        """Returns the live storages that this object holds: shared, or else as equal copies of parameters.
+        """Returns the live storages that this object shares or, if it shares none, whose parameters it holds as copies.
 
-        Copies are compared by a few elements, and only if nothing is shared.
+        Copies are compared by a few elements.
         """
         live = self.storages()
         if not live:
@@ -48,7 +48,7 @@ class Live:
         return {mine[known] for each in alike if (known := points(each)) in mine}
 
     def count(self) -> int | None:
-        """Returns the number of steps in the optimizers' own state, the largest if they differ; `None`: no count."""
+        """Returns the largest number of steps in the optimizers' own state, or `None` if they count no steps."""
         states = (state for optimizer in list(self.optimizers) for state in list(optimizer.state.values()))
         steps = (state.get("step") for state in states if isinstance(state, dict))
         counts = (step for step in steps if step is not None and not isinstance(step, bool))

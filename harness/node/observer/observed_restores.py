@@ -1,8 +1,8 @@
-"""Checkpoints as they are loaded. `restored` is told when their state has entered a model or an optimizer.
+"""Observes loads of checkpoints. Logs `restored` when their state has entered a model or an optimizer.
 
-What a load brings is tagged by its storages. A state that enters is recognised by these tags, or else by equal
-elements. Which step it holds is told by the first of: the ledger (where the content leads back to), the framework, the
-count of the optimizer, the checkpoint's own entry. Where none of them knows, `restored` has no step.
+The storages of a load are tagged. A state that enters is recognised by these tags, or else by equal elements. The step
+of a state comes from the first of these sources that knows it: the ledger (by the content's origin), the framework, the
+optimizer's count, the checkpoint's own entry. If none knows it, `restored` has no step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MODEL, OPTIMIZER = "model", "optimizer"
 
 @dataclass
 class Load:
-    """One file, or one DCP folder, that was read. `source`: its path, or the name of its sender."""
+    """One loaded file or DCP folder. `source` is its path, or the name of the peer that sent it."""
 
     source: str
     lineage: str | None = None
@@ -58,13 +58,13 @@ class Restores:
         self._next.expect()
 
     def await_step(self) -> None:
-        """Lets a state enter as late as just before the step from now on."""
+        """Lets a state enter until just before the optimizer's step, from now on."""
         self._next.steps_only = True
 
     # Loading
 
     def loaded(self, source: str, value: Any, lineage: str | None = None) -> Load:
-        """Notes a file that was read. Its content is known from now on, until it is gone."""
+        """Records a file that was read. Its contents are recognised from now on, until they are freed."""
         load = Load(source, lineage or identity.lineage(source), _own_step(value))
         self.tag(load, value)
         self._looks += 1
@@ -87,7 +87,7 @@ class Restores:
                 self._of_storage = {name: kept for name, kept in self._of_storage.items() if kept is not gone}
 
     def refused(self, source: str, error: BaseException) -> None:
-        """Notes a failed load of a checkpoint of this run, to be told with the next `restored`."""
+        """Records a failed load of a checkpoint of this run, which is logged with the next `restored`."""
         known: list[str] = []
         for entry in self.ledger.entries():
             if isinstance(entry, (Saved, Committed)):
@@ -99,7 +99,7 @@ class Restores:
 
     @contextlib.contextmanager
     def during(self, load: Load) -> Iterator[None]:
-        """Attributes all state that enters a model or an optimizer to this load, for as long as this lasts."""
+        """Attributes all state that enters a model or an optimizer during the `with` block to this load."""
         outer = getattr(self._during, "load", None)
         self._during.load = load
         try:
@@ -128,7 +128,7 @@ class Restores:
         return next(([load] for load in reversed(self._loads) if known & load.points), [])
 
     def entered(self, part: str, loads: list[Load]) -> None:
-        """Notes that a state from these loads is in a model or an optimizer now."""
+        """Records that a state from these loads is now in a model or an optimizer."""
         if not self._entered:
             self.watch.state_replaced()
         mine = self._entered.setdefault(part, [])
@@ -136,7 +136,7 @@ class Restores:
         self._next.expect()
 
     def took(self, load: Load, value: Any) -> None:
-        """Checks whether a load that wrote in place has written into trained state."""
+        """Checks whether a load that writes in place has written into trained state."""
         load.own_step = _own_step(value)
         self.tag(load, value)
         names = {tensors.storage(tensor) for tensor in tensors.tensors_in(value)}
@@ -149,7 +149,7 @@ class Restores:
     # Telling
 
     def told(self) -> None:
-        """Tells the restored state when training goes on."""
+        """Logs the restored state when training goes on."""
         entered, self._entered = self._entered, {}
         first, self._first = self._first, False
         if entered:
@@ -183,7 +183,7 @@ class Restores:
         self.watch.emit("restored", **told)
 
     def _steps(self, loads: list[Load], entries: list[Any], with_optimizer: bool) -> dict[str, int]:
-        """Returns every source that knows the step, the most trusted one first."""
+        """Returns the step by every source that knows it, the most trusted source first."""
         found = {
             "ledger": next((found.step for load in loads if (found := _saved(load, entries))), None),
             "framework": self.framework_step,
@@ -196,7 +196,7 @@ class Restores:
         return {source: step for source, step in found.items() if step is not None}
 
     def _began(self) -> None:
-        """Tells a start without a load: a start from scratch if that is proved, else nothing is known."""
+        """Logs a start without a load: as a start from scratch if that is proved, else with unknown state."""
         rank = self.watch.rank or 0
         known = (tensors.points(tensor) for tensor in self.live.parameters())
         state = identity.text_of(repr([each for each in known if each][:POINTS_MAX]))
@@ -217,7 +217,7 @@ class Restores:
 
 
 def _own_step(value: Any) -> int | None:
-    """Returns the step at the top of the checkpoint itself."""
+    """Returns the step that the checkpoint itself holds at its top level."""
     for name in STEP_ENTRIES if isinstance(value, Mapping) else ():
         step = value.get(name)
         step = step.item() if hasattr(step, "item") and getattr(step, "numel", lambda: 0)() == 1 else step
@@ -227,7 +227,7 @@ def _own_step(value: Any) -> int | None:
 
 
 def _saved(load: Load, entries: list[Any]) -> Saved | None:
-    """The last save of this content at a known step."""
+    """Returns the last save with this content and a known step."""
     saved = (entry for entry in reversed(entries) if isinstance(entry, Saved) and entry.lineage == load.lineage)
     return next((entry for entry in saved if entry.step is not None), None)
 
@@ -237,8 +237,8 @@ def _files(commit: Committed, root: str) -> list[str]:
 
 
 def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
-    """Returns the checkpoint of these loads: its place, its files' content now, and the content when committed. To be
-    called when a file is loaded: a job may save at once, under the same name."""
+    """Returns the checkpoint of these loads: its place, its files' content now, and the content when committed. Must be
+    called when a file is loaded, because the job may soon save under the same name."""
     commits = [entry for entry in reversed(entries) if isinstance(entry, Committed)]
     for load, by_path, commit in itertools.product(loads, (True, False), commits):
         root = _root_now(commit, load, by_path)
@@ -253,7 +253,7 @@ def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
 
 
 def _root_now(commit: Committed, load: Load, by_path: bool) -> str | None:
-    """Returns the folder that this commit is loaded from, maybe a copy; `None` if the load is of another one."""
+    """Returns the folder from which this commit, or a copy of it, is loaded; `None` if another one is loaded."""
     file = os.path.join(load.source, identity.DCP_METADATA) if os.path.isdir(load.source) else load.source
     for name, lineage in zip(commit.files, commit.lineages):
         if by_path and os.path.join(commit.root, name) == file:

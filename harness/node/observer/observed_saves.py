@@ -1,9 +1,9 @@
-"""Checkpoints as they are saved: begun, and told as committed once they are whole.
+"""Observes saves of checkpoints. Logs the begin of each, and logs it as committed once it is whole.
 
-A file that holds live state belongs to the checkpoint of this step. Files beside it join, as long as they hold another
-part of the state, or none (a scheduler, a random generator). It is whole when somebody who knows says so (`commit`), or
-else before training goes on: once its files are written, and have a name that is not a temporary one. What was written
-elsewhere is whole once its content lies in the store: it may be copied, linked or uploaded there by anything.
+A file that holds live state belongs to the checkpoint of this step. Files beside it belong to the checkpoint, too, if
+they hold another part of the state, or none (a scheduler, a random generator). A checkpoint is whole when a framework
+says so (`commit`), or else before training goes on, once its files are written and have no temporary name. A file that
+was written elsewhere counts once its content is in the store, where any program may have put it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TEMPORARY = re.compile(  # a file's name
 
 @dataclass(eq=False)
 class Save:
-    """One checkpoint that is not known to be whole yet."""
+    """One checkpoint that may be incomplete as yet."""
 
     step: int | None
     begun_ns: int
@@ -72,7 +72,7 @@ class Saves:
         watch.after_step(lambda _: self._beside.clear())
 
     def begin(self, path: str, held: set[int]) -> Save:
-        """Notes that a file with live state is going to be written."""
+        """Records that a file with live state will be written."""
         folder = os.path.dirname(path)
         with self._lock:
             for save in self.open:
@@ -93,7 +93,7 @@ class Saves:
         return save
 
     def begin_known(self, path: str) -> Save:
-        """Notes the begin of a file or folder whose writer says when it is whole, and writes all of it."""
+        """Records the begin of a file or folder whose writer writes all of it, and says when it is whole."""
         save = self._begun(path)
         self._told("checkpoint.started", save, path=path)
         return save
@@ -107,7 +107,7 @@ class Saves:
         self._committed(save, path, identity.files_below(path))
 
     def written(self, save: Save, path: str) -> None:
-        """Notes that the file is there: from now on its content leads back to its step."""
+        """Records that the file is written. From now on, its content identifies its step."""
         if path in save.unwritten:
             save.unwritten.discard(path)
             save.write_ns = time.monotonic_ns() - save.begun_ns
@@ -118,7 +118,7 @@ class Saves:
             self._next.expect()
 
     def buffered(self, lineage: str, held: set[int]) -> None:
-        """Live state was written into memory. It is a checkpoint where that comes to lie in the store."""
+        """Records live state in a memory buffer. It is a checkpoint if this content comes into the store."""
         self.wrote(lineage, self.watch.step)
         if held and self._store():
             save = self._begun(MEMORY)
@@ -138,11 +138,11 @@ class Saves:
         self._told("checkpoint.failed", save, error=f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
 
     def beside(self, path: str) -> None:
-        """Notes a file without live state; it belongs to the checkpoint in its folder, if there is one."""
+        """Records a file without live state. It belongs to the checkpoint in its folder, if there is one."""
         self._beside.append(path)
 
     def renamed(self, old: str, new: str) -> None:
-        """Notes a new name of a file or folder; its checkpoint is whole if no live state is missing."""
+        """Records a new name of a file or folder. Its checkpoint is whole if no live state is missing."""
         with self._lock:
             moved = [save for save in self.open if any(_below(file, old) for file in save.files)]
             self._beside = [_moved(file, old, new) for file in self._beside]
@@ -168,7 +168,7 @@ class Saves:
             self._next.expect()
 
     def _find(self, save: Save) -> None:
-        """Looks where the files of a save lie in the store, after one, two, four … steps."""
+        """Looks for the files of a save in the store, after one, two, four … steps."""
         store, save.looks = self._store(), save.looks + 1
         inside = all(_below(file, store) and os.path.isfile(file) for file in save.files)
         plain = inside and save.may_be_whole
@@ -190,7 +190,7 @@ class Saves:
                 self._beside = [_moved(file, old, new) if old else file for file in self._beside]
 
     def _store(self) -> str:
-        """The folder of the checkpoints, where it is known and there; else, or after many looks in vain, nothing."""
+        """Returns the folder of checkpoints, or "" if it is unknown or missing, or after many looks in vain."""
         named, folder = os.environ.get(STORE_ENV), self.ledger.folder
         if not named or folder is None or self._in_vain > IN_VAIN_MAX:
             return ""
@@ -208,10 +208,10 @@ class Saves:
             self._committed(save, path, sorted({*save.files, *companions}))
 
     def commit(self, path: str, step: int | None = None) -> None:
-        """Commits the checkpoint in this folder, on the word of a framework, as far as this process writes it.
+        """Commits the checkpoint in this folder, as a framework says that this process's part is whole.
 
-        Only files that were seen here are told as its own: another rank may still be writing beside them. `step`: as
-        the framework counts, for where the watch does not know.
+        Only files that were seen here are logged as its own, because another rank may still write beside them. `step`
+        is the framework's count, and is used if the watch does not know the step.
         """
         mine = [save for save in self.open if any(_below(file, path) for file in save.files)]
         if not mine:

@@ -1,4 +1,4 @@
-"""Cheap fingerprints of tensors in the host's memory: to recognise one, and to compare two runs."""
+"""Makes cheap fingerprints of tensors in the host's memory, to recognise a tensor and to compare two runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ DIGEST_BYTES = 1 << 17  # of a larger tensor as many, from all of its parts
 
 
 def tensors(data: Any) -> list[Any]:
-    """The first dense tensors on the host in nested lists, tuples and mappings."""
+    """Returns the first dense tensors on the host in nested lists, tuples and mappings."""
     found = (each for each in _walk(data, 0) if each.device.type == "cpu" and str(each.layout) == "torch.strided")
     return list(itertools.islice(filter(_has_memory, found), TENSORS_MAX))
 
 
 def largest(data: Any) -> tuple[int, int]:
-    """The rows and the elements of the largest tensor in them, wherever it lies; 0 where there is none."""
+    """Returns the number of rows and of elements of the largest tensor in `value`, on any device; 0 without one."""
     found = itertools.islice((each for each in _walk(data, 0) if len(each.shape)), TENSORS_MAX)
     return max(((int(each.shape[0]), int(each.numel())) for each in found), key=lambda size: size[1], default=(0, 0))
 
@@ -38,8 +38,8 @@ def _walk(data: Any, depth: int) -> Iterator[Any]:
 
 
 def _has_memory(tensor: Any) -> bool:
-    """Tells whether a tensor has memory that can be read whole. To read wrappers, fake tensors or freed storages would
-    end the process."""
+    """Returns True if a tensor has memory that can be read whole. Reading wrappers, fake tensors or freed storages
+    would crash the process."""
     try:
         held = tensor.untyped_storage()
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
@@ -50,12 +50,12 @@ def _has_memory(tensor: Any) -> bool:
 
 
 def memory(tensor: Any) -> int:
-    """Returns its address. Only for tensors that are alive: memory is used again."""
+    """Returns the tensor's address. This is valid only while the tensor lives, because memory is used again."""
     return int(tensor.untyped_storage().data_ptr())
 
 
 def fingerprint(tensor: Any) -> tuple[Any, ...] | None:
-    """Returns its size and some of its bytes; `None` if it is not contiguous, or empty."""
+    """Returns the tensor's size and some of its bytes; `None` if it is empty or not contiguous."""
     size = tensor.numel() * tensor.element_size()
     if not size or not tensor.is_contiguous():
         return None
@@ -65,7 +65,7 @@ def fingerprint(tensor: Any) -> tuple[Any, ...] | None:
 
 
 def digest(given: list[Any]) -> str | None:
-    """Returns a hash of the tensors' bytes; for large ones, of pieces from all of their parts."""
+    """Returns a hash of the tensors' bytes; for large tensors, of pieces from all their parts."""
     found = hashlib.sha1(usedforsecurity=False)
     seen = False
     for tensor in given:

@@ -1,7 +1,7 @@
-"""Tensors in saved or loaded objects of any kind, told apart by their storage.
+"""Finds tensors in saved or loaded objects of any kind, and tells them apart by their storage.
 
-A storage is named by the address of its `StorageImpl`. Code that keeps such a name keeps a weak reference beside it:
-the address is not used again while there is one, though the memory of the numbers is given back.
+The name of a storage is the address of its `StorageImpl`. Code that keeps such a name also keeps a weak reference:
+while there is one, the address is not used again, though the memory of the numbers is freed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def tensors_in(value: Any) -> Iterator[Any]:
 
 
 def local(tensor: Any) -> Any:
-    """Returns this rank's part of a distributed tensor; any other tensor itself."""
+    """Returns this rank's part of a distributed tensor, or any other tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
 def storage(tensor: Any) -> int | None:
-    """Returns the name of its storage; none if it has none (fake, meta, sparse)."""
+    """Returns the name of the tensor's storage; `None` if it has none (fake, meta, sparse)."""
     try:
         held = local(tensor).untyped_storage()
         return int(held._cdata) if held.nbytes() else None
@@ -52,13 +52,13 @@ def storage(tensor: Any) -> int | None:
 
 
 def weak(tensor: Any) -> Any:
-    """Keeps the name of the tensor's storage from being used again, but not its memory."""
+    """Returns a reference that reserves the name of the tensor's storage, but not its memory."""
     reductions = importlib.import_module("torch.multiprocessing.reductions")
     return reductions.StorageWeakRef(local(tensor).untyped_storage())
 
 
 def points(tensor: Any) -> tuple[Any, ...] | None:
-    """Returns shape, type and a few elements; none if it has too few to be recognised, or cannot be read."""
+    """Returns shape, type and a few elements of a tensor; `None` if they are too few or cannot be read."""
     lib, part = torch(), local(tensor)
     try:
         if part.numel() < POINTS or not part.is_contiguous() or not (part.is_floating_point()):

@@ -1,6 +1,6 @@
-"""Keeps the observer from repeating events that a trainer tells by itself.
+"""Keeps the observer from repeating events that a trainer logs by itself.
 
-Both write to one file, for one process is one life.
+Both write to one file, because each process has one log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALL = set().union(*_OF_KIND.values())
 
 
 class _Joined(Emitter):
-    """The trainer's emitter if the observer had opened the log before: logged phases are not told again."""
+    """The trainer's emitter if the observer opened the log first. Phases that are logged already are not repeated."""
 
     def __init__(self, log: Emitter):
         super().__init__(None)
@@ -36,7 +36,7 @@ class _Joined(Emitter):
         return time.monotonic_ns() if event in _OF_KIND["phases"] else self._log.tell(event, fields, at)
 
     def close(self) -> None:
-        """Closes nothing: the observer still writes."""
+        """Closes nothing, because the observer still writes to the file."""
 
 
 def open_ours(**identity: Any) -> Emitter:
@@ -56,5 +56,5 @@ def _open_theirs(cls: type[Emitter], role: str, **identity: Any) -> Emitter:
 
 
 def notice() -> None:
-    """Notices from now on when the trainer opens an emitter."""
+    """Watches from now on for the trainer's opening of an emitter."""
     Emitter.open = classmethod(_open_theirs)  # type: ignore[method-assign, assignment, arg-type]

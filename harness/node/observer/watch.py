@@ -1,4 +1,4 @@
-"""The common state of all signals: the process's place in the job, its step, its event log, and the guard of hooks."""
+"""Holds the common state of all signals: the process's place in the job, its step, its event log, and guarded hooks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWNER_ENV = "CHAOS_OBSERVED"  # the worker that this process is part of: its chi
 
 
 class Later:
-    """A figure that a device still computes. Asking whether it is there does not wait."""
+    """A number that a device still computes. The question whether it has arrived does not wait."""
 
     def ready(self) -> bool:
         raise NotImplementedError
@@ -35,7 +35,7 @@ class Later:
 
 
 class Arriving(Later):
-    """The sum of figures on a device, on its way to the host while the device goes on."""
+    """The sum of numbers on a device, copied to the host while the device goes on."""
 
     def __init__(self, torch: Any, figures: list[Any], more: float):
         with torch.no_grad():
@@ -54,7 +54,7 @@ class Arriving(Later):
 
 
 class _Both(Later):
-    """The sum of two figures, one of which at least is late."""
+    """The sum of two numbers, at least one of which has not arrived yet."""
 
     def __init__(self, *parts: Any):
         self._parts = parts
@@ -67,7 +67,7 @@ class _Both(Later):
 
 
 class Watch:
-    """One process, as seen by its signals."""
+    """The state of one process that its signals share."""
 
     def __init__(self, began: Moment):
         self.torch: Any = sys.modules["torch"]
@@ -102,27 +102,27 @@ class Watch:
 
     @property
     def rank(self) -> int | None:
-        """Returns the rank in the job (`None`: not known yet). torchft's replicas, each from 0, are numbered on."""
+        """Returns the rank in the job (`None`: not known yet), counted over all replicas of torchft."""
         rank, group = _of_group("get_rank", "RANK"), _number("REPLICA_GROUP_ID") or 0
         return rank if rank is None else rank + group * (_of_group("get_world_size", "WORLD_SIZE") or 1)
 
     @property
     def world(self) -> int | None:
-        """Returns how many ranks the job has, in all replicas of torchft."""
+        """Returns the number of ranks of the job, in all replicas of torchft together."""
         world = _of_group("get_world_size", "WORLD_SIZE")
         return world if world is None else world * (_number("NUM_REPLICA_GROUPS") or 1)
 
     # The absolute step
 
     def state_replaced(self) -> None:
-        """Notes a state from elsewhere: its number of steps is unknown until the next offer."""
+        """Records a state from elsewhere. Its number of steps is unknown until the next `offer_step`."""
         self._offers.clear()
         self.step, self.fresh = None, False
 
     def offer_step(self, source: str, step: int) -> None:
-        """Says how many steps the training has done by now, as one of `SOURCES` knows it.
+        """Tells how many steps the training has done by now, as one of `SOURCES` knows the number.
 
-        Between two offers the steps are counted. A source of less trust than one that has spoken is not heard.
+        Between two offers, steps are counted. A less trusted source than an earlier one is ignored.
         """
         place = SOURCES.index(source)
         self._offers[source] = step
@@ -139,18 +139,18 @@ class Watch:
     # The step that is being done
 
     def note(self, **fields: Any) -> None:
-        """Fields of the event of the step that is being done; a value may be a `Later`."""
+        """Adds fields to the event of the step under way. A value may be a `Later`."""
         self._fields.update(fields)
 
     def add(self, field: str, amount: int) -> None:
         self._fields[field] = self._fields.get(field, 0) + amount
 
     def of_step(self, fields: Callable[[], dict[str, Any] | None]) -> None:
-        """Asks this for further fields whenever a step is done."""
+        """Registers a function that is asked for further fields whenever a step is done."""
         self._of_step.append(self.guard("of_step")(fields))
 
     def when_optimizer_made(self, callback: Callable[[Any], None]) -> None:
-        """Calls back with each new optimizer: its parameters are there by then."""
+        """Registers a function that is called with each new optimizer, which has its parameters by then."""
         self._when_made.append(self.guard("when_optimizer_made")(callback))
 
     def optimizer_made(self, optimizer: Any, _: None) -> None:
@@ -158,11 +158,11 @@ class Watch:
             callback(optimizer)
 
     def after_step(self, callback: Callable[[int | None], None]) -> None:
-        """Calls it after every step with the absolute step."""
+        """Registers a function that is called after every step, with the absolute number of the step."""
         self._after_step.append(self.guard("after_step")(callback))
 
     def freeze(self) -> None:
-        """Assigns everything gathered so far to the step under way, whatever comes before it is told."""
+        """Assigns all fields gathered so far to the step under way, even if other fields come before it is logged."""
         for ask in self._of_step:
             self._fields.update(ask() or {})
         for name, value in self._fields.items():
@@ -175,14 +175,14 @@ class Watch:
         self._fields = {}
 
     def begin_anew(self) -> None:
-        """Forgets the step under way, as this process begins again in another world, mostly with another model."""
+        """Discards the step under way: this process begins again in another world, often with another model."""
         self.freeze()
         self._frozen = {}
         self.look_again()
 
     def stepped(self, at: Moment, applied: bool = True) -> None:
-        """Counts one more step, with the frozen fields: called by the signal `steps`. A step of unknown number is not
-        told."""
+        """Counts one more step with the frozen fields; called by the signal `steps`. A step of unknown number is not
+        logged."""
         if self.step is None and self.fresh:
             self.step = 0
         fields, self._frozen = self._frozen, {}
@@ -197,7 +197,7 @@ class Watch:
     # The log
 
     def emit(self, event: str, /, **fields: Any) -> None:
-        """Writes one event to this process's file. Nothing in a child, which is not the trainer."""
+        """Writes one event to this process's file; nothing in a child process, which is not the trainer."""
         self._tell(event, fields, now())
 
     @property
@@ -205,13 +205,13 @@ class Watch:
         return self._emitter is not None
 
     def failpoint(self, name: str) -> None:
-        """Marks a named place where a plan may want to stop this process."""
+        """Marks a named place at which a plan may stop this process."""
         log = told_by_hand.emitter or self._emitter
         if log is not None and not self.in_child:
             log.failpoint(name)
 
     def flush(self, wait: bool = False) -> None:
-        """Writes steps whose values have arrived from a device; with `wait` all of them."""
+        """Writes steps whose values have arrived from a device. With `wait`, waits for all steps."""
         while self._unwritten:
             name, fields, at = self._unwritten[0]
             late = [value for value in fields.values() if isinstance(value, Later)]
@@ -248,7 +248,7 @@ class Watch:
             self._emitter.tell(name, fields, at)
 
     def _forked(self) -> None:
-        """Gives a forked child its own log, as it may train (`torch.multiprocessing.spawn` by fork)."""
+        """Opens a log of its own for a forked child, which may train (`torch.multiprocessing.spawn` by fork)."""
         self._emitter = None
         self._unwritten.clear()
         self.in_child = "RANK" in os.environ
@@ -257,13 +257,13 @@ class Watch:
     # Failing alone
 
     def missing(self, signal: str, error: BaseException) -> None:
-        """Says once that a signal is not observed any more, and why."""
+        """Logs once that a signal is no longer observed, and why."""
         if signal not in self._missing:
             self._missing[signal] = text = f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
             self.emit("observer.failed", signal=signal, error=text)
 
     def guard(self, signal: str, remove: Callable[[], None] = lambda: None) -> Callable[[F], F]:
-        """Decorates hooks: an error of a hook is told once, `remove` is called, and it does nothing any more."""
+        """Decorates a hook: its first error is logged, `remove` is called, and it does nothing from then on."""
 
         def around(hook: F) -> F:
             dead = False
@@ -294,7 +294,7 @@ def now() -> Moment:
 
 
 def _belongs_to_another() -> bool:
-    """Tells whether an observed worker started this process: a data loader, a compiler, a program of its own."""
+    """Returns True if an observed worker started this process, as a data loader, compiler or other program."""
     if "RANK" not in os.environ:
         return False
     pid, job = str(os.getpid()), os.environ.get("TORCHELASTIC_RUN_ID", "")
@@ -306,7 +306,7 @@ def _belongs_to_another() -> bool:
 
 
 def _of_group(getter: str, variable: str) -> int | None:
-    """Returns a number by the process group, or else by the launcher."""
+    """Returns a number (such as the rank) from the process group, or else from the launcher."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return int(getattr(dist, getter)())

@@ -1,4 +1,4 @@
-"""Puts hooks around a function of somebody else's module, so that its callers notice nothing."""
+"""Puts hooks around functions of other modules, without any change for their callers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def around(
     failed: Callable[[Any, BaseException], Any] = nothing,
     also_in: tuple[str, ...] = (),
 ) -> None:
-    """Replaces `owner.name`, and the same function in the modules `also_in`, where they hold it under that name.
+    """Replaces the function `owner.name`, also in the modules `also_in` that hold the same function by that name.
 
-    `before` gets the call's arguments. What it returns goes to `after`, with the call's result, or to `failed`, with
-    the error; neither is called where it returns `None`. The hooks must be guarded: they may not raise.
+    `before` gets the call's arguments. Its result goes to `after`, with the call's result, or to `failed`, with the
+    error; if it is `None`, neither is called. The hooks must be guarded: they may not raise.
 
     A function that looks for names in its caller's frame is told to look one frame further up (`torch.jit.script`).
     """

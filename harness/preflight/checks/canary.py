@@ -1,5 +1,5 @@
-"""The trainer itself, for a while and without a fault: its loss falls, its gradients are calm, its GPUs work, and it
-does not wait for data."""
+"""Checks the trainer itself, for a while and without faults: its loss falls, its gradients are calm, its GPUs work, and
+it does not wait for data."""
 
 from __future__ import annotations
 

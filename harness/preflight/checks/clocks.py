@@ -1,4 +1,4 @@
-"""Clocks agree: logs of two nodes cannot be put beside each other else, and certificates and leases expire."""
+"""Checks that clocks agree: otherwise logs of two nodes cannot be compared, and certificates and leases expire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates the time for the traffic of a step, by the links' nominal speed and by the measured one."""
+"""Estimates how long a step's traffic takes, by the links' nominal speed and by the measured one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _takes(where: str, size: float, speed: float | None, how: str) -> str:
 
 
 def sent_a_step(run: Analysis) -> float | None:
-    """Bytes that a node's links sent in a step, on average; of nodes that share their links, nothing is known."""
+    """Returns the average bytes that a node's links sent in a step; unknown for nodes that share links."""
     seen: dict[str, list[tuple[int, int]]] = {}
     owners: dict[str, set[str]] = {}
     for event in run.run.usage:

@@ -1,4 +1,4 @@
-"""Compares the ranks' computing speed: all of them wait for the slowest in every step."""
+"""Compares the ranks' computing speed, because all ranks wait for the slowest in every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Check contract: one file a check in this folder, with `CHECK`. A check judges measurements, and runs nothing.
+"""Defines the contract of checks: one file each in this folder, with `CHECK`. A check only judges measurements.
 
 A check needs one of the runs that preflight makes: `nodes` (`harness.preflight.node_program`; the check names the part
 that measures), `canary` (the trainer, without a fault) or `drill` (the trainer, with a rank killed).
@@ -32,7 +32,7 @@ K = TypeVar("K")
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A flaw and its place; or, if it is not `certain`, a doubt."""
+    """A flaw and its place. If it is not `certain`, it is a doubt."""
 
     words: str
     cause: str = ""  # the usual cause
@@ -50,7 +50,7 @@ def doubt(words: str, cause: str = "", nodes: Sequence[str] = ()) -> Finding:
 
 
 class Judged(msgspec.Struct, omit_defaults=True):
-    """The result of a check. `not_judged`: why nothing could be checked, which is no reason against a launch."""
+    """The result of a check. `not_judged`: why nothing could be checked, which does not speak against a launch."""
 
     words: str = ""  # the result in one line, also without findings
     findings: list[Finding] = []
@@ -61,7 +61,7 @@ class Judged(msgspec.Struct, omit_defaults=True):
 
     @property
     def verdict(self) -> Verdict | None:
-        """Returns the verdict; `None`: not judged, which is neither a pass nor a reason against a launch."""
+        """Returns the verdict, or `None` if nothing was judged, which does not speak against a launch."""
         if self.not_judged and not self.findings:
             return None
         found = [Verdict.FAIL if each.certain else Verdict.INCONCLUSIVE for each in self.findings]
@@ -69,7 +69,7 @@ class Judged(msgspec.Struct, omit_defaults=True):
 
 
 class Told(NamedTuple):
-    """One measurement by a process on a node. `rank`: `None` for one of the node itself."""
+    """One measurement by a process on a node. `rank` is `None` for a measurement of the node itself."""
 
     node: str
     rank: int | None
@@ -94,7 +94,7 @@ class Seen:
     one_host: bool = False  # all nodes are on the harness's own, and share its CPUs
 
     def of(self, probe: str, kind: type[T]) -> list[tuple[Told, T]]:
-        """Returns the measurements of one probe, checked: a node may write anything."""
+        """Returns the measurements of one probe. A node may write anything: invalid ones are noted as damaged."""
         found = []
         for each in self.told:
             if each.probe == probe:
@@ -112,7 +112,7 @@ class Seen:
 
     @property
     def saves(self) -> str:
-        """The end of the path of the folder where checkpoints go."""
+        """Returns the end of the path of the folder where checkpoints go."""
         return f"/{self.plan.workload.checkpoint.folder}"
 
     def node_of(self, rank: int) -> str:
@@ -133,7 +133,7 @@ class Seen:
         return [doubt(f"{words} ({why})" if why else words, nodes=missing)]
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """Yields each node whose program failed, with the error: the first to fail, first."""
+        """Yields each node whose program failed, with the error, the first failure first."""
         for each in self.told:
             if each.probe == "failed":
                 stage, error = (str(each.values.get(name, ""))[:300] for name in ("stage", "error"))
@@ -182,7 +182,7 @@ def listed(values: Mapping[str, object]) -> str:
 
 
 def odd_ones(values: Mapping[str, V]) -> tuple[V | None, dict[str, V]]:
-    """Returns the value that most have, and the others with theirs. Without a majority, all are returned."""
+    """Returns the value that most have, and the others with their values. Without a majority, all are returned."""
     groups: dict[V, list[str]] = {}
     for who, value in values.items():
         groups.setdefault(value, []).append(who)
@@ -199,7 +199,7 @@ FAR_BELOW = 0.1  # of the others: so much slower is nothing because a host is bu
 
 def accused(words: str, cause: str, share: float, others: int, seen: Seen, **more: Any) -> Finding:
     """Makes a finding that one is slow, with this share of the others' speed. It is a doubt if chance may explain it:
-    with a single other to compare with, or if all share the CPUs of one host."""
+    with only one other to compare with, or if all share the CPUs of one host."""
     why = "all nodes share the CPUs of one host, and what else it does slows some of them" if seen.one_host else ""
     why = why or ("there is one other to compare with" if others < OTHERS_MIN else "")
     if not why or share < FAR_BELOW:
@@ -212,7 +212,7 @@ def measured_again(times: int) -> str:
 
 
 def below_the_others(values: Mapping[K, float], share: float) -> dict[K, float]:
-    """Returns those with less than this share of the median of the others, and that median."""
+    """Returns those with less than this share of the others' median, and that median."""
     found = {}
     for who, value in values.items():
         others = [each for other, each in values.items() if other != who]
@@ -222,7 +222,7 @@ def below_the_others(values: Mapping[K, float], share: float) -> dict[K, float]:
 
 
 class Reduced(msgspec.Struct):
-    """All-reduces of some ranks: bytes and seconds."""
+    """The all-reduces of some ranks: bytes and seconds."""
 
     which: Literal["all", "within", "between"]
     ranks: Annotated[int, msgspec.Meta(ge=2, le=2**20)]
@@ -232,18 +232,18 @@ class Reduced(msgspec.Struct):
     ]
 
     def bus_bandwidths(self) -> list[tuple[int, float]]:
-        """Returns (size, bytes a second on each link) for each measured size: 2(N−1)/N × bytes / time."""
+        """Returns (size, bytes per second on each link) for each measured size: 2(N−1)/N × bytes / time."""
         share = 2 * (self.ranks - 1) / self.ranks
         return [(size, share * size / seconds) for size, seconds in self.times]
 
     @property
     def bus_bandwidth(self) -> float:
-        """Returns the bytes a second for the largest size: smaller ones fit into buffers on the way."""
+        """Returns the bytes per second for the largest size, because smaller ones fit into buffers."""
         return max(self.bus_bandwidths())[1]
 
 
 def rate(bytes_per_s: float) -> str:
-    """Formats a rate as networks are sold: `9.41 Gbit/s`."""
+    """Formats a rate in the units of networks: `9.41 Gbit/s`."""
     return scaled(8 * bytes_per_s, "bit/s")
 
 

@@ -1,4 +1,4 @@
-"""Devices and software are alike on all nodes: one odd node slows the job, or computes something else."""
+"""Checks that devices and software are alike on all nodes: one odd node slows the job, or computes differently."""
 
 from __future__ import annotations
 

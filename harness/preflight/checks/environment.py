@@ -1,4 +1,4 @@
-"""Checks that every node has the needs of the scenario's command: files, mounts, variables, and equal settings."""
+"""Checks that every node has what the scenario's command needs: files, mounts, variables, and equal settings."""
 
 from __future__ import annotations
 

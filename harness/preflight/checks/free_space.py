@@ -1,4 +1,4 @@
-"""There is room for the checkpoints that are kept, and for one more that is being written."""
+"""Checks that there is room for the checkpoints that are kept, and for one more that is being written."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FreeSpace(Check):
 
 
 def _kept(seen: Seen) -> tuple[int, str]:
-    """Returns how many saves are kept at once, and the source of that; a job that removed none may be too short."""
+    """Returns how many saves are kept at once, and the source of this; a job that removed none may be too short."""
     planned, run = seen.plan.workload.checkpoint.keep, seen.canary.evidence.run if seen.canary else None
     if run is None or run.left is None or run.unseen:
         return planned, "as the scenario says"

@@ -1,7 +1,7 @@
 """Checks that each link is as fast as others of its kind: a ring goes at the speed of its slowest link.
 
-The best that a rank sends to anybody is what its port can send, and the best that comes to it what its port can take.
-So a port that is slow with everybody is told from a single slow link between two good ones.
+A rank's best rate to any other rank shows what its port can send, and the best rate to it what its port can receive. So
+a slow port is distinguished from a single slow link between two good ports.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Links(Check):
 
 
 def _is_link(a: int, b: int, work: Workload) -> bool:
-    """Tells whether this link is measured: within a node, and between ranks of one number on their nodes."""
+    """Returns True if this link is measured: within a node, or between ranks with the same number on their nodes."""
     same_number = a % work.ranks_per_node == b % work.ranks_per_node
     return a != b and b < work.world_size and (same_number or work.node_of(a) == work.node_of(b))
 

@@ -1,4 +1,4 @@
-"""The longest save fits into the shortest notice: else a reclaimed node takes the work since the last save with it."""
+"""Checks that the longest save fits into the shortest notice: else a reclaimed node loses its latest work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Save, kill, restore: the trainer loses a rank, and must come back from its saves. That run has its own report."""
+"""Checks save, kill and restore: the trainer loses a rank, and must come back from its saves. This run has a report."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The program of `chaos preflight` on each node, in the trainer's own Python: it needs the standard library, torch, and
-the emitter, which is delivered to every node.
+"""Measures each node for `chaos preflight`, in the trainer's own Python: needs the standard library, torch, and the
+emitter, which is delivered to every node.
 
-The process that the engine starts looks at the node, without torch, and starts one process for each rank; these look at
-their torch, meet, and measure together. What they find is told in `preflight` events. Nothing is judged here.
+The process that the engine starts examines the node, without torch, and starts one process for each rank. These examine
+their torch, meet, and measure together. The results are logged in `preflight` events. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STORED_BYTES, STORED_S, BLOCK, FILES = 64 * 2**20, 5.0, 4 * 2**20, 64
 
 
 class Job:
-    """The common state of all measurements: this rank, and its way to speak with the others."""
+    """The common state of all measurements: this rank, and its connection to the others."""
 
     def __init__(self, options: argparse.Namespace, torch: Any, tell: Callable[..., None]):
         self.options, self.torch, self.tell = options, torch, tell
@@ -76,13 +76,13 @@ class Job:
         )
 
     def any(self, mine: bool) -> bool:
-        """Tells whether it is so for any rank; all wait for all here."""
+        """Returns True if the value is True on any rank. All ranks wait for each other here."""
         told = self.torch.tensor([int(mine)])
         self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
         return bool(told.item())
 
     def most(self, mine: float) -> float:
-        """Returns the largest value of all ranks, once all have called this."""
+        """Returns the largest value of all ranks, after all have called this."""
         told = self.torch.tensor([mine], dtype=self.torch.float64)
         self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
         return float(told.item())
@@ -94,7 +94,7 @@ class Job:
 
 
 def compute(job: Job, emit: Emitter) -> None:
-    """Repeats the same work on each rank, and tells its rate in windows of a second."""
+    """Repeats the same work on each rank, and logs its rate in windows of a second."""
     side = 4096 if job.gpu else 256
     matrix = job.torch.rand(side, side, device=job.device, dtype=job.torch.float16 if job.gpu else job.torch.float32)
 
@@ -125,7 +125,7 @@ def _once_more(emit: Emitter, stage: str) -> None:
 def _windows(
     job: Job, emit: Emitter, work: Callable[[int], float], times: int, flop: int, steps: Iterator[int]
 ) -> list[float]:
-    """FLOP/s in each window."""
+    """Yields the FLOP/s in each window."""
     windows, spent, done, begin, opened = [], 0.0, 0, time.monotonic(), time.monotonic()
     for step in steps:
         begin_ns = time.monotonic_ns()
@@ -165,7 +165,7 @@ def clocks(job: Job, emit: Emitter) -> None:
 
 
 def tournament(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Rounds in which each of so many meets another one, until each has met all."""
+    """Returns rounds of pairs, so that each of this many ranks meets every other one."""
     places: list[int | None] = [*range(count), *[None] * (count % 2)]
     half = len(places) // 2
     for _ in range(len(places) - 1):
@@ -175,7 +175,7 @@ def tournament(count: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
-    """Returns pairs of ranks that are measured at the same time: first within the nodes, then between them, each rank
+    """Returns rounds of rank pairs to measure at the same time: first within the nodes, then between nodes, each rank
     with those of its number, as a GPU has its network card."""
     firsts = range(0, nodes * ranks, ranks)
     within = [[(first + a, first + b) for first in firsts for a, b in pairs] for pairs in tournament(ranks)]
@@ -186,8 +186,8 @@ def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
 
 
 def links(job: Job, emit: Emitter) -> None:
-    """Measures bytes a second from each rank to others, one link after the other and then all once more, until the time
-    is used. The better value counts: a busy host is no slow link. Links that still seem slow are measured again."""
+    """Measures bytes per second from each rank to others: each link in turn, then all again, until the time is used up.
+    The better value counts, because a busy host is no slow link. Links that still seem slow are measured again."""
     planned, begin, found = rounds(job.nodes, job.ranks), time.monotonic(), dict[int, float]()
     message = job.torch.ones(32 * 2**20 if job.gpu else 2**20, dtype=job.torch.uint8, device=job.device)
     done = 0
@@ -231,7 +231,7 @@ def _slow_rounds(
 
 
 def _send(job: Job, message: Any, to: int) -> float:
-    """Returns the best of some looks: other work on a host makes a link slower, never faster."""
+    """Returns the best of several measurements: other work on a host makes a link slower, never faster."""
     count, many, best, looks = job.torch.zeros(1, dtype=job.torch.int64, device=job.device), 1, 0.0, 0
     while looks < LOOKS:
         count[0], begin = many, time.perf_counter()
@@ -262,7 +262,7 @@ def _receive(job: Job, message: Any, sender: int) -> None:
 
 
 def all_reduce(job: Job, emit: Emitter) -> None:
-    """Measures an all-reduce by its size: of all ranks, of those of one node, and of one rank of each node."""
+    """Measures all-reduces by size: of all ranks, of the ranks of a node, and of one rank of each node."""
     _reduce(job, "all", job.fast, job.size, 0)
     if job.ranks == 1:
         return
@@ -296,7 +296,7 @@ def _reduce(job: Job, which: str, group: Any, ranks: int, first: int) -> None:
 
 
 def storage(job: Job, emit: Emitter) -> None:
-    """Lets each node in its turn write, sync, read and list in the folder of checkpoints."""
+    """Lets each node in turn write, sync, read and list in the folder of checkpoints."""
     turns = job.nodes if job.nodes <= ALONE_NODES else 1
     for turn in range(turns):
         if job.local == 0 and turn == job.node % turns:
@@ -306,7 +306,7 @@ def storage(job: Job, emit: Emitter) -> None:
 
 
 def stored(folder: pathlib.Path) -> dict[str, Any]:
-    """Returns the best of some looks: the first writer pays for the page cache's memory, and a host may be busy."""
+    """Returns the best of several measurements: the first one fills the page cache, and a host may be busy."""
     looks = list[dict[str, Any]]()
     while len(looks) < LOOKS:
         looks.append(told := _stored(folder))
@@ -358,7 +358,7 @@ STAGES = {"compute": compute, "clocks": clocks, "links": links, "all_reduce": al
 
 
 def look(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns facts on a node that need no torch."""
+    """Returns facts about a node that need no torch."""
     own = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS) and name not in OWN_SETTINGS}
     memory = _first_line("/proc/meminfo", "MemTotal").split()
     unwell = nvml.unwell(PATH_S)
@@ -381,14 +381,14 @@ def look(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _first_line(file: str, begin: str) -> str:
-    """Returns the text after the colon in the first line that begins so; empty if there is none."""
+    """Returns the text after the colon in the first line with this begin, or an empty text."""
     with contextlib.suppress(OSError), open(file, errors="replace") as lines:
         return next((line.partition(":")[2].strip() for line in lines if line.startswith(begin)), "")
     return ""
 
 
 def _link_speeds() -> Iterator[tuple[str, int]]:
-    """Mbit/s of each network card, where its driver tells. A virtual one tells any number."""
+    """Returns the Mbit/s of each network card whose driver tells it. A virtual card may tell any number."""
     for card in sorted(pathlib.Path("/sys/class/net").glob("*")):
         with contextlib.suppress(OSError, ValueError):
             speed = int((card / "speed").read_text())
@@ -397,7 +397,7 @@ def _link_speeds() -> Iterator[tuple[str, int]]:
 
 
 def path_seen(path: str) -> dict[str, Any]:
-    """Returns the kind of a path, asked in a thread that may hang."""
+    """Returns the kind of a path. A thread looks it up, because that may hang."""
     found: dict[str, Any] = {"kind": "stuck"}
 
     def ask() -> None:
@@ -425,7 +425,7 @@ def path_seen(path: str) -> dict[str, Any]:
 
 
 def mount_of(path: str) -> tuple[str, str]:
-    """The mount point that holds the path, and the kind of its file system."""
+    """Returns the mount point that holds the path, and the kind of its file system."""
     best = ("", "")
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", errors="replace") as lines:
         for line in lines:

@@ -1,4 +1,4 @@
-"""Loss of the run against its fault-free run, their difference, and the time each step took."""
+"""Draws the losses of a run and of its fault-free run, their difference, and the duration of each step."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ DECADES = (-307, 308)  # of the numbers that a float holds at its full precision
 
 @dataclass(frozen=True)
 class Panel:
-    """One plotting area of a chart with its value scale."""
+    """One plotting area of a chart, with the scale of its values."""
 
     x: svg.Scale
     y: svg.Scale  # scale of the values, or of their logarithms
@@ -36,7 +36,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Series:
-    """One run by its surviving steps, ascending; all columns have shape (distinct steps,)."""
+    """The surviving steps of one run in ascending order. Each column has one value for each step."""
 
     step: Floats
     loss: Floats
@@ -45,7 +45,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Curves:
-    """The data of both charts. `apart`: steps and the |difference| to the fault-free run, infinite for a lone NaN."""
+    """The data of both charts. `apart` holds steps and their |difference|: infinite if only one value is NaN."""
 
     ours: Series
     fault_free: Series | None
@@ -57,7 +57,7 @@ class Curves:
 
 
 def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Markup | None:
-    """Draws losses (or `what` they are), and below them the difference, on a log scale. `None` without any step."""
+    """Draws the losses (or the figure `what`) and, below, the differences on a log scale; `None` without steps."""
     ours, fault_free = curves.ours, curves.fault_free
     if not len(ours.step):
         return None
@@ -79,7 +79,7 @@ def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Mark
 
 
 def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
-    """Draws the slowest rank's time of each surviving step, on a log scale, beside the fault-free run's; or `None`."""
+    """Draws each surviving step's time on its slowest rank, beside the fault-free run's, on a log scale; or `None`."""
     ours, fault_free = curves.ours, curves.fault_free
     everything = np.concatenate([ours.took_s, fault_free.took_s]) if fault_free else ours.took_s
     everything = everything[everything > 0]
@@ -98,8 +98,8 @@ def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
 
 
 def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
-    """Returns the scale from the state before the first step, which is step 0 but for a rehearsal and a job that goes
-    on, to the last step of the run (rolled back ones, too) or of its fault-free run."""
+    """Returns the axis of steps: from the step before the first one to the last step of the run, also if rolled back,
+    or of its fault-free run. The first is 0, except in a rehearsal and in a job that continues another one."""
     known = [each.step for each in (curves.ours, curves.fault_free) if each] + [step for step, _ in curves.rolled_back]
     drawn = [steps for steps in known if len(steps)]
     apart = int(np.diff(drawn[0]).min(initial=drawn[0][0])) if drawn else 0
@@ -109,7 +109,7 @@ def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
 
 
 def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Panel:
-    """Returns the panel of losses; its axis is logarithmic if they span more than a factor of fifty."""
+    """Returns the panel of losses. Its axis is logarithmic if the losses differ by more than a factor of 50."""
     reference = curves.fault_free.loss if curves.fault_free else np.empty(0)
     everything = np.concatenate([curves.ours.loss, *(loss for _, loss in curves.rolled_back), reference])
     finite = np.clip(everything[np.isfinite(everything)], -LOSS_MAX, LOSS_MAX)
@@ -122,7 +122,7 @@ def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Pane
 
 
 def _frame(panel: Panel, title: str, words: object = None) -> Markup:
-    """Title, value grid and its labels."""
+    """Draws the title, the horizontal grid lines and their labels."""
     parts = [svg.text(panel.x.start, panel.y.stop - 3, title, "panel-title")]
     for value in _value_ticks(panel):
         y = panel.y(math.log10(value) if panel.logarithmic else value)
@@ -133,7 +133,7 @@ def _frame(panel: Panel, title: str, words: object = None) -> Markup:
 
 
 def _power(value: float) -> str:
-    """Formats a number as `0.5`, or as `10⁻⁶` if people would have to count zeros."""
+    """Formats a number as `0.5`, or as `10⁻⁶` if it has many zeros."""
     if value <= 0 or 1e-3 < value < 1e5:
         return f"{value:g}"
     digits, _, exponent = f"{value:.0e}".partition("e")
@@ -178,7 +178,7 @@ def _struck(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Markup:
 
 
 def _rolled_back(curves: Curves, panel: Panel) -> Markup:
-    """Steps that a restore undid: a tinted range and a faint line for each process they ran in."""
+    """Marks rolled-back steps: by a tinted range, and by a faint line for each process that did them."""
     parts = []
     for step, loss in curves.rolled_back:
         first, last = int(step.min()), int(step.max())
@@ -201,7 +201,7 @@ def _not_finite(panel: Panel, curve: Series) -> Markup:
 
 
 def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
-    """Draws the lower panel: one line that says so if all are equal, else a logarithmic panel above a zero line."""
+    """Draws the lower panel: the differences on a log scale above a zero line, or a text if there are none."""
     if not len(steps) or not apart.any():
         words = f"0 at each of {counted(len(steps), 'step')}" if len(steps) else "no step in common"
         title = svg.text(x.start, top - 3, "Difference to the fault-free run", "panel-title")

@@ -1,4 +1,4 @@
-"""The few drawing tools every chart shares: escaped elements, scales, ticks and thinning of long series."""
+"""Provides the drawing functions of all charts: escaped elements, scales, ticks, and thinning of long series."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -20,12 +20,12 @@ Mark = TypeVar("Mark")
 
 
 def number(value: float) -> str:
-    """A coordinate with at most one decimal: `12`, `12.5`."""
+    """Formats a coordinate with at most one decimal, as `12` or `12.5`."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """Makes one element. Children and attribute values are escaped unless they are `Markup`; `None` is left out."""
+    """Returns one SVG element. Children and attributes are escaped unless they are `Markup`; `None` is left out."""
     parts = []
     for key, value in attributes.items():
         if value is not None:
@@ -58,14 +58,14 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
 
 
 def picture(width: float, height: float, label: str, parts: Iterable[Markup], class_: str = "") -> Markup:
-    """Makes a chart that scales with its container. `label`: a screen reader's text for it."""
+    """Returns a chart that scales with its container. `label` is the text for screen readers."""
     box = f"0 0 {number(width)} {number(height)}"
     return tag("svg", *parts, viewBox=box, role="img", aria_label=label, class_=class_ or None)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Linear map of [low, high] onto [start, stop]; a range of no length maps to `start`."""
+    """A linear map of the values from `low` to `high` to the pixels from `start` to `stop`."""
 
     low: float
     high: float
@@ -81,7 +81,7 @@ class Scale:
 
 
 def near(marks: Iterable[Mark], at: Callable[[Mark], float]) -> list[list[Mark]]:
-    """Returns the marks by their place in px, with neighbours that are drawn as one together."""
+    """Groups marks by their place in px. Marks that would overlap are in one group, to be drawn as one."""
     groups: list[list[Mark]] = []
     for mark in sorted(marks, key=at):
         if groups and at(mark) - at(groups[-1][-1]) < MARK_GAP:
@@ -92,7 +92,7 @@ def near(marks: Iterable[Mark], at: Callable[[Mark], float]) -> list[list[Mark]]
 
 
 def time_step(span_s: float, count: int) -> float:
-    """Seconds between about `count` ticks, on steps people count time in; 0 where nothing can be parted."""
+    """Returns a round number of seconds between ticks, for about `count` ticks; 0 if the range cannot be divided."""
     wanted = _part(span_s, count)
     if wanted < 1:
         return _round_up(wanted)
@@ -100,7 +100,7 @@ def time_step(span_s: float, count: int) -> float:
 
 
 def time_label(seconds: float, step_s: float) -> str:
-    """Formats seconds as `0.2 s`, `15 s`, `2 min`, `1 h 30 min`: as precise as the distance between ticks needs."""
+    """Formats seconds as `0.2 s`, `15 s`, `2 min` or `1 h 30 min`, with as many digits as ticks need."""
     if seconds < 0:
         return "-" + time_label(-seconds, step_s)
     if step_s < 1:
@@ -114,19 +114,19 @@ def time_label(seconds: float, step_s: float) -> str:
 
 
 def round_ticks(low: float, high: float, count: int) -> list[float]:
-    """Round numbers inside [low, high], about `count` of them."""
+    """Returns about `count` round numbers from `low` to `high`."""
     return multiples(_round_up(_part(high - low, count)), low, high) or [low]
 
 
 def multiples(step: float, low: float, high: float) -> list[float]:
-    """Returns the multiples of `step` inside [low, high]. They are few, as `step` comes from `high - low`."""
+    """Returns the multiples of `step` from `low` to `high`. They are few, because `step` is derived from the range."""
     if not step:
         return []
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def _part(span: float, count: int) -> float:
-    """Returns one of `count` equal parts; 0 for a span that is empty, or that floats cannot divide."""
+    """Returns the length of one of `count` equal parts, or 0 if floats cannot divide the span."""
     return span / max(count, 1) if _SPAN_MIN < span < math.inf else 0.0
 
 
@@ -138,8 +138,8 @@ def _round_up(value: float) -> float:
 
 
 def thin(x: Floats, y: Floats, buckets: int) -> tuple[Floats, Floats]:
-    """Returns at most about `4 * buckets` points that draw like all of them: the first, last, lowest and highest of
-    each bucket, so that no spike is lost. Non-finite values stay as gaps.
+    """Returns at most about `4 * buckets` points that look like all points: the first, last, lowest and highest point
+    of each bucket, so that no spike is lost. Non-finite values stay as gaps.
 
     `x` and `y` have shape (n,), `x` ascending.
     """
@@ -158,7 +158,7 @@ def thin(x: Floats, y: Floats, buckets: int) -> tuple[Floats, Floats]:
 
 
 def polyline(points: Iterable[tuple[float, float]], class_: str) -> Markup:
-    """Draws a line through the points, broken where y is not finite; lone points become dots."""
+    """Draws a line through the points, with a gap where y is not finite. A lone point becomes a dot."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if math.isfinite(y):
@@ -173,7 +173,7 @@ def polyline(points: Iterable[tuple[float, float]], class_: str) -> Markup:
 
 
 def boxes(spans: Iterable[tuple[float, float]], y: float, height: float, class_: str) -> Markup:
-    """Many bars of one kind as a single path: a lane of a thousand steps costs a few kilobytes."""
+    """Draws many bars of one kind as a single path, so that thousands of steps take few kilobytes."""
     down, up = number(height), number(-height)
     path = "".join(f"M{number(a)} {number(y)}h{number(b - a)}v{down}H{number(a)}v{up}" for a, b in spans)
     return tag("path", d=path, class_=class_) if path else Markup("")
@@ -184,7 +184,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def time_axis(scale: Scale, top: float, bottom: float, per_tick: float) -> Markup:
-    """Grid lines and labels for a scale in seconds. `per_tick`: px for each."""
+    """Draws grid lines and labels for a scale in seconds, about `per_tick` px apart."""
     count = max(2, int((scale.stop - scale.start) / per_tick))
     step = time_step(scale.high - scale.low, count)
     parts = []

@@ -1,8 +1,8 @@
-"""The Layout contract: how a trainer lays its checkpoints out on disk.
+"""Defines the contract of layouts: how a trainer arranges its checkpoints on the disk.
 
-One file in `harness/trainers/checkpoints/` per layout; the file name is its name in the YAML
-(`workload.checkpoint: {layout: lightning}`), `auto` takes the first one that recognises what is there. The file holds
-`LAYOUT`, an instance of a subclass of `Layout`. Nothing here unpickles, and nothing needs torch.
+Each layout has one file in `harness/trainers/checkpoints/`, whose name is its name in the YAML (`workload.checkpoint:
+{layout: lightning}`). `auto` takes the first layout that recognises any checkpoint. The file holds `LAYOUT`, an
+instance of a subclass of `Layout`. No code here unpickles or needs torch.
 
 All paths are relative to the run's folder. What nodes write there is hostile: see `harness.log.untrusted_files`.
 """
@@ -26,7 +26,7 @@ POINTER_BYTES_MAX = 4096
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """One checkpoint. `path` is its folder, or its only or first file; `step` is `None` if nothing tells it."""
+    """One checkpoint. `path` is its folder, or its only or first file. `step` is `None` if it is unknown."""
 
     path: str
     files: tuple[str, ...]
@@ -40,7 +40,7 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True)
 class Pointer:
-    """A link or a small text that says which checkpoint is the newest. `target`: its path, if it is there."""
+    """A link or a small text that names the newest checkpoint. `target`: the checkpoint's path, if it exists."""
 
     path: str
     target: str | None
@@ -48,7 +48,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Listing:
-    """The checkpoints in a place, newest first."""
+    """The checkpoints in one place, the newest first."""
 
     layout: str
     checkpoints: Sequence[FoundCheckpoint]
@@ -71,7 +71,7 @@ class Layout(abc.ABC):
 
     @abc.abstractmethod
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
-        """Returns the checkpoints that this layout recognises: path → its files. Empty if it recognises none."""
+        """Maps the path of each checkpoint that this layout recognises to its files; empty if it recognises none."""
 
     def step(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> int | None:
         """Returns the step of a checkpoint: by default from its name, a file, or the ledgers."""
@@ -82,11 +82,11 @@ class Layout(abc.ABC):
         return names.step_of(name, ledgers.step(place, files) if names.is_ambiguous(name) else None)
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Tells whether it was written to its end. By default: whether every file of a known format is complete."""
+        """Returns True if a save was written to its end: by default, if its files of known formats are complete."""
         return bool(files) and all(formats.is_complete(place, file) for file in files)
 
     def pointer(self, place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
-        """Returns the pointer: by default a link to a checkpoint, or a small text with the name of one, beside them."""
+        """Returns the pointer: by default a link to a checkpoint, or a small text beside them with the name of one."""
         return find_pointer(place, checkpoints)
 
     @property
@@ -109,7 +109,7 @@ def _age(place: CheckpointFolder, checkpoint: FoundCheckpoint) -> tuple[int, int
 
 
 def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
-    """Returns the first pointer by name; one to a missing save is found only by the usual names of pointers."""
+    """Returns the first pointer by name. A pointer to a missing save is found only by a usual name of pointers."""
     mine = {file for each in checkpoints for file in each.files}
     by_name = {name: each.path for each in reversed(checkpoints) for name in (each.path, each.name)}
     folders = {each.path.rpartition("/")[0] for each in checkpoints}
@@ -140,17 +140,17 @@ load_layout: Callable[[str], Layout] = _FAMILY.load
 
 @functools.cache
 def layout_names() -> tuple[str, ...]:
-    """Returns all layouts, in the order in which `auto` asks them."""
+    """Returns the names of all layouts, in the order in which `auto` tries them."""
     return tuple(sorted(_FAMILY.names(), key=lambda name: load_layout(name).order))
 
 
 def check_layout(name: str) -> str:
-    """The name of a layout, or `auto`. Raises `ValueError` for anything else."""
+    """Returns the name of a layout, or `auto`. Raises `ValueError` for any other name."""
     return _FAMILY.known(name, also=(AUTO,))
 
 
 def list_checkpoints(place: CheckpointFolder, layout: str = AUTO) -> Listing:
-    """Lists checkpoints by this layout; by `auto`, with the first layout that recognises anything."""
+    """Lists checkpoints by this layout; with `auto`, by the first layout that recognises any."""
     if layout != AUTO:
         return load_layout(layout).list(place)
     for name in layout_names():

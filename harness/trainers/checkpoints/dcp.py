@@ -1,4 +1,4 @@
-"""PyTorch's distributed checkpoints: a folder with `*.distcp`, and `.metadata`, which is written last."""
+"""The layout of PyTorch's distributed checkpoints: a folder with `*.distcp`, and `.metadata`, written last."""
 
 from collections.abc import Sequence
 

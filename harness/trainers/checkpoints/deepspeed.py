@@ -1,4 +1,4 @@
-"""DeepSpeed's: a folder such as `global_step20/` with files for each rank, and beside it `latest`, written last.
+"""DeepSpeed's layout: a folder such as `global_step20/` with files for each rank, and beside it `latest`, written last.
 
 Its files have names that nobody else gives: `mp_rank_00_model_states.pt`, `zero_pp_rank_0_mp_rank_00_optim_states.pt`.
 """
@@ -26,7 +26,7 @@ class DeepSpeed(Layout):
         return found or ({place.folder: here} if any(map(_RANK_FILE.search, here)) else {})
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Tells whether a save is whole: only if it is not newer than the one that `latest` names."""
+        """Returns True if a save is whole: only if it is not newer than the one that `latest` names."""
         if path == place.folder:
             return super().whole(place, path, files)
         parent, _, name = path.rpartition("/")

@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer's: `checkpoint-500/`; of its files `trainer_state.json` is written last."""
+"""The layout of the Hugging Face Trainer: `checkpoint-500/`, with `trainer_state.json` as its last written file."""
 
 import re
 from collections.abc import Sequence

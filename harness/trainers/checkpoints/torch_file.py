@@ -1,4 +1,4 @@
-"""Single files that `torch.save` wrote: `ckpt_100.pt`, `model.pth`; the files of all ranks belong together."""
+"""Single files of `torch.save`, such as `ckpt_100.pt` or `model.pth`. The files of all ranks belong together."""
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import formats, names

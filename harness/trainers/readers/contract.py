@@ -1,6 +1,6 @@
-"""The Reader contract: trainers that cannot be observed are followed by the files that they write themselves.
+"""Defines the contract of readers, which follow trainers that cannot be observed by the files that they write.
 
-One file in `harness/trainers/readers/` per format; the file name is its name in the YAML:
+Each format has one file in `harness/trainers/readers/`, whose name is its name in the YAML:
 
     trainer: {command: [...], read: {torchtitan: "{run_dir}/out/structured_logs/*.jsonl"}}
 
@@ -34,9 +34,9 @@ _PART = re.compile(r"\*\*|\*|\{\w*\}")
 
 @dataclass(frozen=True)
 class Told:
-    """One event. `wall_ns`: its time by the source's own clock; `None`: the time of reading counts.
+    """One event. `wall_ns` is its time by the source's own clock; with `None`, the time of reading counts.
 
-    `took_ns`: the duration of the step, if told. `rank`: the rank that it belongs to.
+    `took_ns` is the duration of the step, if known; `rank` is the event's rank.
     """
 
     event: str
@@ -58,7 +58,7 @@ def _checked_pattern(pattern: str) -> str:
 
 
 class Source(abc.ABC):
-    """The state of reading one file."""
+    """Reads one file, and holds how far it was read."""
 
     @abc.abstractmethod
     def feed(self, data: bytes) -> Iterator[Told]:
@@ -97,7 +97,7 @@ class Reader(Parameters, abc.ABC):
 
 
 class LineSource(Source):
-    """Whole lines, one after the other. A line that is too long is left out; of one within the bound, the first
+    """Reads whole lines, one after the other. Lines that are too long are left out; of the others, the first
     `chars_max` characters are read."""
 
     chars_max: ClassVar[int] = LINE_BYTES_MAX
@@ -119,11 +119,11 @@ class LineSource(Source):
 
     @abc.abstractmethod
     def line(self, text: str) -> Iterator[Told]:
-        """The events in one line. Raises `ValueError` when no further line can be read."""
+        """Returns the events in one line. Raises `ValueError` if no further line can be read."""
 
 
 def number(text: object) -> float | None:
-    """Parses a number as trainers print it; `None` for anything else."""
+    """Parses a number as trainers print it. Returns `None` for any other text."""
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
         return None
     try:
@@ -133,7 +133,7 @@ def number(text: object) -> float | None:
 
 
 def count(value: object) -> int | None:
-    """Parses a whole number that is not negative and fits a float exactly; `None` for anything else."""
+    """Parses a whole number that is not negative and fits a float exactly. Returns `None` for any other text."""
     found = number(value)
     return int(found) if found is not None and found.is_integer() and 0 <= found < 2**53 else None
 

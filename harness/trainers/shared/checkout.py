@@ -1,4 +1,4 @@
-"""The commit of the project under test: of the git checkout that the harness was started in."""
+"""Finds the commit of the project under test, in the git checkout in which the harness was started."""
 
 import hashlib
 import os
@@ -11,10 +11,10 @@ _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?\Z")
 
 
 def commit_of(directory: pathlib.Path) -> str | None:
-    """The commit that is checked out, with `-dirty` behind it when tracked files have changed since.
+    """Returns the commit that is checked out, with `-dirty` after it if tracked files have changed since.
 
-    `None` outside a checkout, without git, and where git takes longer than `LIMIT_S` seconds. Runs no hook and no
-    program of the checkout, writes nothing.
+    Returns `None` outside of a checkout, without git, and if git takes longer than `LIMIT_S` seconds. Runs no hook and
+    no program of the checkout, and writes nothing.
     """
     commit = _git(directory, "rev-parse", "HEAD")
     if commit is None or not _COMMIT.match(commit):
@@ -24,8 +24,8 @@ def commit_of(directory: pathlib.Path) -> str | None:
 
 
 def diff_digest(directory: pathlib.Path) -> str | None:
-    """Names the uncommitted changes of tracked files: two runs with the same one had the same code. `clean` without
-    any; `None` as in `commit_of`."""
+    """Returns a digest of the uncommitted changes of tracked files: runs with equal digests had equal code. `clean`
+    without changes; `None` as in `commit_of`."""
     changed = _git(directory, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--ignore-submodules", "--binary")
     if changed is None:
         return None
@@ -33,7 +33,7 @@ def diff_digest(directory: pathlib.Path) -> str | None:
 
 
 def _git(directory: pathlib.Path, *words: str) -> str | None:
-    """Returns git's output; `None` if it fails."""
+    """Returns git's output, or `None` if git fails."""
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", str(directory), *words]
     env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:

@@ -1,4 +1,4 @@
-"""The common parts of every trainer that is not ours: environment, files, kinds that it tells, placeholders."""
+"""Holds what all trainers but ours have in common: environment, files, kinds of evidence, placeholders."""
 
 import abc
 import os
@@ -22,7 +22,7 @@ Command = tuple[str, ...]
 
 
 class CustomTrainer(Trainer):
-    """Anybody's trainer. A kind says with which commands it is started."""
+    """A user's trainer. A subclass defines the commands that start it."""
 
     last: ClassVar[str] = "args"  # the key whose words its command ends with
 
@@ -43,14 +43,14 @@ class CustomTrainer(Trainer):
 
     @abc.abstractmethod
     def commands(self, workload: Workload, run_id: str) -> tuple[Command, Command | None]:
-        """Returns the command for every node, and one that runs beside the nodes; placeholders are not filled yet."""
+        """Returns the command for every node and the command beside the nodes, with placeholders not yet filled."""
 
     @abc.abstractmethod
     def words(self) -> dict[Path, str]:
         """Returns the scenario's words by their places below `trainer`, with placeholders."""
 
     def scripts(self) -> list[str]:
-        """Returns the words that are files, found from the scenario's folder."""
+        """Returns the words that are files, with paths from the scenario's folder."""
         return []
 
     def modules(self) -> list[str]:
@@ -58,7 +58,7 @@ class CustomTrainer(Trainer):
         return []
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
-        """Variables that this kind sets where the scenario does not."""
+        """Returns variables that this kind of trainer sets unless the scenario sets them."""
         return {}
 
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
@@ -89,7 +89,7 @@ class CustomTrainer(Trainer):
         return self.model_copy(update={"scenario_dir": str(folder)}) if used and not self.scenario_dir else self
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the files that the scenario names, and those here that its commands name."""
+        """Returns the files that the scenario names, and the files here that its commands name."""
         for name in self.digest:
             if not os.path.isfile(name):
                 raise UsageError(f"workload.trainer.digest: {name!r} is not a file in the working directory")
@@ -140,7 +140,7 @@ class CustomTrainer(Trainer):
         return self.env
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as in YAML, its own keys first."""
+        """Returns the trainer as in YAML, its own keys first."""
         data = self.model_dump(mode="json")
         common = {name: data.pop(name) for name in CustomTrainer.model_fields}
         unsaid = {name for name in ("scenario_dir", "read") if common[name] is None}
@@ -166,7 +166,7 @@ def known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
 
 
 def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    """Yields parts of the workload that nothing would read."""
+    """Yields parts of the workload that would have no effect."""
     if workload.args:
         yield ("args",), "is for the reference trainer; write the arguments of this one inside trainer:"
     if workload.env:

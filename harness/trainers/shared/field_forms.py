@@ -1,4 +1,4 @@
-"""Fields of a scenario that hold one of several models, chosen by the form in which it is written."""
+"""Supports fields of a scenario that hold one of several models, chosen by the form in which it is written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

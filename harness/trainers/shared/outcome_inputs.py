@@ -1,4 +1,4 @@
-"""The inputs of a fault-free run's outcome: the workload with its data and source, and this machine."""
+"""Finds all inputs of a fault-free run's outcome: the workload with its data and source, and this machine."""
 
 import datetime
 import hashlib
@@ -26,7 +26,7 @@ _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*|(?:ba|da|k|z)?sh|env|torchrun|
 
 
 def write_data(workload: Workload, run_dir: pathlib.Path) -> None:
-    """The shards of a run's own training data: the same on every run with the same Python."""
+    """Writes the shards of a run's training data, which are equal in every run with the same Python."""
     if not workload.data or (run_dir / "data").exists():  # a copy of another run's
         return
     text = _text()
@@ -70,8 +70,8 @@ def source_digest(trainer: Trainer) -> str:
 
 
 def code_of(trainer: Trainer) -> pathlib.Path | None:
-    """Returns the file that says what the trainer does: a Python script before a shell's, then any other program.
-    An interpreter is none, nor is a launcher. `None`: a change of its code would not be noticed."""
+    """Returns the file that holds the trainer's code: a Python script before a shell's, then any other program, but no
+    interpreter and no launcher. `None`: a change of the code would not be noticed."""
     files = trainer.files()
     scripts = (file for suffix in _SCRIPTS for file in files if file.suffix == suffix)
     programs = (file for file in files if os.access(file, os.X_OK) and not _INTERPRETER.fullmatch(file.name))
@@ -80,14 +80,14 @@ def code_of(trainer: Trainer) -> pathlib.Path | None:
 
 
 def _sources(named: Sequence[pathlib.Path]) -> list[pathlib.Path]:
-    """Returns these files, and the modules and packages beside scripts among them; at most `MODULES_MAX` of those."""
+    """Returns these files, and the modules and packages beside scripts among them, at most `MODULES_MAX`."""
     folders = dict.fromkeys(file.resolve().parent for file in named if file.suffix in _SCRIPTS)
     modules = itertools.islice((path for folder in folders for path in _modules(folder, DEPTH_MAX)), MODULES_MAX)
     return list(dict.fromkeys([*named, *modules]))
 
 
 def _modules(folder: pathlib.Path, depth: int) -> Iterator[pathlib.Path]:
-    """Yields Python files. A folder counts if it has an `__init__.py`: the output of a run is no package."""
+    """Yields Python files. A folder counts if it has an `__init__.py`, because a run's output is no package."""
     with os.scandir(folder) as entries:
         found = sorted(itertools.islice(entries, ENTRIES_MAX), key=lambda entry: entry.name)
     for entry in found:
@@ -99,7 +99,7 @@ def _modules(folder: pathlib.Path, depth: int) -> Iterator[pathlib.Path]:
 
 
 def environment_facts() -> dict[str, Any]:
-    """Machine, moment and commit of a run, for its report. No host name, no path, no environment variable."""
+    """Returns machine, moment and commit of a run for its report: no host name, no path, no environment variable."""
     return {
         "python": platform.python_version(),
         "torch": _version("torch"),

@@ -1,7 +1,7 @@
-"""The meaning of `{name}` in a trainer's command, arguments and environment.
+"""Fills the placeholders `{name}` in a trainer's command, arguments and environment.
 
-The plan knows some of it (`{steps}`), the rest is known on each node (`{address}`). A shell's `${name}` is no
-placeholder, `{{name}}` is the text `{name}`, and braces around anything else stay as they are.
+The plan knows some values (`{steps}`); the others are known on each node (`{address}`). A shell's `${name}` is no
+placeholder, `{{name}}` is the text `{name}`, and braces around any other text stay as they are.
 """
 
 import re
@@ -36,7 +36,7 @@ def names_in(word: str) -> list[str]:
 
 
 def unknown_in(word: str) -> str | None:
-    """Explains why the word cannot be filled; `None` if it can."""
+    """Returns why the word cannot be filled, or `None` if it can."""
     for name in names_in(word):
         if name not in ALLOWED:
             allowed = ", ".join(f"{{{each}}}" for each in ALLOWED)
@@ -45,7 +45,7 @@ def unknown_in(word: str) -> str | None:
 
 
 def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """Fills the words with `values`; other names, escaped ones too, are left for the node."""
+    """Fills the words with `values`. Other names, even escaped ones, are left for the node."""
 
     def value(match: re.Match[str]) -> str:
         return str(values[match[2]]) if match[2] is not None and match[2] in values else match[0]
@@ -56,9 +56,9 @@ def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
 def fill_variables(
     given: Mapping[str, str], values: Mapping[str, object]
 ) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
-    """Returns the variables that the plan can fill, and words before the command on nodes, and beside them. Those words
-    set variables that only a node can fill, as every backend fills commands; none that means nothing beside the nodes.
-    """
+    """Returns the variables that the plan can fill, and words before the command on nodes and before the one beside
+    them. These words set variables that only a node can fill; beside the nodes, only those that have a meaning
+    there."""
     env = {name: fill([value], values)[0] for name, value in given.items()}
     late = {name: value for name, value in env.items() if for_nodes(value)}
     fitting = {name: value for name, value in late.items() if set(ON_NODES_ONLY).isdisjoint(names_in(value))}
@@ -71,12 +71,12 @@ def _assigned(variables: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def escaped(text: str) -> str:
-    """Returns a text that filling turns back into this one: a folder may be called `{index}`."""
+    """Returns a text that filling turns back into this one, because a folder may be called `{index}`."""
     return _ANY.sub(lambda match: match[0] if match[2] is None else f"{{{match[0]}}}", text)
 
 
 def for_nodes(word: str) -> bool:
-    """Tells whether a placeholder is left that only a node can fill."""
+    """Returns True if there is a placeholder left that only a node can fill."""
     return any(match[2] is not None for match in PLACEHOLDER.finditer(word))
 
 

@@ -1,6 +1,6 @@
-"""Rendezvous settings for torch's elastic launcher, under which a job recovers as well as that launcher can.
+"""Sets options of torch's elastic launcher for its rendezvous, so that a job recovers as well as possible.
 
-The launcher is the one of the trainer's own torch, unchanged: all of this are its own options and variables.
+The launcher is that of the trainer's own torch, unchanged. Only its own options and variables are used.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ MAX_RESTARTS: Any = Field(
 
 
 def options(given: Mapping[str, object]) -> str:
-    """Joins the options in one word; given values replace defaults."""
+    """Joins the options into one word. Given values replace defaults."""
     return ",".join(f"{name}={value}" for name, value in {**OPTIONS, **given}.items())
 
 

@@ -1,4 +1,4 @@
-"""A trainer that is a script or a module with arguments, whichever launcher starts it."""
+"""Defines a trainer that is a script or a module with arguments, with any launcher."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -10,7 +10,7 @@ from harness.trainers.shared.custom import Command, CustomTrainer, beside_scenar
 
 
 class ScriptTrainer(CustomTrainer):
-    """A trainer that is a script, under the key named like its kind."""
+    """A trainer whose script is under the key with the name of its kind."""
 
     fixed_size: ClassVar[bool] = False  # its launcher cannot go on with fewer nodes
 
@@ -19,13 +19,13 @@ class ScriptTrainer(CustomTrainer):
 
     @property
     def target(self) -> str:
-        """The script, or `-m` and a module, as the scenario names it."""
+        """Returns the script, or `-m` and a module, as the scenario names it."""
         named: str = getattr(self, self.name)
         return named
 
     @property
     def as_module(self) -> str:
-        """The module's name; empty for a script."""
+        """Returns the module's name, or an empty text for a script."""
         return self.target.removeprefix("-m ").strip() if self.target.startswith("-m ") else ""
 
     @property

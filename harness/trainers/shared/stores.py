@@ -1,4 +1,4 @@
-"""The places of checkpoints: a directory that all nodes see, or a store beside the nodes.
+"""Names the places of checkpoints: a directory that all nodes see, or a store beside the nodes.
 
 A store is an entry point of the group `chaos_harness.stores`.
 """
@@ -14,8 +14,8 @@ GROUP = "chaos_harness.stores"
 
 @dataclass(frozen=True)
 class Store:
-    """`server`: the words before a command that run the store beside it; the two live and die together.
-    `around`: the words before a trainer's command that give it access. `place`: the URL of its checkpoints."""
+    """A store. `server`: the words before a command that run the store beside it, until either ends. `around`: the
+    words before a trainer's command that give it access. `place`: the URL of its checkpoints."""
 
     server: tuple[str, ...]
     around: tuple[str, ...]
@@ -23,7 +23,7 @@ class Store:
 
 
 def check_store(name: str) -> str:
-    """Returns the name. Raises `ValueError` for one that is neither `directory` nor a store."""
+    """Returns the name. Raises `ValueError` if it is neither `directory` nor a store."""
     if name != DIRECTORY and name not in (known := entry_points(GROUP)):
         raise ValueError(f"unknown store {name!r}; {choice(name, (DIRECTORY, *known))}{not_installed(GROUP, '; ')}")
     return name

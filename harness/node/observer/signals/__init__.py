@@ -1,1 +1,1 @@
-"""One file for each signal: see `harness.node.observer`."""
+"""Holds one file for each signal (see `harness.node.observer`)."""

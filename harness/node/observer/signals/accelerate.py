@@ -1,4 +1,4 @@
-"""accelerate: when the folder of `save_state` is whole. Loads are seen where their states enter."""
+"""Observes accelerate: when the folder of `save_state` is whole. Loads are observed where their states enter."""
 
 from __future__ import annotations
 

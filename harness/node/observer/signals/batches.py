@@ -1,15 +1,14 @@
-"""The samples that each step consumed, and its wait for them.
+"""Observes which samples each step consumed, and how long it waited for them.
 
-A loader says which indices a batch has; the outermost module says which batch it was given. Between the two a batch
-may wait (it was fetched ahead) or be passed over (a resumed job that skips). A module's input is the batch that holds
-the same memory, else the one whose content is the same in the places looked at. Where no input can be recognised (parts
-of a batch that were copied, moved or converted, what another stage of a pipeline sends), the batch fetched last is
-taken; several where the input has as many times its rows. Of a module whose inputs cannot be seen, as many are taken as
-there were backward passes. Of loaders that have no indices, and of
-scripts without a loader, a digest of the inputs is told. A step whose inputs are of no loader, in a script that has
-consumed known samples, consumed none: a generator's step on noise.
+A loader knows the indices of a batch, and the outermost module shows which batch it got. In between, a batch may wait
+(if it was fetched ahead) or be dropped (if a resumed job skips it). A module's input is the batch that holds the same
+memory, else the batch with equal content in some places. If no batch can be recognised (the input was copied, moved or
+converted, or comes from another pipeline stage), the batch fetched last counts, or several if the input has several
+times its rows. For a module with hidden inputs, as many batches count as there were backward passes. For loaders
+without indices, and scripts without a loader, a digest of the inputs is logged. In a script with known samples, a step
+with inputs of no loader consumed none, as a generator's step on noise.
 
-Compilers trace a module's hook, and find it empty.
+When a compiler traces a module's hook, the hook is empty.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SUBSETS_MAX = 16  # one in another: a data set that passes on what it is asked s
 
 
 class Batch:
-    """One batch as it left its loader."""
+    """One batch as its loader returned it."""
 
     def __init__(self, source: Any, indices: list[int] | None, epoch: int | None, data: Any):
         tensors = tensor_fingerprint.tensors(data)
@@ -45,13 +44,13 @@ class Batch:
         self.rows, self.elements = tensor_fingerprint.largest(data)
 
     def likeness(self, inputs: list[Any], prints: set[Any]) -> int:
-        """Counts how many of these tensors it holds; the same memory counts for more than the same content."""
+        """Counts how many of these tensors the batch holds. Equal memory counts for more than equal content."""
         mine = {tensor_fingerprint.memory(tensor) for tensor in (ref() for ref in self.alive) if tensor is not None}
         same = sum(1 for tensor in inputs if tensor_fingerprint.memory(tensor) in mine)
         return 1000 * same + len(self.prints & prints)
 
     def times(self, rows: int, elements: int) -> int:
-        """How many such batches these rows may be of. Rows of another dimension do not come with more elements."""
+        """Returns how many such batches these rows may hold. Rows of another shape must not have more elements."""
         times = rows // self.rows if self.rows and not rows % self.rows else 1
         return times if 2 * elements > times * self.elements else 1
 
@@ -72,7 +71,7 @@ class Batches:
         self._indexed = False  # samples of known indices were consumed
 
     def fetched(self, asked: tuple[Any, int], data: Any) -> None:
-        """Notes a fetched batch. `asked`: its iterator, and when it was asked."""
+        """Records a fetched batch. `asked` holds its iterator, and the time of the request."""
         iterator, began_ns = asked
         self._watch.add("data_ns", time.monotonic_ns() - began_ns)
         self.look("batch")
@@ -89,8 +88,8 @@ class Batches:
             self.look("backward")
 
     def look(self, moment: str) -> None:
-        """Watches the outermost modules, once at each of a few moments: some are wrapped only after the optimizer is
-        made, and all are there when the first batch is."""
+        """Hooks the outermost modules, at each of a few moments: some are wrapped only after the optimizer is made, and
+        all exist when the first batch comes."""
         if moment not in self._looked:
             self._looked.add(moment)
             for root in _outermost(self._torch):
@@ -113,7 +112,7 @@ class Batches:
         self._hooks[root] = root.register_forward_pre_hook(hook, with_kwargs=True).id, hook
 
     def hidden(self, module: Any, *_: Any, **__: Any) -> list[Any] | None:
-        """Takes our hooks off this module and those in it, until `shown`."""
+        """Removes our hooks from this module and its submodules, until `shown` is called."""
         modules = module.modules() if isinstance(module, self._torch.nn.Module) else ()
         found = [each for each in modules if each in self._hooks]
         for each in found:
@@ -158,7 +157,7 @@ class Batches:
                 self._digests.append(digest)
 
     def _consume(self, batch: Batch) -> None:
-        """Notes a consumed batch; earlier ones of the same loader were skipped."""
+        """Records a consumed batch. Earlier batches of the same loader that wait count as skipped."""
         kept = [other for other in self._waiting if other.source != batch.source]
         after = [other for other in self._waiting if other.source == batch.source]
         self._consumed.append(batch)
@@ -167,12 +166,12 @@ class Batches:
 
     @property
     def _since_frozen(self) -> int:
-        """Counts micro-batches with a backward pass. Two losses of one batch count once; an input alone may only have
-        been looked at."""
+        """Counts micro-batches with a backward pass. Two losses of one batch count once; without a backward pass, an
+        input may only have been evaluated."""
         return min(self._backward, len(self._consumed) + len(self._digests)) or self._backward
 
     def accumulated(self) -> dict[str, int]:
-        """Returns the micro-batches of the present step so far, and of the step before."""
+        """Returns the number of micro-batches of the present step so far, and of the step before."""
         whole = {"micro_batches_a_step": self._of_last_step} if self._of_last_step else {}
         return {"micro_batches": max(self._taken, self._since_frozen)} | whole
 
@@ -210,9 +209,9 @@ def _fields(consumed: list[Batch], digests: list[str]) -> dict[str, Any]:
 
 
 def _runs(indices: list[int]) -> list[list[int]]:
-    """Indices in their order, written shorter: `[first, count]` of neighbours, `[first, count, stride]` of others.
+    """Shortens indices, in their order, to runs: `[first, count]`, or `[first, count, stride]` of equal distances.
 
-    The shortest runs from left to right; a stride is only written where it saves something (three or more).
+    Runs are taken from left to right. A stride is written only if it saves something (three indices or more).
     """
     found: list[list[int]] = []
     at = 0
@@ -230,7 +229,7 @@ def _runs(indices: list[int]) -> list[list[int]]:
 
 
 def _run(indices: list[int], at: int) -> tuple[int, int]:
-    """Returns how many indices from here on are equally far apart, and how far."""
+    """Returns how many indices from here on have equal distances, and this distance."""
     if at + 1 == len(indices):
         return 1, 1
     stride, count = indices[at + 1] - indices[at], 2
@@ -258,7 +257,7 @@ _HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
 
 
 def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
-    """Saves, copies and compiles modules to TorchScript as if they were not observed."""
+    """Lets modules be saved, copied and compiled to TorchScript without our hooks."""
     guard, module = watch.guard("batches"), torch.nn.Module
     reduce, without = module.__reduce_ex__, guard(batches.without_hook)
 
@@ -272,7 +271,7 @@ def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
 
 
 def _watch_iterators(watch: Watch, batches: Batches, iterator: Any) -> None:
-    """Watches iterators, which ask for indices in the order in which their batches come."""
+    """Hooks iterators, which ask for indices in the order in which their batches come."""
     guard, failpoint = watch.guard("batches"), watch.guard("failpoint")(watch.failpoint)
 
     def fetching(iterator: Any) -> tuple[Any, int]:
@@ -301,7 +300,7 @@ def _asked(iterator: Any, index: Any) -> None:
 
 
 def _indices_of(iterator: Any) -> list[int] | None:
-    """Returns indices in the data set itself, if known. Workers that deliver out of order tell none."""
+    """Returns the indices in the data set itself, if known. Workers that deliver out of order hide them."""
     asked = getattr(iterator, _ASKED, None)
     if not asked or getattr(iterator, "_in_order", True) is False:
         return None
@@ -312,7 +311,7 @@ def _indices_of(iterator: Any) -> list[int] | None:
 
 
 def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
-    """Returns the indices in the outermost data set, as places in a subset do not identify samples."""
+    """Returns the indices in the outermost data set, as indices in a subset do not identify samples."""
     for depth in itertools.count():
         if not (hasattr(dataset, "indices") and hasattr(dataset, "dataset")):
             break
@@ -328,7 +327,7 @@ def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
 
 
 def _outermost(torch: Any) -> Iterator[Any]:
-    """Modules with parameters that are in no other module, and are not compiled in place."""
+    """Returns modules with parameters that are in no other module and are not compiled in place."""
     module = torch.nn.Module
     found = [each for each in gc.get_objects() if issubclass(type(each), module)]
     inner = {id(child) for each in found for child in each._modules.values() if child is not None}

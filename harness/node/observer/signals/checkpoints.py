@@ -1,5 +1,5 @@
-"""Checkpoints saved by `torch.save` and loaded by `torch.load`, the names that their files get in the end, and states
-that enter a model or an optimizer through `load_state_dict`."""
+"""Observes `torch.save` and `torch.load`, later renames of saved files, and states that enter a model or an optimizer
+by `load_state_dict`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def install(watch: Watch, torch: ModuleType) -> None:
 
 @dataclass(frozen=True)
 class _Writing:
-    """A `torch.save` under way: a file by its path, or a buffer. `save`: if it holds live state."""
+    """A running `torch.save` to a file (by its path) or a buffer. `save` is set if it holds live state."""
 
     path: str | None
     file: Any

@@ -1,6 +1,6 @@
-"""Tells torch's compiler to leave our hooks alone, as it would compile them and lose their observations.
+"""Tells torch's compiler not to compile our hooks, because compiled hooks would observe nothing.
 
-Hooks on functions that it does trace are not among them: they check by themselves.
+Hooks on functions that it does trace are not included: they check for themselves whether it traces them.
 """
 
 from __future__ import annotations

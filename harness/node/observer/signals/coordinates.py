@@ -1,7 +1,7 @@
-"""The coordinates of this rank in the job's mesh, such as its tensor-parallel rank or its pipeline stage.
+"""Observes the coordinates of this rank in the job's mesh, such as its tensor-parallel rank or pipeline stage.
 
-The *use* of a group tells its axis: what `fully_shard` got is `fsdp`, whatever its name is. A group that has one of the
-names in `NAMES` is believed, but for a general name such as `data`. What nobody tells stays unknown.
+The *use* of a process group shows its axis: a group used by `fully_shard` is `fsdp`, whatever its name. A name in
+`NAMES` counts, too, unless it is a general name such as `data`. All other coordinates stay unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Place = tuple[int, int]  # this rank's index on an axis, and how many there are
 
 
 class Coordinates:
-    """This rank's coordinates, told with the first step after they become known."""
+    """This rank's coordinates, which are logged with the first step after they become known."""
 
     def __init__(self, watch: Watch):
         self._watch = watch
@@ -47,20 +47,20 @@ class Coordinates:
         self._used[axis] = place
 
     def of_mesh(self, mesh: Any) -> list[tuple[str | None, Place]]:
-        """Returns the name and this rank's place for each dimension; empty if the mesh lacks this rank."""
+        """Returns the name and this rank's place for each dimension; empty if this rank is not in the mesh."""
         names, at = mesh.mesh_dim_names, mesh.get_coordinate()
         if at is None:
             return []
         return [(names[dim] if names else None, (int(index), int(mesh.size(dim)))) for dim, index in enumerate(at)]
 
     def given(self, axes: tuple[str, ...], mesh: Any) -> None:
-        """Notes a mesh by its use: something works along its last dimensions, which are these `axes`."""
+        """Records a mesh by its use: some code works along its last dimensions, which are these `axes`."""
         for axis, (name, place) in zip(reversed(axes), reversed(self.of_mesh(mesh)), strict=False):
             if NAMES.get(str(name).lower(), GENERAL) == GENERAL:
                 self.used(axis, place)
 
     def known(self) -> dict[str, Place]:
-        """Returns the places by axis; a group with a general name that shards is no group of replicas."""
+        """Returns the known places by axis. A group with a general name that shards weights is no group of replicas."""
         found = dict(self._named)
         if GENERAL not in self._used and found.get(GENERAL) == self._used.get("fsdp", ()):
             del found[GENERAL]
@@ -99,7 +99,7 @@ def _meshes(watch: Watch, module: Any, found: Coordinates) -> None:
 
 
 def _sharding(watch: Watch, module: Any, found: Coordinates) -> None:
-    """Reads the mesh of both kinds of FSDP; the first of two dimensions replicates. No mesh: the whole world shards."""
+    """Hooks both kinds of FSDP to read their mesh, whose first of two axes replicates. No mesh: all ranks shard."""
 
     @watch.guard("coordinates")
     def given(_: Any, *__: Any, mesh: Any = None, **___: Any) -> None:
@@ -157,7 +157,7 @@ def _megatron(watch: Watch, module: Any, found: Coordinates) -> None:
 
 
 def _deepspeed(watch: Watch, module: Any, found: Coordinates) -> None:
-    """Reads DeepSpeed's groups: its stage 3 shards the weights; an `mpu` has the groups of model parallelism."""
+    """Hooks DeepSpeed to read its groups: stage 3 shards weights; an `mpu` has the groups of model parallelism."""
     asked = {"pp": ("pipe_parallel", "pipeline_model_parallel"), "tp": ("tensor_model_parallel", "model_parallel")}
 
     def look(engine: Any) -> None:

@@ -1,4 +1,4 @@
-"""Distributed checkpoints: `dcp.save`, `dcp.async_save` and `dcp.load`. The first rank of the group tells of a save."""
+"""Observes distributed checkpoints: `dcp.save`, `dcp.async_save` and `dcp.load`. The group's first rank logs saves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def install(watch: Watch, module: ModuleType) -> None:
 
 
 def _install_setters(watch: Watch, module: ModuleType, state: Checkpointing) -> None:
-    """Wraps the functions that gather or spread a state: their new tensors stay known as of its load."""
+    """Wraps functions that gather or spread a state, so that their new tensors still count as part of the load."""
 
     def before(*args: Any, **kwargs: Any) -> contextlib.ExitStack | None:
         found = state.restores.whence([*args[1:], *kwargs.values()])
@@ -62,7 +62,7 @@ def _entered(state: Checkpointing, load: Load) -> contextlib.ExitStack:
 
 
 def _folder(arguments: Mapping[str, Any], storage: str) -> str | None:
-    """Returns the folder from `checkpoint_id`, or else from the reader or writer."""
+    """Returns the checkpoint's folder, from `checkpoint_id` or else from the reader or writer."""
     where = arguments.get("checkpoint_id")
     where = getattr(arguments.get(storage), "path", None) if where is None else where
     return path_of(where) if where is not None else None

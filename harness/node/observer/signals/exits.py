@@ -1,4 +1,4 @@
-"""The end of the process: finished, an error of its own, or the loss of a peer. Only a launcher sees a kill."""
+"""Observes the end of the process: finished, by its own error, or by the loss of a peer. Only launchers see kills."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reason(error: BaseException) -> str:
 
 
 def chain(error: BaseException | None) -> list[BaseException]:
-    """Returns the error and its causes, the first one first."""
+    """Returns the error and its causes, the first cause first."""
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.insert(0, error)
@@ -59,8 +59,8 @@ def text(error: BaseException) -> str:
 
 
 def _of_peer(error: BaseException) -> bool:
-    """Tells whether a collective failed: by a class of torch's own, by words that only a backend says, or by words of a
-    backend in a call into torch. A script that waits for its own collective has no frame in torch."""
+    """Returns True if a collective failed: by a class of torch's own, by words that only a backend uses, or by words of
+    a backend in a call into torch. A script that waits for its own collective has no frame in torch."""
     dist = sys.modules.get("torch.distributed")
     classes = tuple(
         each

@@ -1,6 +1,6 @@
-"""The norm of the gradient, if the training clips it: the clipping function's result.
+"""Observes the norm of the gradient, if the training clips it: the result of the clipping function.
 
-Compilers trace these functions, and find the original in place of the hook.
+When a compiler traces these functions, it finds the original instead of the hook.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def install(watch: Watch, module: Any) -> None:
 
     @watch.guard("gradients")
     def note(norm: Any) -> None:
-        """Notes the norm; of a distributed tensor only this rank's part, as the whole would need a collective."""
+        """Records the norm. Of a distributed tensor, only this rank's part: the whole would need a collective."""
         norm = norm.to_local() if hasattr(norm, "to_local") else norm
         if not getattr(norm, "is_cuda", False):
             watch.note(grad_norm=float(norm))

@@ -1,4 +1,4 @@
-"""Hugging Face's `Trainer`: when a `checkpoint-N` folder is whole, and the step that it goes on from."""
+"""Observes Hugging Face's `Trainer`: when a folder `checkpoint-N` is whole, and from which step training goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AFTER = "transformers.trainer"
 
 
 def install(watch: Watch, module: ModuleType) -> None:
-    """Adds a callback: every `Trainer` makes one of each of `DEFAULT_CALLBACKS`."""
+    """Adds a callback to `DEFAULT_CALLBACKS`, of which every `Trainer` makes one each."""
     state, guard = checkpointing.of(watch), watch.guard("hugging_face")
 
     @guard

@@ -1,6 +1,6 @@
-"""torchrun's agent: when it meets the others, which worker it starts, and how each worker ends.
+"""Observes torchrun's agent: when it meets other agents, which workers it starts, and how each worker ends.
 
-Workers import the agent's module as well: nothing is told before an agent runs.
+Workers import the agent's module, too. So nothing is logged before an agent runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def install(watch: Watch, module: Any) -> None:
 
 
 def _around(watch: Watch, owner: Any, name: str, before: Any, after: Any) -> None:
-    """Calls `before(self)` and `after(self)` around a method; `after` also when it raises."""
+    """Calls `before(self)` and `after(self)` around a method, and `after` even if the method raises."""
     method = getattr(owner, name)
     before, after = watch.guard("launcher")(before), watch.guard("launcher")(after)
 
@@ -65,7 +65,7 @@ class Log:
         self._emit("agent.rendezvous", edge="end", round=self._round, **known)
 
     def look(self, agent: Any) -> None:
-        """Tells of the workers that have ended since the last look."""
+        """Logs the exits of workers that have ended since the last look."""
         ranks = {worker.local_rank: worker.global_rank for worker in agent._worker_group.workers}
         # By local rank: the worker's process id, and its exit code once it has ended.
         context = getattr(agent, "_pcontext", None)

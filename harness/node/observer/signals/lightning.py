@@ -1,4 +1,4 @@
-"""Lightning's `Trainer`: when a checkpoint is begun and whole, and the step that training goes on from."""
+"""Observes Lightning's `Trainer`: when a checkpoint is begun and whole, and from which step training goes on."""
 
 from __future__ import annotations
 

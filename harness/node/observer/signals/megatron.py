@@ -1,4 +1,4 @@
-"""Megatron Core's distributed checkpoints, whose files are written by forked processes and read past `dcp.load`."""
+"""Observes Megatron Core's distributed checkpoints, which forked processes write, and which bypass `dcp.load`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def install(watch: Watch, module: ModuleType) -> None:
         return saves.before(checkpoint_id=checkpoint_dir)
 
     def saved(token: Any, request: Any) -> None:
-        """Notes a whole save, or that a request will finish it later: its last function is called then."""
+        """Records a whole save, or adds a last function to the request that will finish the save later."""
         if request is None:
             saves.after(token, None)
         else:

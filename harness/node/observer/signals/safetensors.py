@@ -1,4 +1,4 @@
-"""Checkpoints saved and loaded with safetensors."""
+"""Observes checkpoints that are saved and loaded with safetensors."""
 
 from __future__ import annotations
 

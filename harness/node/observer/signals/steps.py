@@ -1,10 +1,10 @@
-"""Steps, by hooks around every optimizer's `step`.
+"""Observes steps by hooks around every optimizer's `step`.
 
-One step of the training is one call of each optimizer: a step is over when all of them have stepped. Once one steps
-again before all have, they do not take turns (a discriminator may step five times as often as its generator), and from
-then on every call is a step of its own. The ledger keeps that, so that a restart counts as its checkpoint did. Only the
-outermost call counts: a sharded optimizer steps one within itself. An update that gradient scaling skips, for it met
-an infinity, is a step that was tried: `applied` says that it changed nothing.
+A step of the training is over when each optimizer has stepped once. If one steps again before all have stepped, they do
+not take turns (a discriminator may step five times as often as its generator). From then on, every call is a step of
+its own. The ledger stores this, so that a restart counts steps as its checkpoint did. Only the outermost call counts,
+because a sharded optimizer calls another one inside. An update that gradient scaling skips, because of an infinity,
+counts as a step, and `applied` says that it changed nothing.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ class Steps:
             self.close(self._last)
 
     def cleared(self, *_: Any, **__: Any) -> None:
-        """Notes gradients that are thrown away unused: of a warm-up, or of a batch that is left out. With several
-        optimizers nothing follows: another one's may be kept."""
+        """Records gradients that are discarded unused, as in a warm-up or for a left-out batch. With several optimizers
+        this proves nothing: another one's gradients may be kept."""
         if not self._watch.quiet and not self._inside and len({id(each) for each in self.made} - self._nested) == 1:
             self._watch.discarded()
 
     def _again(self, me: int) -> None:
-        """Closes the step if this optimizer has had its part of it already: others have not."""
+        """Closes the step if this optimizer has already stepped in it while others have not."""
         if me in self._done:
             self._watch.count_each_alone()
             self.close(self._last)
@@ -106,7 +106,7 @@ class Steps:
         self._watch.stepped(at, applied)
 
     def finish(self) -> None:
-        """Closes an open step at the end of the process: no further optimizer steps."""
+        """Closes an open step at the end of the process, as no optimizer steps any more."""
         if self._done and not self._watch.in_child:
             self.close(self._last)
 
@@ -114,7 +114,7 @@ class Steps:
         return optimizer, self.calls
 
     def scaled(self, before: tuple[Any, int], _: Any) -> None:
-        """Notes a skipped update, if no optimizer has stepped since: gradient scaling skipped it."""
+        """Records that gradient scaling skipped an update, if no optimizer has stepped since."""
         optimizer, calls = before
         if self.calls > calls:
             return
@@ -125,7 +125,7 @@ class Steps:
 
 
 def _offer(watch: Watch, optimizer: Any, applied: bool) -> None:
-    """Offers the number of earlier updates, which Adam and similar optimizers count."""
+    """Offers the number of earlier updates, which Adam and similar optimizers count, to the watch."""
     state = next(iter(optimizer.state.values()), None) if optimizer.state else None
     count = state.get("step") if isinstance(state, dict) else None
     if count is None or getattr(count, "is_cuda", False):
@@ -136,7 +136,7 @@ def _offer(watch: Watch, optimizer: Any, applied: bool) -> None:
 
 
 def _note_rate(watch: Watch, optimizer: Any) -> None:
-    """Notes the learning rate of the first group, before a scheduler changes it."""
+    """Records the learning rate of the first parameter group before a scheduler changes it."""
     groups = getattr(optimizer, "param_groups", None)
     rate = groups[0].get("lr") if groups else None
     if rate is not None and not getattr(rate, "is_cuda", False):

@@ -1,4 +1,4 @@
-"""torchft: worlds that change without a restart, and replicas that take their state from a peer."""
+"""Observes torchft: process groups that change without a restart, and replicas that take their state from a peer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def install(watch: Watch, module: ModuleType) -> None:
 
 
 class _Worlds:
-    """A quorum is a world: told when it is another one than before."""
+    """Logs each torchft quorum that differs from the quorum before as a new process group."""
 
     def __init__(self, watch: Watch):
         self._watch = watch
@@ -44,7 +44,7 @@ class _Worlds:
 
 
 def _wrap_registration(module: ModuleType, state: Checkpointing) -> None:
-    """Wraps registered functions: their loads come from a peer, with the step that the manager took over."""
+    """Wraps registered load functions: their states come from a peer, with the step that the manager took over."""
     register = module.Manager.register_state_dict_fn
 
     def registering(manager: Any, key: str, load_state_dict: Any, state_dict: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Worlds: the process group that the ranks form, and when."""
+"""Observes worlds: which process groups the ranks form, and when."""
 
 from __future__ import annotations
 

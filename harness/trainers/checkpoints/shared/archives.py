@@ -1,6 +1,6 @@
-"""The zip archives of `torch.save`: one in a file of its own, or many, one behind the other, in a shard of DCP.
+"""Reads the zip archives of `torch.save`: one in a file of its own, or many in a row in a shard of DCP.
 
-Found from the end: each archive says how long it is, so what lies before it ends where it begins.
+Archives are found from the end: each states its length, so that the archive before it ends where it begins.
 """
 
 import io
@@ -21,11 +21,11 @@ _NO_ARCHIVE = (zipfile.BadZipFile, LookupError, struct.error, NotImplementedErro
 
 
 class TooLarge(ValueError):
-    """More than is looked into."""
+    """Raised for more data than the harness examines."""
 
 
 class Member(NamedTuple):
-    """One file of an archive: its name and the place of its content, from `start` up to `end`. torch packs none."""
+    """One file of an archive: its name, and the place of its content from `start` to `end`. torch compresses none."""
 
     name: str
     start: int
@@ -35,7 +35,7 @@ class Member(NamedTuple):
 
 
 class _Window:
-    """A part of a file, as a file. Refuses reads that a directory never needs: a damaged one may ask for terabytes."""
+    """A part of a file, as a file. Refuses reads that no directory needs: a damaged one may ask for terabytes."""
 
     def __init__(self, file: IO[bytes], begin: int, end: int):
         self._file, self.begin, self.end, self._at = file, begin, end, begin
@@ -68,12 +68,12 @@ class _Window:
 
 
 def window(file: IO[bytes]) -> IO[bytes]:
-    """All of a file; more at once than a directory of an archive needs is refused."""
+    """Returns all of a file as a window, which refuses reads larger than an archive's directory needs."""
     return cast(IO[bytes], _Window(file, 0, file.seek(0, os.SEEK_END)))
 
 
 def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
-    """Returns the members of the archive that torch reads in this part of a file, and the number of bytes behind it.
+    """Returns the members of the archive that torch reads in this part of a file, and the number of bytes after it.
 
     torch counts each place from the begin of the file, `zipfile` from the begin of the last archive in it: where that
     is elsewhere, torch's directory lies earlier by as much. Raises `ValueError` where it is none, or damaged.
@@ -102,7 +102,7 @@ def entries(file: IO[bytes]) -> Iterator[Member]:
 
 
 def is_complete(file: IO[bytes]) -> bool:
-    """Tells whether the file ends with an archive that reads to its begin."""
+    """Returns True if the file ends with an archive that can be read to its begin."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - _END_BYTES))
     try:
@@ -112,7 +112,7 @@ def is_complete(file: IO[bytes]) -> bool:
 
 
 def _find_end(file: IO[bytes], end: int, most: int) -> tuple[int, int]:
-    """The last place before `end` where an archive may end, else 0; and how many bytes were looked at, or `most`."""
+    """Returns the last place before `end` where an archive may end, or 0, and how many bytes were searched."""
     look, searched = 4096, 0  # an end is mostly close
     while end >= len(END) and searched < most:
         begin, look = max(0, end - look), min(2 * look, SEARCH_BYTES)
@@ -137,7 +137,7 @@ def _read(window: _Window) -> tuple[int, list[Member]]:
 
 
 def _member(window: _Window, told: zipfile.ZipInfo) -> Member:
-    """Raises `ValueError` where it is not there."""
+    """Returns the content of a member. Raises `ValueError` if it does not exist."""
     window.seek(told.header_offset)
     head = window.read(_BEGIN_BYTES)
     if head[:4] != BEGIN or len(head) < _BEGIN_BYTES:

@@ -1,4 +1,4 @@
-"""A folder of checkpoints as it is at one moment: its files with sizes and times, its links, and safe reading."""
+"""Lists a folder of checkpoints as it is at one moment: files with sizes and times, and links; reads files safely."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENTRIES_MAX = 100_000
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """The contents of `folder` below `root`. `root` is ours; nodes write below it. Paths are relative to `root`."""
+    """The contents of `folder` below `root`. Nodes write below `root`, which is ours. Paths are relative to `root`."""
 
     root: pathlib.Path
     folder: str
@@ -63,7 +63,7 @@ class CheckpointFolder:
 
     @property
     def is_full(self) -> bool:
-        """Tells whether the folder may hold more than was listed."""
+        """Returns True if the folder may hold more than was listed."""
         return len(self.sizes) + len(self.links) >= ENTRIES_MAX
 
     @property
@@ -78,13 +78,13 @@ class CheckpointFolder:
         return self.times_ns.get(path, 0)
 
     def is_temporary(self, path: str) -> bool:
-        """Tells whether a name on the path from here says that it is still being written."""
+        """Returns True if a name on the path from here says that it is still being written."""
         inside = path.rpartition("/")[2] if path == self.folder else path.removeprefix(f"{self.folder}/")
         return names.is_temporary(inside)
 
     @property
     def links_away(self) -> list[str]:
-        """Returns links that lead to nothing in the listing."""
+        """Returns the links that lead to nothing in the listing."""
         seen, leads = {self.folder}, dict[str, str]()
         for file in self.sizes:
             while file not in seen:
@@ -98,16 +98,16 @@ class CheckpointFolder:
         return [path for path in self.files if path.startswith(f"{folder}/")]
 
     def folders(self) -> list[str]:
-        """The folders that hold a file, the place itself last, the deepest first."""
+        """Returns the folders that hold a file: the deepest first, the place itself last."""
         found = {path.rpartition("/")[0] for path in self.sizes}
         return sorted(found, key=lambda path: (-path.count("/"), path))
 
     def open(self, path: str) -> IO[bytes]:
-        """Raises `OSError` or `FaultError` where it cannot be read."""
+        """Opens a file. Raises `OSError` or `FaultError` if it cannot be read."""
         return untrusted_files.open_reader(self.root, path)
 
     def read(self, path: str, limit_bytes: int) -> bytes:
-        """Returns the first bytes of a file; none if it cannot be read any more."""
+        """Returns the first bytes of a file, or no bytes if it cannot be read any more."""
         try:
             with self.open(path) as file:
                 return file.read(limit_bytes)

@@ -1,7 +1,7 @@
-"""Digests of a checkpoint's contents, in one pass over its bytes: one of its files, and one of each tensor in them.
+"""Computes digests of a checkpoint in one pass over its bytes: one of its files, and one of each tensor.
 
-Very large ones are digested by samples. Where a sample lies in a tensor follows from the sizes alone, so those of two
-saves can be compared. The cost is that of reading `BYTES_MAX` twice at the most, whatever the size.
+Of very large checkpoints, only samples are read. The sizes alone decide the places of samples, so that digests of two
+saves can be compared. At most twice `BYTES_MAX` is read, whatever the size.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ class TensorContent:
 
     @property
     def trained(self) -> bool:
-        """Tells whether training changes it: it is no counter and no random generator's state."""
+        """Returns True if training changes the tensor: it is no counter and no random generator's state."""
         return self.size > COUNTER_BYTES_MAX and all(self.size % each for each in GENERATORS)
 
 
 @dataclass(frozen=True)
 class Content:
-    """The digests. `tensors`: the trained ones, the largest first; `None` if no file has a known format of tensors."""
+    """The digests. `tensors`: the trained ones, the largest first; `None` if no file's format has known tensors."""
 
     sha256: str
     sampled: bool
@@ -45,19 +45,19 @@ class Content:
 
     @property
     def of_tensors(self) -> str | None:
-        """Returns a digest that is the same for the same tensors, whatever files and order they are in."""
+        """Returns a digest that is equal for equal tensors, whatever files and order they are in."""
         if self.tensors is None:
             return None
         return hashlib.sha256("\n".join(f"{each.size} {each.sha256}" for each in self.tensors).encode()).hexdigest()
 
     @property
     def listed(self) -> list[str]:
-        """The largest tensors: `BYTES DIGEST`."""
+        """Returns the largest tensors as texts `BYTES DIGEST`."""
         return [f"{each.size} {each.sha256[:SHORT]}" for each in (self.tensors or ())[:LISTED_MAX]]
 
 
 def content(place: CheckpointFolder, files: Sequence[str]) -> Content:
-    """Raises `OSError` or `FaultError` where a file cannot be read."""
+    """Computes the digests. Raises `OSError` or `FaultError` if a file cannot be read."""
     known = _spans(place, sorted(files))
     sampled = sum(place.sizes.get(path, 0) for path in files) > BYTES_MAX
     of_tensors = _share(sum(len(spans or ()) for spans in known.values())) if sampled else None
@@ -80,7 +80,7 @@ def content(place: CheckpointFolder, files: Sequence[str]) -> Content:
 
 
 def _spans(place: CheckpointFolder, files: Sequence[str]) -> dict[str, list[Extent] | None]:
-    """Returns the places of each file's tensors; of no file if there are too many."""
+    """Returns the places of each file's tensors, or of no file's if there are too many."""
     found, left = dict[str, list[Extent] | None](), TENSORS_MAX
     for path in files:
         with place.open(path) as file:

@@ -1,7 +1,7 @@
 """Reads the description in a file of a save: its tensors and their places, its step, and contradictions.
 
-Read from headers, directories and pickles alone, each with a bound; nothing is unpickled. What is missing in a file, or
-does not fit together, is *wrong*; what is not looked into is *unclear*.
+Only headers, directories and pickles are read, each with a limit; nothing is unpickled. Missing or contradictory parts
+of a file are *wrong*; parts that are not examined are *unclear*.
 """
 
 import itertools
@@ -52,7 +52,7 @@ _OF_SAFETENSORS = {name: (size, number) for size, number, _, names in _ALL_NUMBE
 
 
 class Span(NamedTuple):
-    """A tensor; without a name, the bytes between two tensors. `number`: its type by numpy's name."""
+    """A tensor or, without a name, the bytes between two tensors. `number`: its type by numpy's name."""
 
     name: str
     start: int
@@ -63,7 +63,7 @@ class Span(NamedTuple):
 
 @dataclass
 class Inside:
-    """The description. `wrong`: (tensor or empty text, problem); `known`: the format holds tensors."""
+    """The description. `wrong`: (tensor or empty text, problem); `known`: the format can hold tensors."""
 
     spans: list[Span] = field(default_factory=list)
     wrong: list[tuple[str, str]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Inside:
 
     @property
     def loss(self) -> float | None:
-        """Returns the loss; for Hugging Face's Trainer the last one in its history."""
+        """Returns the loss; for Hugging Face's Trainer, the last one in its history."""
         history = self.top.get("log_history")
         entries = [each for each in (history if isinstance(history, list) else []) if isinstance(each, dict)]
         told = (entry.get("loss") for entry in (*reversed(entries), self.top))
@@ -87,7 +87,7 @@ class Inside:
 
 
 def look(file: IO[bytes], name: str) -> Inside:
-    """Raises `OSError`."""
+    """Reads the description in a file. Raises `OSError`."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     head = file.read(4)
@@ -112,7 +112,7 @@ def look(file: IO[bytes], name: str) -> Inside:
 
 
 def step_in(place: CheckpointFolder, path: str) -> int | None:
-    """Returns the step in JSON or `torch.save`; `None` if it is not told, or the file is large or damaged."""
+    """Returns the step in JSON or `torch.save`; `None` if there is none, or if the file is large or damaged."""
     try:
         with place.open(path) as file:
             if path.endswith(".json"):
@@ -128,7 +128,7 @@ def step_in(place: CheckpointFolder, path: str) -> int | None:
 
 
 def is_complete(place: CheckpointFolder, path: str) -> bool:
-    """Tells whether a file of a known format has its end. A file of another format counts as complete."""
+    """Returns True if a file of a known format has its end. A file of another format counts as complete."""
     try:
         with place.open(path) as file:
             kind = _kind(file)
@@ -138,7 +138,7 @@ def is_complete(place: CheckpointFolder, path: str) -> bool:
 
 
 def is_of_torch(place: CheckpointFolder, path: str) -> bool:
-    """Tells whether a file is torch's, by its name (also if it is empty or half-written) or its first bytes."""
+    """Returns True if a file is torch's by its name (even if empty or half-written) or by its first bytes."""
     return path.endswith(SUFFIXES) or place.read(path, 4).startswith((BEGIN, _OLD))
 
 
@@ -196,7 +196,7 @@ def _words(error: Exception) -> str:
 
 
 class Index(msgspec.Struct):
-    """An index by Hugging Face: tensor → the file beside it that holds it."""
+    """An index of Hugging Face, which maps each tensor to the file beside it that holds the tensor."""
 
     weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
 
@@ -207,7 +207,7 @@ class File(msgspec.Struct):
 
 
 class Files(msgspec.Struct):
-    """A manifest: the contents of each file beside it."""
+    """A manifest: the expected contents of each file beside it."""
 
     files: Annotated[dict[str, File], msgspec.Meta(min_length=1)]
 
@@ -272,7 +272,7 @@ def _json(file: IO[bytes]) -> Inside:
 
 
 def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
-    """Reads an archive of `torch.save` in this part of a file. `must`: nothing else may be there."""
+    """Reads an archive of `torch.save` in this part of a file. `must`: anything else there is an error."""
     inside = Inside()
     try:
         members, behind = archives.members(file, begin, end)
@@ -362,7 +362,7 @@ def _name(told: object) -> str:
 
 
 def shard(file: IO[bytes], places: list[Place]) -> Inside:
-    """A file of a distributed checkpoint, part by part: an archive each."""
+    """Reads a file of a distributed checkpoint part by part; each part is an archive."""
     size, inside, at = file.seek(0, os.SEEK_END), Inside(), 0
     for name, offset, length in sorted(places, key=lambda place: place[1:]):
         if offset + length > size:

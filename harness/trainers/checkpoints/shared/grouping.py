@@ -1,4 +1,4 @@
-"""Groups files: by the names of folders, or by the contents of folders and files."""
+"""Groups files by the names of folders, or by the contents of folders and files."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -7,7 +7,7 @@ from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFold
 
 
 def folders_named(place: CheckpointFolder, pattern: re.Pattern[str]) -> dict[str, list[str]]:
-    """The outermost folders whose names match as a whole: path → all files below it."""
+    """Maps the outermost folders whose whole names match to all files below them."""
     found: dict[str, list[str]] = {}
     for path in place.files:
         parts = path.split("/")
@@ -18,15 +18,15 @@ def folders_named(place: CheckpointFolder, pattern: re.Pattern[str]) -> dict[str
 
 
 def beside(found: dict[str, list[str]], marked: Callable[[str, list[str]], bool]) -> dict[str, list[str]]:
-    """Returns the checkpoints in folders with at least one marked checkpoint."""
+    """Returns the checkpoints that are in a folder with at least one marked checkpoint."""
     folders = {path.rpartition("/")[0] for path, files in found.items() if marked(path, files)}
     return {path: files for path, files in found.items() if path.rpartition("/")[0] in folders}
 
 
 def folders_holding(place: CheckpointFolder, wanted: Callable[[str], bool]) -> dict[str, list[str]]:
-    """The folders, other than the place itself, that hold such a file directly: path → all files below it.
+    """Maps the folders, except the place itself, that directly hold such a file to all files below them.
 
-    A folder below one of them belongs to the outer one.
+    A folder within one of these belongs to the outer one.
     """
     holding = {path.rpartition("/")[0] for path in place.files if wanted(path)} - {place.folder}
     outermost = [path for path in holding if not any(path.startswith(f"{other}/") for other in holding)]
@@ -34,5 +34,5 @@ def folders_holding(place: CheckpointFolder, wanted: Callable[[str], bool]) -> d
 
 
 def within(files: Iterable[str], path: str) -> list[str]:
-    """The files directly in this folder."""
+    """Returns the files directly in this folder."""
     return [file for file in files if file.rpartition("/")[0] == path]

@@ -1,6 +1,6 @@
-"""The step of a checkpoint by its content, as the observer noted it on the nodes when the trainer saved it.
+"""Finds a checkpoint's step by its content, which the observer recorded on the nodes when the trainer saved it.
 
-The ledgers lie beside the event logs of the run. Nodes write them: whatever is no ledger tells nothing.
+The ledgers are beside the event logs of the run. Nodes write them, so invalid ones are ignored.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ FILES_MAX = 16  # of one checkpoint that are looked up
 
 
 def step(place: CheckpointFolder, files: Sequence[str]) -> int | None:
-    """Returns the step of a checkpoint; `None` if no ledger knows a file of it."""
+    """Returns the step of a checkpoint, or `None` if no ledger knows any of its files."""
     known = _known(place.root)
     found = (known.get(_lineage(place, file)) for file in files[:FILES_MAX] if known)
     return next((step for step in found if step is not None), None)
@@ -33,7 +33,7 @@ def _lineage(place: CheckpointFolder, file: str) -> str:
 
 
 def _known(root: pathlib.Path) -> Mapping[str, int]:
-    """Maps the contents that all nodes saved to their steps."""
+    """Maps the contents in the ledgers of all nodes to the steps of these contents."""
     found = dict[str, int]()
     with contextlib.suppress(OSError, FaultError):
         for path in untrusted_files.files_below(root, FOLDER):
@@ -45,7 +45,7 @@ def _known(root: pathlib.Path) -> Mapping[str, int]:
 
 @functools.lru_cache(maxsize=64)
 def _steps(root: pathlib.Path, path: str, size: int, changed_ns: int) -> Mapping[str, int]:
-    """Maps the contents in a ledger of this size and time to their steps. A job that is made again has another."""
+    """Maps the contents in a ledger with this size and time to their steps. A repeated job has another ledger."""
     with contextlib.suppress(OSError, FaultError):
         entries = checkpoint_ledger.entries_in(untrusted_files.read(root, path, BYTES_MAX)[:size])
         return {

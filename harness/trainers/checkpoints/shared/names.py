@@ -1,4 +1,4 @@
-"""Facts that names of files and folders tell."""
+"""Derives facts from the names of files and folders, such as the step of a checkpoint."""
 
 import re
 
@@ -27,9 +27,9 @@ _POINTER = re.compile(r"^(?:latest|last|newest)(?:[._-].*)?$|^latest_checkpointe
 
 
 def step_in(name: str) -> int | None:
-    """The step that a name tells: `step-00000020`, `checkpoint-500`, `epoch=1-step=300.ckpt`, `iter_0000010`.
+    """Returns the step in a name such as `step-00000020`, `checkpoint-500`, `epoch=1-step=300.ckpt` or `iter_0000010`.
 
-    `None` where it tells none: a number of an epoch, a date, a time, a hash or the number of a part is no step.
+    Returns `None` without one: the number of an epoch, a date, a time, a hash or the number of a part is no step.
     """
     plain = _NO_STEP.sub("", name)
     if _EPOCH.search(plain) and "step" not in plain.lower():
@@ -40,31 +40,31 @@ def step_in(name: str) -> int | None:
 
 
 def is_ambiguous(name: str) -> bool:
-    """Whether no word of the name says what its number counts: `checkpoint_000003` may be the third save."""
+    """Returns True if no word in the name says what its number counts: `checkpoint_000003` may be the third save."""
     return step_in(name) is None or not _STEP.search(_NO_STEP.sub("", name))
 
 
 def step_of(name: str, known: int | None) -> int | None:
-    """The same where the step is `known` otherwise. The number of a save or of an epoch is smaller than its step."""
+    """Returns the step if it is `known` otherwise. The number of a save or of an epoch is smaller than its step."""
     named = step_in(name)
     return named if known is None or not is_ambiguous(name) else max(known, named or 0)
 
 
 def is_unique(name: str) -> bool:
-    """Whether a name holds a date or an identity, so that no later save gets it."""
+    """Returns True if a name holds a date or an id, so that no later save gets this name."""
     return bool(_NO_STEP.search(name))
 
 
 def without_rank(name: str) -> str:
-    """Returns a name without the rank: the same for all ranks' files of one checkpoint."""
+    """Returns a name without the rank, so that it is the same for all ranks' files of one checkpoint."""
     return _RANK.sub("", name)
 
 
 def is_temporary(path: str) -> bool:
-    """Tells whether a part of the path says that it is still being written."""
+    """Returns True if a part of the path says that the file is still being written."""
     return any(_TEMPORARY.search(part) for part in path.split("/"))
 
 
 def is_pointer(path: str) -> bool:
-    """Tells whether it has one of the usual names of pointers to the newest checkpoint."""
+    """Returns True for one of the usual names of pointers to the newest checkpoint."""
     return bool(_POINTER.match(path.rpartition("/")[2]))

@@ -1,4 +1,4 @@
-"""Reads pickles as plain data. Nothing is imported, called or made: an evil pickle does nothing here.
+"""Reads pickles as plain data. Nothing is imported, called or made, so that a malicious pickle has no effect.
 
 A dictionary is a `Made` of pairs: a key may be anything, and hashing what somebody else nested can end this process.
 """
@@ -19,7 +19,7 @@ _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """An object, by the name of its constructor. `items`: its elements; for a dictionary key, value, key, value …"""
+    """An object, with its constructor's name. `items`: its elements; for a dictionary key, value, key, value …"""
 
     name: str
     args: Any = ()
@@ -86,7 +86,7 @@ def _made(content: bytes, operations_max: int) -> Any:
 
 
 def _do(stack: list[Any], name: str, argument: Any) -> None:
-    """Does an operation that takes nothing from below a mark."""
+    """Carries out an operation that uses nothing below a mark."""
     if name in _TUPLES:
         items = [stack.pop() for _ in range(_TUPLES[name])]
         stack.append(tuple(reversed(items)))
