@@ -15,7 +15,9 @@ def main() -> int:
     given = parser.parse_args()
     wanted = {"logs": given.logs, "yaml_files": max(1, given.logs // 10)}
     codes = [
-        subprocess.run([sys.executable, "-m", f"damaged_inputs.{name}", str(count), str(given.seed)], check=False).returncode
+        subprocess.run(
+            [sys.executable, "-m", f"damaged_inputs.{name}", str(count), str(given.seed)], check=False
+        ).returncode
         for name, count in wanted.items()
     ]
     return int(any(codes))
