@@ -15,8 +15,12 @@ WINGS = {
         "adopt",
         "api",
         "attach",
+        "backends/docker",
+        "backends/kubernetes",
+        "backends/slurm",
         "explore",
         "forecast",
+        "fuzz",
         "gate",
         "matrix",
         "monitoring",
@@ -26,11 +30,11 @@ WINGS = {
 } | {"diagnosis": 3_100, "gameday": 4_800}
 # By part: what it may have today, and what it should come to. Who shrinks a part lowers its first figure.
 BUDGETS = {
-    "trunk": (57_735, 55_000),  # harness without the wings
+    "trunk": (53_225, 50_530),  # harness without the wings; until the engines were wings, its goal was 55,000
     "judge": (8_640, 9_000),  # part of the trunk
     **{wing: (most, most) for wing, most in WINGS.items()},
-    "tests": (57_090, 50_000),
-    "beside": (12_680, 10_760),  # tools, benches, the reference trainer, examples
+    "tests": (57_965, 50_000),
+    "beside": (13_500, 10_760),  # tools, benches, the reference trainer, examples
 }
 
 
