@@ -82,3 +82,19 @@ def test_the_step_in_an_odd_name(name: str, step: int | None) -> None:
 )
 def test_the_content_tells_the_step_where_the_name_does_not(name: str, known: int | None, step: int | None) -> None:
     assert names.step_of(name, known) == step
+
+
+@pytest.mark.parametrize(
+    ("path", "step"),
+    [
+        ("40", 40),
+        ("checkpoints/0000040", 40),
+        ("20261128", None),
+        ("step-40/1", None),
+        ("epoch_2/1", None),
+        ("a40b", None),
+    ],
+)
+def test_a_number_alone_is_the_step_of_a_save(path: str, step: int | None) -> None:
+    assert names.step_in(names.of_save(path)) == step
+    assert names.is_ambiguous(names.of_save(path)), "it may count saves"

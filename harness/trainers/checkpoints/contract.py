@@ -75,7 +75,7 @@ class Layout(abc.ABC):
 
     def step(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> int | None:
         """Returns the step of a checkpoint: by default from its name, a file, or the ledgers."""
-        name = path.rpartition("/")[2]
+        name = names.of_save(path)
         told = (step for file in files if (step := formats.step_in(place, file)) is not None)
         if names.step_in(name) is None and (step := next(told, None)) is not None:
             return step

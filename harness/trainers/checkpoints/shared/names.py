@@ -50,6 +50,15 @@ def step_of(name: str, known: int | None) -> int | None:
     return named if known is None or not is_ambiguous(name) else max(known, named or 0)
 
 
+def of_save(path: str) -> str:
+    """Returns the last name of a checkpoint's path. A number alone, such as `40`, becomes `checkpoint-40`, unless a
+    folder above tells a step or an epoch: then it may be the number of a rank."""
+    above, _, name = path.rpartition("/")
+    if not name.isdecimal() or any(step_in(part) is not None or _EPOCH.search(part) for part in above.split("/")):
+        return name
+    return f"checkpoint-{name}"
+
+
 def is_unique(name: str) -> bool:
     """Returns True if a name holds a date or an id, so that no later save gets this name."""
     return bool(_NO_STEP.search(name))
