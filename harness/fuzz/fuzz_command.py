@@ -7,7 +7,6 @@ import time
 from typing import Annotated
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from harness.backends.contract import load_backend
 from harness.campaign import restarts
@@ -21,6 +20,7 @@ from harness.cli.shared_options import (
     ReportsOption,
     ScenariosOption,
     SeedOption,
+    seconds_of,
 )
 from harness.errors import INTERRUPTED, CannotRunError, UsageError
 from harness.fuzz import fuzz_report
@@ -35,7 +35,6 @@ from harness.report.strict_json import json_text
 from harness.run.stop import stop
 from harness.spec.scenario import find_scenario, parse_scenario
 from harness.trainers.contract import build_trainer
-from harness.units import Duration
 
 USUAL = """\
 version: 1
@@ -70,7 +69,7 @@ def fuzz(
 
     Example: chaos fuzz my-scenario.yaml --budget 30m --seed 7
     """
-    seconds = _seconds(budget)
+    seconds = seconds_of("--budget", budget)
     base = _base(scenario, trainer, backend, seed, scenarios)
     engine = load_backend(backend)
     capability = engine.probe()
@@ -120,10 +119,3 @@ def _base(scenario: str, trainer: str | None, backend: str, seed: int, scenarios
         return of_trainer(base, build_trainer(trainer))
     except ValueError as error:
         raise UsageError(f"--trainer {trainer}: {error}") from error
-
-
-def _seconds(text: str) -> float:
-    try:
-        return TypeAdapter(Duration).validate_python(text).ns / 1e9
-    except ValidationError as error:
-        raise UsageError(f"--budget {text}: {error.errors(include_url=False)[0]['msg']}") from error
