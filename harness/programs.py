@@ -96,6 +96,7 @@ _ALL = [
 PROGRAMS = {program.name: program for program in _ALL}
 COMPILERS = ("cc", "gcc", "clang")  # any of them will do
 PROGRAMS["clang"] = Program("clang", "clang", "the same, where there is no gcc", ())
+PROGRAMS["patch"] = Program("patch", "patch", "applies the fix of a bug that no release has", ())
 # What has no program of its own: headers for the compiler, letters for the browser.
 FURTHER_PACKAGES = {"tests": ("libc6-dev",), "browser": ("fonts-dejavu-core",)}
 

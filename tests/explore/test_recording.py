@@ -74,31 +74,27 @@ def recorded(tmp_path: pathlib.Path, code: str) -> tuple[list[dict[str, Any]], b
 def test_every_change_is_recorded_in_its_order(tmp_path: pathlib.Path) -> None:
     lines, data, _ = recorded(tmp_path, CHANGES)
     told = [(line["kind"], line["path"], line["inode"], line.get("other", line.get("size"))) for line in lines]
-    assert told == [
+    # The kernel tells of a close some time after it.
+    assert sorted(each[2] for each in told if each[0] == "close") == [2, 2, 2, 2, 4, 5]
+    assert [each for each in told if each[0] != "close"] == [
         ("mkdir", "tmp", 1, None),
         ("create", "tmp/model", 2, None),
         ("write", "tmp/model", 2, 3),
         ("fsync", "tmp/model", 2, None),
-        ("close", "tmp/model", 2, None),
         ("write", "tmp/model", 2, 3),
         ("truncate", "tmp/model", 2, 4),
-        ("close", "tmp/model", 2, None),
         ("fsync_dir", "tmp", 1, None),
         ("rename", "tmp", 1, "step-1"),
         ("link", "step-1/model", 2, "again"),
         ("symlink", "latest", 3, "step-1"),
         ("truncate", "again", 2, 0),
-        ("close", "again", 2, None),
         ("create", "gone", 4, None),
         ("unlink", "gone", 4, None),
         ("create", "gone", 5, None),
-        ("close", "gone", 5, None),
         ("write", "gone", 4, 4),
-        ("close", "gone", 4, None),
         ("unlink", "gone", 5, None),
         ("truncate", "step-1/model", 2, 100),
         ("unlink", "latest", 3, None),
-        ("close", "step-1/model", 2, None),
     ]
     assert data == b"oneTWOlate"
     assert [(line["offset"], line["data"]) for line in lines if line["kind"] == "write"] == [(0, 0), (2, 3), (0, 6)]

@@ -30,7 +30,7 @@ def space() -> Space:
 
 def test_each_fault_is_drawn_or_it_is_said_why_not(space: Space) -> None:
     assert space.kinds.keys() | space.undrawn.keys() == set(fault_names())
-    assert space.undrawn.keys() == BY_PEOPLE | LEAVES and all(space.undrawn.values())
+    assert space.undrawn.keys() >= BY_PEOPLE | LEAVES and all(space.undrawn.values())
     small = Base(parse_scenario(stand_in.TEXT.replace("nodes: 2", "nodes: 2, min_nodes: 1"), "x.yaml"), 7, "local")
     assert small.allows([{"id": "f1", "fault": "lemon_node", "when": {"step": 9}, "target": {"node": 0}}])
 
