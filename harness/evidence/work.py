@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
+from harness.judge.thresholds import TIMEOUT_MIN_NS
 from harness.timeline.lineage import NEVER
 from harness.timeline.phase_names import phase_words
 from harness.timeline.sorted_events import first_strike
@@ -79,7 +80,12 @@ def spoiler(run: Timeline) -> FaultRecord | None:
 
 @dataclass(frozen=True)
 class Waited:
-    """The time from `since` to the end of `log`, which ended with a failure."""
+    """The time from `since` to the end of `log`, which ended with a failure that a timeout may have caused."""
 
     log: Timeline
     since: int
+
+
+def waited(log: Timeline, since: int) -> Waited | None:
+    """Returns the wait before a failure that may be a timeout, or `None` if the failure came too soon for one."""
+    return Waited(log, since) if log.end - since >= TIMEOUT_MIN_NS else None

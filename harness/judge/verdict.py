@@ -35,7 +35,6 @@ class Kind(enum.StrEnum):
     """The kinds of evidence, such as durations. A broken assumption makes evidence of one or more kinds doubtful."""
 
     ABSENCE = "absence"  # an event is not in the log
-    COMMIT = "commit"  # the commit of a save is not in the log
     DURATION = "duration"  # a duration
     STEPS = "steps"  # the work of each step
     FAULTS = "faults"  # the actions of faults

@@ -209,11 +209,6 @@ class Timeline:
         return self.dropped + sum(gap.lines for gap in itertools.chain.from_iterable(gaps) if not gap.full_disk)
 
     @property
-    def numbered(self) -> bool:
-        """Returns True if all workers number the lines of their logs."""
-        return bool(self.processes) and all(each.gaps is not None for each in self.processes)
-
-    @property
     def planned_steps(self) -> int | None:
         """Returns how many steps the plan asks for, or `None` if the plan sets no number."""
         steps = (self.plan.get("workload") or {}).get("steps")
@@ -279,12 +274,6 @@ class Timeline:
         owner = self.steps.process.astype(np.int16 if few else np.int64)  # numpy sorts short integers in linear time
         order = np.argsort(owner, kind="stable")
         return order, np.searchsorted(owner[order], np.arange(len(self.processes) + 1))
-
-    @cached_property
-    def rows_by_step(self) -> tuple[Ints, Ints]:
-        """Returns the row numbers of `steps`, sorted by step, then by time, and the step of each of these rows."""
-        order = np.argsort(self.steps.step, kind="stable")
-        return order, self.steps.step[order]
 
     @property
     def last_told_step(self) -> int | None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 from judging import load, verdict
 from mutants.bent import JOB
-from simulator import Logs, Outage, change, simulate
+from simulator import Logs, Outage, change, remove, simulate
 
 from harness.evidence import by_time
+from harness.judge.facts import analysis
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Evidence
 from harness.judge.verdict import Verdict
@@ -36,6 +37,17 @@ def trainers_last(logs: Logs) -> str:
     while logs[name][-1].get("event") != "step":
         logs[name].pop()
     return name
+
+
+def test_the_jumps_of_each_process_are_its_own() -> None:
+    history = simulate(JOB, [Outage(17, "rank", victim=1)], 5)
+    logs, holes = history.logs(), {(0, 0): {3}, (1, 0): {3, 5, 6}, (1, -1): {20, 22}}
+    for (rank, life), lost in holes.items():
+        lines = logs.trainers(rank=rank, life=life)[0]
+        remove(lines, lambda line, lost=lost: line.get("event") == "step" and line["step"] in lost)  # type: ignore[misc]
+    run = load(history, logs)
+    lives = sorted(range(len(run.processes)), key=lambda row: (run.processes[row].rank, run.processes[row].started))
+    assert analysis.Analysis.of(Evidence(run)).jumps[lives].tolist() == [1, 0, 2, 2]
 
 
 def test_faults_at_work_leave_out_the_steps_that_a_restart_repeats() -> None:

@@ -114,7 +114,7 @@ kinds: Any = Kind
         (lambda: [makes("a gap", {"at": 3})], "{'at': 3} is no fact; take one that has `by`: a save of"),
         (lambda: [makes(None)], "words is None; write a sentence that says what is wrong"),
         (lambda: [makes("a gap", grounds=[Kind.DURATION])], "holds more than Ground(Kind.…)"),
-        (lambda: [breach("a gap", grounds=[Ground(kinds.TIME)])], "; choose one of: ABSENCE, COMMIT"),
+        (lambda: [breach("a gap", grounds=[Ground(kinds.TIME)])], "; choose one of: ABSENCE, DURATI"),
         (lambda: [breach("a gap", grounds=[SECONDS])], "the window (3, 4) of a Ground is outside of the run, ("),
         (lambda: ["a gap"], "its result cannot be used: TypeError: `breaches` yields 'a gap'; yield breach(words)"),
         (lambda: None, "its result cannot be used: TypeError: 'NoneType' object is not iterable"),

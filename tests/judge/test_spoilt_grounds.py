@@ -73,9 +73,6 @@ def run_of(**other: Any) -> Any:
         "outcome": "completed",
         "finished": True,
         "planned_steps": 40,
-        "last_told_step": 40,
-        "stride": 1,
-        "numbered": False,
         "faults": [FAULT],
         "host_load": [{"at": 20, "others": 0.5}],
         "slots": [SLOT],
@@ -243,13 +240,11 @@ def test_a_busy_host_excuses_a_duration_in_a_window(
 
 
 SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; all but a job's own words rest on steps
-    Kind.COMMIT: {"drill.last_step"},
     Kind.ABSENCE: {
         "checkpoint_rhythm.max_missed",
         "checkpoint_rhythm.min_percent",
         "drill.last_step",
         "job.finished",
-        "restart.same_step",
         "steps.all",
         "steps.together",
     },

@@ -10,7 +10,7 @@ if other programs use more than allowed) is inconclusive, not failed.
 from harness.evidence.usual import Pace, Slow, others_share
 from harness.evidence.work import Waited
 from harness.judge.assumption import AGAIN, FRESH, Analysis, Assumption, Ground, Kind, Spoils
-from harness.judge.thresholds import HOST_FACTOR, OTHERS_MAX, OTHERS_MOST, TIMEOUT_MIN_NS
+from harness.judge.thresholds import HOST_FACTOR, OTHERS_MAX, OTHERS_MOST
 
 
 def _busy(evidence: Analysis, ground: Ground) -> str:
@@ -33,9 +33,8 @@ def _busy(evidence: Analysis, ground: Ground) -> str:
 def _host_taken(evidence: Analysis, ground: Ground) -> str:
     run, window = evidence.run, ground.of
     if isinstance(window, Waited):
-        others, waited = others_share(window.log, window.since, window.log.end), window.log.end - window.since
-        busy = others > OTHERS_MOST and waited >= TIMEOUT_MIN_NS  # else it came too soon for a timeout
-        return f"other programs took {others:.0%} of the host's CPUs then" if busy else ""
+        others = others_share(window.log, window.since, window.log.end)
+        return f"other programs took {others:.0%} of the host's CPUs then" if others > OTHERS_MOST else ""
     if not isinstance(window, tuple):
         others = others_share(run, run.begin, run.end)
         return f"other programs took {others:.0%} of the host's CPUs" if others > OTHERS_MOST else ""

@@ -1,21 +1,24 @@
 """The log holds each line that was written, and can be read.
 
 Gaps in the line numbers of a log show which lines are missing. No process is blamed for lines that were lost to a full
-disk. Without line numbers, one line that a single log lacks counts as lost, unless its process had no time for the
-step. The same step of several logs counts as lost only if all ranks have equal weights afterwards, and a commit only if
-no look into the store shows that the checkpoint is missing. The run is inconclusive if the harness's own log lacks
-lines; a fault-free run that lacks lines is not used. Copies of a log or line count once, and lines count in order of
-time. A log without a complete line is no flaw if its process was killed, and the job completed no step while it ran.
+disk. Without line numbers, one missing step counts as a lost line if the process had the time for it and all ranks have
+equal weights afterwards. The run is inconclusive if the harness's own log lacks lines; a fault-free run that lacks
+lines is not used. Copies of a log or line count once, and lines count in order of time. A log without a complete line
+is no flaw if its process was killed, and the job completed no step while it ran.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from harness.evidence.time_spent import time_spent
+import numpy as np
+
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
 from harness.judge.thresholds import SPENT_SHARE
 from harness.log.line_numbers import LineGap
+from harness.timeline.lineage import NEVER
+from harness.timeline.timeline import Timeline
 
-NO_NUMBERS = "the log has no line numbers, so a line may be lost"
+LACKING = "the log lacks lines there, by their numbers"
 
 
 def _broken(evidence: Analysis) -> Reasons:
@@ -31,7 +34,7 @@ def _broken(evidence: Analysis) -> Reasons:
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
     """Returns a text if the missing lines may be lost to a full disk, as their processes lost that many to it."""
     run = evidence.run
-    if run.numbered:
+    if _all_numbered(run):
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
     known = [run.processes[row].dropped for row in ground.processes]
     lost = all(dropped >= ground.lines for dropped in known) if known else run.dropped
@@ -40,29 +43,12 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
 
 def _lines_lost(evidence: Analysis, ground: Ground) -> str:
     """Returns a text if lost lines explain the missing events: by gaps in line numbers, where lines have numbers."""
-    run, rows = evidence.run, _tellers(evidence, ground)
-    older = tuple(row for row in rows if run.processes[row].gaps is None)
-    numbered = len(older) < len(rows) or run.numbered
+    run = evidence.run
+    older = tuple(row for row in ground.processes if run.processes[row].gaps is None)
+    numbered = len(older) < len(ground.processes) or _all_numbered(run)
     if numbered and not _lacks_lines(evidence, ground):
         return ""
-    by_numbers = "the log lacks lines there, by their numbers" if numbered else ""
-    return _one_line_each(evidence, older, ground) if older else by_numbers
-
-
-def _commit_lost(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if neither line numbers nor the store show whether one line on a commit was lost."""
-    saves, seen = evidence.saves, evidence.saves.seen_steps
-    none = seen is not None and max(seen, default=0) <= max(saves.steps, default=0)
-    lost = ground.lines == 1 and saves.store.left is None and not none and not evidence.run.numbered
-    return f"its commit is not told, and {NO_NUMBERS}" if lost else ""
-
-
-def _last_line_lost(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if one process alone did not log the last step, without line numbers, but had the time for it."""
-    run, last = evidence.run, evidence.run.last_told_step or 0
-    short = [each for each in run.stretches if each.epoch == len(run.epochs) - 1 and each.last < last]
-    lone = [each.process for each in short] if [each.last for each in short] == [last - run.stride] else ()
-    return _one_line_each(evidence, lone, Ground(Kind.REACHED, steps=(last,))) if lone else ""
+    return _done_all_the_same(evidence, replace(ground, processes=older)) if older else LACKING * numbered
 
 
 def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
@@ -103,22 +89,30 @@ def _may_hold(gap: LineGap, ground: Ground) -> bool:
     return ground.since is None or gap.until > ground.since
 
 
-def _one_line_each(evidence: Analysis, rows: Sequence[int], ground: Ground) -> str:
-    """Returns a text if each process had the time for the step that its log, without line numbers, lacks. Several logs
-    may lack it only if all weights are told and equal afterwards."""
+def _all_numbered(run: Timeline) -> bool:
+    return bool(run.processes) and all(each.gaps is not None for each in run.processes)
+
+
+def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
+    """Returns a text if a process had the time for its one unlogged step, and all weights are equal afterwards."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
-    if not ground.steps or ground.lines > 1 or any(run.processes[row].gaps is not None for row in rows):
+    if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] > 1 for row in ground.processes):
         return ""
-    first, last = ground.steps[0], ground.steps[-1]
-    spent = (time_spent(run, row, first, last) for row in rows)
-    holes = (sum(len(each.jumps) for each in run.stretches if each.process == row) for row in rows)
-    if max(holes) > 1 or min(spent) < SPENT_SHARE:
-        return ""
-    mine = [order[begins[row] : begins[row + 1]] for row in rows]
-    told = all(run.steps.weights[each][run.steps.step[each] > last].any() for each in mine)
-    right = all(each.step <= last for each in evidence.weights_apart[1])
-    why = "the weights are right afterwards: a line may be lost" if told else NO_NUMBERS
-    return f"its time was spent, and {why}" if right and (told or len(rows) == 1) else ""
+    (hole,), (by_step, steps) = ground.steps, evidence.rows_by_step
+    others = by_step[np.searchsorted(steps, hole) : np.searchsorted(steps, hole, "right")]
+    for process in ground.processes:
+        mine = order[begins[process] : begins[process + 1]]
+        after = int(np.searchsorted(run.steps.step[mine], hole))
+        if after == len(mine):
+            return ""
+        of = run.processes[process]
+        free = int(run.steps.end[mine[after - 1]]) if after else of.restored or of.rendezvous or of.started
+        peers = others[run.steps.epoch[others] == run.steps.epoch[mine[after]]]
+        took = (run.steps.end[peers] - run.steps.begin[peers]).min(initial=NEVER)
+        if run.steps.begin[mine[after]] - free < SPENT_SHARE * took or not run.steps.weights[mine[after:]].any():
+            return ""
+    right = all(each.step <= hole for each in evidence.weights_apart[1])
+    return "its time was spent, and the weights are right afterwards: a line may be lost" if right else ""
 
 
 ASSUMPTION = Assumption(
@@ -126,9 +120,7 @@ ASSUMPTION = Assumption(
     spoils=(
         Spoils(Kind.ABSENCE, _lines_dropped, "Free space where the event log is written, then run it again: {run}"),
         Spoils(Kind.ABSENCE, _lines_lost, "Run it again: {run}"),
-        Spoils(Kind.COMMIT, _commit_lost, "Run it again: {run}"),
         Spoils(Kind.REACHED, _saved_all_the_same, "Run it again: {run}"),
-        Spoils(Kind.REACHED, _last_line_lost, "Run it again: {run}"),
     ),
     order=2,
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.evidence import deaths
 from harness.evidence.made_as_asked import Asked
-from harness.evidence.work import Waited
+from harness.evidence.work import Waited, waited
 from harness.judge.bounds import OFF
 from harness.judge.facts import times
 from harness.judge.facts.analysis import Analysis
@@ -36,7 +36,7 @@ KINDS = {  # by folder: score, name of the step's field, words if none was made,
 class Made:
     """One restore drill or second restart. `told`: the harness's last event about it; `step`: of the save from which it
     started. One of these is set: `silent` (why it shows nothing), `failed` (how it failed), `open` (why its result is
-    unknown), `done` (its log). `waited`: the time before a logged failure."""
+    unknown), `done` (its log). `waited` is set if the failure may be a timeout."""
 
     folder: str
     told: Mapping[str, Any]
@@ -79,7 +79,7 @@ def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | s
     if outcome in ("untold", "skipped"):
         return replace(made, silent=why[2:] or "it tells nothing")
     if outcome in ("scratch", "failed"):
-        held_up = Waited(log, log.begin) if outcome == "failed" and isinstance(log, Timeline) else None
+        held_up = waited(log, log.begin) if outcome == "failed" and isinstance(log, Timeline) else None
         return replace(made, failed=(failed if outcome == "failed" else "started from scratch") + why, waited=held_up)
     if outcome in ("restored", "done") and type(made.step) is int:
         if isinstance(log, Timeline):

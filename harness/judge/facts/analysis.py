@@ -150,6 +150,21 @@ class Analysis(Evidence):
         return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
     @cached_property
+    def jumps(self) -> Ints:
+        """Counts for each process the pairs of consecutive logged steps whose numbers do not grow by exactly one."""
+        order, begins = self.run.rows_by_process
+        far = np.append(np.diff(self.run.steps.step[order]) != 1, False)
+        before = np.append(0, np.cumsum(far))
+        found: Ints = before[np.maximum(begins[1:] - 1, begins[:-1])] - before[begins[:-1]]
+        return found
+
+    @cached_property
+    def rows_by_step(self) -> tuple[Ints, Ints]:
+        """Returns two arrays: the row numbers of `run.steps`, sorted by step, and the step of each of these rows."""
+        order = np.argsort(self.run.steps.step, kind="stable")
+        return order, self.run.steps.step[order]
+
+    @cached_property
     def seams(self) -> frozenset[int]:
         """Returns the step before each training period's first step, except for entirely rolled-back periods."""
         return frozenset(int(epoch.first) - 1 for epoch in self.run.epochs if epoch.kept >= 0)

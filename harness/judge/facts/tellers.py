@@ -26,9 +26,9 @@ NO_REACTION = By.MISSING  # no log has a reaction of other systems
 STANDSTILL = By.MISSING  # no fault explains the standstill
 
 
-def beside(shown: object, alone: By) -> By:
-    """Returns the strength `SEEN`, the highest, if a fault-free run shows what is usual, or else `alone`."""
-    return SEEN if shown else alone
+def beside(fault_free: object | None, alone: By) -> By:
+    """Returns the strength `SEEN`, the highest, if there is a fault-free run to compare with, or else `alone`."""
+    return alone if fault_free is None else SEEN
 
 
 def node_times(problems: Sequence[str], uncertainty_ns: int, early_ns: int) -> By:

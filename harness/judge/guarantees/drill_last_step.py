@@ -16,7 +16,7 @@ def breaches(evidence: Analysis) -> Breaches:
         return
     after = [save for save in saves.all if save.last_at > last and not _is_disturbed(evidence, save.last_at)]
     ended = max((save.step for save in saves.all if save.how), default=0)  # one rank is enough: others may report less
-    words, newest, wanted, absent = "", max(saves.steps, default=0), _wanted(evidence), 0
+    words, newest, wanted = "", max(saves.steps, default=0), _wanted(evidence)
     if none := [saves.none[save] for save in after if save in saves.none]:
         yield breach(f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}", none[-1])
         return
@@ -25,13 +25,11 @@ def breaches(evidence: Analysis) -> Breaches:
             words = f"the last checkpoint, of step {save.step}, failed"
         elif save.step > ended and run.processes[save.process].exit_code in CLEAN_CODES:
             words = f"the last checkpoint, of step {save.step}, was started but never committed"
-            absent += 1
     if not words and newest < wanted and not _is_disturbed(evidence, int(run.progress.end[-1])):
         words = f"the job ended at step {run.reached_step}, and its last checkpoint is of step {newest}"
         words += f": without a fault it is of step {wanted} or later"
-        absent = sum(step > newest for step in (evidence.fault_free_saves or saves).steps.tolist())
     if words and not saves.left_untold:
-        yield breach(words, grounds=[Ground(Kind.ABSENCE), Ground(Kind.COMMIT, lines=absent)])
+        yield breach(words, grounds=[Ground(Kind.ABSENCE)])
 
 
 def _is_disturbed(evidence: Analysis, at: int) -> bool:

@@ -5,7 +5,7 @@ failed, even if its launcher logs code 0. A run that was aborted before any faul
 """
 
 from harness.evidence.reported import blindness
-from harness.evidence.work import Waited, done, given_up_early, reached, spoiler
+from harness.evidence.work import done, given_up_early, reached, spoiler, waited
 from harness.judge.guarantee import DRILL, RUN, Analysis, Breaches, Guarantee, after, breach
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.timeline import Timeline
@@ -19,7 +19,7 @@ def breaches(evidence: Analysis) -> Breaches:
         spoilt = f"; it restored nothing after `{damage.id}` had damaged a checkpoint" if damage else ""
         text = f"the job failed{'' if blind else f' at {done(run)}'}: {run.outcome_reason}{spoilt}"
         since = int(run.progress.end.max(initial=run.begin))
-        yield breach(text, grounds=[Ground(Kind.NODES), *after(Waited(run, since))])
+        yield breach(text, grounds=[Ground(Kind.NODES), *after(waited(run, since))])
     elif run.outcome == "aborted" and not blind and not given_up_early(run):
         text = f"{run.outcome_reason or 'the run was aborted'}; {reached(run)}"
         yield breach(text, grounds=[Ground(Kind.DURATION), Ground(Kind.NODES)])

@@ -11,10 +11,9 @@ def breaches(evidence: Analysis) -> Breaches:
         stride = strides.get(member.rank, 0)
         for each in member.restores if stride and not member.lost else ():
             if each.step is not None and not each.step < each.went_on <= each.step + stride:
-                lines = (each.went_on - each.step - 1) // stride
-                absent = Ground(Kind.ABSENCE, (each.process,), (each.step + stride, each.went_on - stride), lines)
-                words = f"{each.said}, but went on with step {each.went_on}"
-                yield breach(words, each, grounds=[absent] * (lines > 0))
+                absent = Ground(Kind.ABSENCE, (each.process,), (each.step + 1,))
+                grounds = [absent] if each.went_on == each.step + 2 * stride else []  # a line may be lost
+                yield breach(f"{each.said}, but went on with step {each.went_on}", each, grounds=grounds)
     for restart in evidence.restarts:
         if len(steps := sorted({step for _, step in restart.states})) > 1:
             text = f"ranks of one world restored different steps: {', '.join(map(str, steps))}"

@@ -79,10 +79,10 @@ def _other_weights(evidence: Analysis) -> Breaches:
     shown = same & (step > step[0]) & (run.steps.end[rows] < struck)
     text = f"at step {run.steps.step[first]} rank {run.steps.rank[first]} computed with other weights than in the"
     text += " fault-free run, though all steps before it were the same"
-    known = bool(shown.any() and run.steps.begin[first] >= struck)
-    if known or comparison.identical:
-        text += "" if known else "; nothing shows that they are the same in every run"
-        yield breach(text, tellers.beside(known, tellers.UNTOLD), grounds=[Ground(Kind.LOSSES)])
+    if shown.any() and run.steps.begin[first] >= struck:
+        yield breach(text, grounds=[Ground(Kind.LOSSES)])
+    elif comparison.identical:
+        yield breach(f"{text}; nothing shows that they are the same in every run", tellers.UNTOLD)
 
 
 def _same_weights(evidence: Analysis) -> Breaches:
