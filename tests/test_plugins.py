@@ -228,7 +228,7 @@ WRONG = {  # fields of a guarantee, or texts of its module, and what is said
     "nothing=''": "nothing='': both are functions",
     GAP.splitlines()[0]: "guarantee.py: it has no docstring; .* first line",
     "GUARANTEE = G": "GUARANTEE is Breach.*; write GUARANTEE = Guarantee",
-    "CONTRACT = 1": "AttributeError: .*TIME'?; choose one of: ABSENCE, COMMIT, DURATION",
+    "CONTRACT = 1": "AttributeError: .*TIME'?; choose one of: ABSENCE, DURATION",
 }
 INSTEAD = {
     "GUARANTEE = G": "GUARANTEE = breach('x') or G",
