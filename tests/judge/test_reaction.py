@@ -53,6 +53,28 @@ def test_a_report_from_before_the_fault_is_no_reaction() -> None:
     assert verdict(simulate(QUIET, [], 3), early, expect={}).verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.parametrize(
+    ("said", "step", "right"),
+    [
+        ({"kind": "none"}, 27, Verdict.INCONCLUSIVE),
+        ({"kind": "straggler", "who": [{"rank": 0}]}, 27, Verdict.INCONCLUSIVE),  # an innocent
+        ({"kind": "gpu", "who": [{"rank": 1}]}, 60, Verdict.INCONCLUSIVE),  # when all is done
+        ({"kind": "gpu", "who": [{"rank": 1}]}, 27, Verdict.PASS),
+        ({"kind": "crash", "who": [{"node": "node1"}]}, 27, Verdict.PASS),
+        ({"kind": "gpu", "who": [{"file": "/dev/nvidia0"}]}, 27, Verdict.PASS),
+    ],
+)
+def test_a_reaction_names_the_struck_part_while_it_matters(said: dict[str, Any], step: int, right: Verdict) -> None:
+    def bend(logs: Logs) -> None:
+        sick(logs)
+        lines = logs.trainers(rank=0)[0]
+        (done,) = steps(lines, step, step)
+        lines.insert(lines.index(done) + 1, {"event": "diagnosis"} | said | clocks(done))
+
+    card = verdict(simulate(QUIET, [], 3), bend, expect={})
+    assert card.verdict is right, card.reasons
+
+
 def test_faults_that_a_node_is_left_for_say_so() -> None:
     needs: dict[str, dict[str, Any]] = {
         "nic_bandwidth": {"rate": "1mbit"},
