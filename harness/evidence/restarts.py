@@ -36,7 +36,7 @@ def read_restart(folder: pathlib.Path) -> Restart:
     restored = [event for event in events if event.get("event") == "restored"]
     steps = {event["step"] for event in restored if isinstance(event.get("step"), int)}
     losses, first = _losses(log)
-    if not restored and first is not None:
+    if first is not None and (not restored or (len(steps) == 1 and first < min(steps))):  # an earlier step was restored
         steps = {first - 1}
     told = any(event.get("fallback") for event in restored)
     failed = any(event.get("event") == "worker.exit" and event.get("code") for event in events)
@@ -59,13 +59,14 @@ def _losses(log: reading.Log) -> tuple[Losses, int | None]:
 
 def apart(losses: Losses, usual: Losses) -> float | None:
     """Returns the largest relative difference between a loss in `losses` and the loss of the same rank and step in
-    `usual`. Returns `None` if `losses` and `usual` have no rank and step in common."""
+    `usual`. Returns `None` if `losses` and `usual` have no rank and step in common with a loss in one of them."""
     common = [(losses[key], usual[key]) for key in losses.keys() & usual.keys()]
-    return max((_difference(one, other) for one, other in common), default=None)
+    logged = ((one, other) for one, other in common if not (math.isnan(one) and math.isnan(other)))
+    return max((_difference(one, other) for one, other in logged), default=None)
 
 
 def _difference(one: float, other: float) -> float:
-    if one == other or (math.isnan(one) and math.isnan(other)):
+    if one == other:
         return 0.0
     found = abs(one - other) / max(abs(one), abs(other))
     return found if math.isfinite(found) else math.inf

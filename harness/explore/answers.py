@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,6 +25,9 @@ class Came(enum.StrEnum):
 BAD = (Came.SILENT, Came.LOST, Came.CRASHED)
 OPEN = (Came.STALLED, Came.UNKNOWN)
 TOLERANCE = 10  # factor of the difference between the losses of two healthy runs, if that is not zero
+
+
+FAR = 4  # least factor between the spread of the job's losses and the tolerance; else any losses look right
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,15 @@ class Usual:
         """Returns the allowed relative difference of losses: 0 for a job that repeats itself bit for bit."""
         return TOLERANCE * max((apart(losses, self.run) or 0.0 for losses in self.after.values()), default=0.0)
 
+    @property
+    def blind(self) -> bool:
+        """Returns True if losses cannot tell a right restore from a wrong one: they are all alike, or restarts from
+        undamaged saves already differ too much from the run."""
+        told = [loss for loss in self.run.values() if math.isfinite(loss)]
+        size = max(map(abs, told), default=0.0)
+        spread = (max(told) - min(told)) / size if size else 0.0
+        return FAR * self.tolerance >= spread
+
     def of(self, step: int) -> Losses:
         return {**self.run, **self.after.get(step, {})}
 
@@ -70,16 +83,23 @@ def answer(found: Restart, ended: str, due: int, usual: Usual) -> Answer:
         return _other_losses(found, off, usual)
     if ended:
         return Answer(Came.UNKNOWN, found.step, f"it failed some steps after the restore: {ended}")
-    if found.step >= due:
-        return Answer(Came.RESUMED, found.step)
+    return _same_losses(found, found.step, due, usual)
+
+
+def _same_losses(found: Restart, step: int, due: int, usual: Usual) -> Answer:
+    """Classifies a restore without a loss that is unlike those of its save."""
+    if usual.blind and (step >= due or (found.told and step)):
+        return Answer(Came.UNKNOWN, step, "the job's losses cannot tell a right restore from a wrong one")
+    if step >= due:
+        return Answer(Came.RESUMED, step)
     missed = f"step {due} was saved before the crash"
-    if found.told and not found.step:
+    if found.told and not step:
         return Answer(Came.LOST, 0, f"{missed}; the job passed it over, and began from scratch")
     if found.told:
-        return Answer(Came.FELL_BACK, found.step, f"{missed}; the job said that it passed it over")
+        return Answer(Came.FELL_BACK, step, f"{missed}; the job said that it passed it over")
     if not found.tells:
-        return Answer(Came.UNKNOWN, found.step, f"{missed}; its trainer never says what it passes over")
-    return Answer(Came.LOST, found.step, f"{missed}, and the job said nothing")
+        return Answer(Came.UNKNOWN, step, f"{missed}; its trainer never says what it passes over")
+    return Answer(Came.LOST, step, f"{missed}, and the job said nothing")
 
 
 def _other_losses(found: Restart, off: float, usual: Usual) -> Answer:

@@ -128,9 +128,13 @@ def _operations(path: pathlib.Path) -> list[Operation]:
     except OSError as error:
         raise ChaosError(f"{path}: the recording cannot be read: {error.strerror}") from error
     found = []
-    for line in filter(None, lines):
-        told = msgspec.json.decode(line)
+    for number, line in ((number, line) for number, line in enumerate(lines, 1) if line):
+        try:
+            told = msgspec.json.decode(line, type=dict)
+            if "ended" not in told:
+                found.append(Operation(Kind(told.pop("kind")), **{key: told[key] for key in _FIELDS & told.keys()}))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ChaosError(f"{path}:{number}: no operation of a recording: {error}") from error
         if "ended" in told:
             raise ChaosError(f"the recording is not whole: {told['ended']}")
-        found.append(Operation(Kind(told.pop("kind")), **{key: told[key] for key in _FIELDS & told.keys()}))
     return found

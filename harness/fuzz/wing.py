@@ -35,7 +35,7 @@ class _Searches:
             raise ReportError(f"{folder.name}: the search did not end; the same command goes on with it")
         try:
             return json.loads(read_regular(folder / REPORT))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ReportError(f"{folder / REPORT}: cannot be read: {error}") from error
 
     def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from harness.errors import ChaosError
 from harness.evidence.restarts import Losses, Restart
-from harness.explore import explore_report
+from harness.explore import explore_report, recorded_job
 from harness.explore.answers import Answer, Came, Usual, answer
 from harness.explore.exploration import Exploration, Profile, Tried, states_of
 from harness.explore.operations import Kind, Operation
@@ -56,6 +57,34 @@ def test_a_job_that_does_not_repeat_itself_may_differ_as_much_as_its_healthy_res
     usual = Usual(RUN, {20: losses(20, 1.001)})
     assert answer(Restart(20, False, losses(20, 1.005)), "", 20, usual).came is Came.RESUMED
     assert answer(Restart(20, False, losses(20, 1.05)), "", 20, usual).came is Came.SILENT
+
+
+NAN: Losses = dict.fromkeys(RUN, float("nan"))
+SAME: Losses = dict.fromkeys(RUN, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("usual", "found"),
+    [
+        (Usual(NAN, {20: NAN}), NAN),  # no loss was told
+        (Usual(SAME, {20: SAME}), SAME),
+        (Usual(RUN, {20: losses(20, 1.2)}), losses(20, 1.2)),  # an undamaged save does not bring the run's losses back
+        (Usual(RUN, {20: losses(20, float("nan"))}), losses(20)),
+    ],
+    ids=["untold", "constant", "not restored", "not finite"],
+)
+def test_losses_that_cannot_tell_right_from_wrong_show_nothing(usual: Usual, found: Losses) -> None:
+    assert answer(Restart(20, False, found), "", 20, usual).came is Came.UNKNOWN
+    assert answer(Restart(10, False, {}), "", 20, usual).came is Came.LOST, "the step alone shows it"
+
+
+@pytest.mark.parametrize(
+    "line", [r'{"path":"\udcff"}', "[1]", "x", '{"kind":"zap"}', '{"kind":"write"}', "[" * 100_000]
+)
+def test_a_damaged_recording_is_said_with_its_line(line: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "operations.jsonl").write_text(line + "\n")
+    with pytest.raises(ChaosError, match=r"operations\.jsonl:1: "):
+        recorded_job._operations(tmp_path / "operations.jsonl")
 
 
 def saved() -> Recorded:
