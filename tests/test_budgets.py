@@ -33,7 +33,7 @@ BUDGETS = {
     "trunk": (53_215, 50_530),  # harness without the wings; until the engines were wings, its goal was 55,000
     "judge": (8_655, 9_000),  # part of the trunk
     **{wing: (most, most) for wing, most in WINGS.items()},
-    "tests": (57_980, 50_000),
+    "tests": (57_982, 50_000),
     "beside": (13_500, 10_760),  # tools, benches, the reference trainer, examples
 }
 

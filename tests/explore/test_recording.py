@@ -74,8 +74,9 @@ def recorded(tmp_path: pathlib.Path, code: str) -> tuple[list[dict[str, Any]], b
 def test_every_change_is_recorded_in_its_order(tmp_path: pathlib.Path) -> None:
     lines, data, _ = recorded(tmp_path, CHANGES)
     told = [(line["kind"], line["path"], line["inode"], line.get("other", line.get("size"))) for line in lines]
-    # The kernel tells of a close some time after it.
-    assert sorted(each[2] for each in told if each[0] == "close") == [2, 2, 2, 2, 4, 5]
+    # The kernel tells of a close some time after it; the last one, by the process's end, may come when all is over.
+    closed = sorted(each[2] for each in told if each[0] == "close")
+    assert closed in ([2, 2, 2, 2, 4, 5], [2, 2, 2, 4, 5])
     assert [each for each in told if each[0] != "close"] == [
         ("mkdir", "tmp", 1, None),
         ("create", "tmp/model", 2, None),
