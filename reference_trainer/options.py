@@ -49,8 +49,14 @@ class Options:
     layers: int = _option(5, "transformer blocks; the default model has 1.0 M parameters")
     heads: int = _option(4, "attention heads, a divisor of the width")
     width: int = _option(128, "size of the residual stream")
-    context: int = _option(64, "bytes a sequence")
+    context: int = _option(16, "bytes a sequence")
     dropout: float = _option(0.0, "probability of dropping a residual activation", may_be_zero=True)
+    compute_s: float = _option(
+        0.04,
+        "least seconds from the start of a forward pass to the first gradients that are summed: on a CPU a rank waits "
+        "for what is left of them, as it would for a GPU; 0: it does not wait",
+        may_be_zero=True,
+    )
     lr: float = _option(3e-3, "peak learning rate; cosine decay to a tenth of it at the last step")
     warmup: int = _option(20, "steps of linear warm-up", may_be_zero=True)
     clip: float = _option(1.0, "largest norm of the gradient")

@@ -518,6 +518,7 @@ class Worker:
         Returns this rank's part of that loss, and the seconds it computed, without the wait for the others.
         """
         begin_ns = time.monotonic_ns()
+        self.sync.not_before_ns = begin_ns + round(self.options.compute_s * 1e9) if self.device.type == "cpu" else 0
         while (loss_of_share := self.accumulate(inputs, targets)) is None:
             self.optimizer.zero_grad()
             if self.device.type == "cuda":
@@ -630,6 +631,7 @@ class GradientSync:
         self.ready_ns = 0  # when this rank's own gradients were complete
         self.waited_ns = 0  # from then until everybody's were summed
         self.begun = False  # the forward pass is over after which DDP sums the gradients
+        self.not_before_ns = 0  # the first gradients of a step are not summed before
         self._emit, self._meanwhile = emit, meanwhile
         parallel.register_comm_hook(None, lambda _, bucket: self._sum(bucket))
         begun = lambda *_: setattr(self, "begun", parallel.require_backward_grad_sync)  # noqa: E731
@@ -641,6 +643,7 @@ class GradientSync:
 
     def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         if bucket.index() == 0:
+            time.sleep(max(0, self.not_before_ns - time.monotonic_ns()) / 1e9)
             self._emit.failpoint("all_reduce")
         self.ready_ns = time.monotonic_ns()
         future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()

@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 NURSERY = ROOT / "tests" / "reference_trainer" / "nursery.py"
 
 # A model so small that a step takes a few milliseconds.
-TINY = ["--layers", "2", "--heads", "2", "--width", "32", "--context", "32", "--global-batch", "8"]
+TINY = ["--layers", "2", "--heads", "2", "--width", "32", "--context", "32", "--compute-s", "0", "--global-batch", "8"]
 QUICK = [*TINY, "--checkpoint-every", "10", "--metadata", "off", "--device", "cpu"]
 QUICK += ["--hang-floor-s", "120", "--collective-timeout-s", "600"]  # a busy machine is no hang
 

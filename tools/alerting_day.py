@@ -41,7 +41,7 @@ workload:
   steps: 100000
   checkpoint: {every_steps: 30}
   data: {shards: 8}
-  args: [--layers, "1", --width, "64", --context, "32"]
+  args: [--layers, "1", --width, "64", --context, "32", --compute-s, "0"]
 fault_free: false
 when_done: wait
 steady: {steps: 20, band: 75%, within: 2m}

@@ -22,7 +22,7 @@ SHORT = (
     """\
 title: A short run for the tests
 workload: {nodes: 2, steps: 60, checkpoint: {every_steps: 10}, restore_drill: false,
-  args: [--layers, "1", --width, "64", --context, "32"]}
+  args: [--layers, "1", --width, "64", --context, "32", --compute-s, "0"]}
 faults:
   - id: kill
     fault: rank_kill
@@ -38,7 +38,7 @@ abort: {if_no_step_for: 10m, wall_clock: 10m}
 )  # how fast it is decides nothing: other programs take the cores whenever they like
 
 
-LARGER = SHORT.replace('[--layers, "1", --width, "64", --context, "32"]', '[--layers, "2"]')
+LARGER = SHORT.replace('[--layers, "1", --width, "64", --context, "32", --compute-s, "0"]', '[--layers, "2"]')
 """The same with a model whose steps take long enough for something to happen between two of them, and whose checkpoints
 fill a disk."""
 
@@ -51,7 +51,7 @@ LIGHT = SHORT.replace(
 )
 """The same with a trainer that needs no torch, and saves nothing."""
 
-_FEWER = "args: [--layers, '1', --width, '64', --context, '32']\n  steps: "
+_FEWER = "args: [--layers, '1', --width, '64', --context, '32', --compute-s, '0']\n  steps: "
 _NO_DRILL = "restore_drill: false\n  " + _FEWER  # double-evict has one
 _LIGHTER = {
     "node-loss": {"steps: 240": _NO_DRILL + "120", "step: 70": "step: 35"},
