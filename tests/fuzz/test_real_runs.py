@@ -19,7 +19,8 @@ SCENARIO = """\
 version: 1
 name: small
 title: Small
-workload: {nodes: 2, steps: 150, checkpoint: {every_steps: 30}, restore_drill: false, args: [--layers, "1", --width, "32", --compute-s, "0"]}
+workload: {nodes: 2, steps: 150, checkpoint: {every_steps: 30}, restore_drill: false,
+  args: [--layers, "1", --width, "32", --compute-s, "0"]}
 abort: {if_no_step_for: 2m, wall_clock: 5m}
 """
 

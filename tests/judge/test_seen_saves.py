@@ -330,6 +330,19 @@ def test_where_sizes_hardly_differ_a_smaller_one_lacks_something(least: int, ste
     assert (card.verdict is Verdict.PASS) is not steady, "sizes that differ without a fault may differ with one"
 
 
+@pytest.mark.parametrize(("frozen", "reason"), [([], ""), (["20 frozen"], "they may hold one state")])
+def test_saves_of_one_size_hold_one_state_unless_their_tensors_differ(frozen: list[str], reason: str) -> None:
+    @bending
+    def sized(logs: Logs, a_step: int) -> None:
+        for line in seen(logs):
+            number = line["step"]
+            line["bytes"] = 1000 + a_step * number
+            line["tensor_digests"] = [f"600 model-{number}", f"280 moments-{number}", *frozen]
+
+    card = judged(sized(0), without=(watched, sized(10)))
+    assert_verdict(card, Verdict.INCONCLUSIVE if reason else Verdict.PASS, reason)
+
+
 def test_a_restart_from_a_save_that_was_only_begun_and_never_seen_is_not_known() -> None:
     def only_begun(logs: Logs) -> None:
         change(commits(logs, 30, 30), event="checkpoint.started")

@@ -13,7 +13,8 @@ pytest.importorskip("torch", reason="torch is missing: make setup")
 pytestmark = pytest.mark.slow  # real jobs
 
 SMALL = (
-    '{nodes: NODES, steps: 60, checkpoint: {every_steps: 20}, args: [--layers, "1", --width, "64", --context, "32", --compute-s, "0"]}'
+    "{nodes: NODES, steps: 60, checkpoint: {every_steps: 20},"
+    ' args: [--layers, "1", --width, "64", --context, "32", --compute-s, "0"]}'
 )
 SLOW = "{id: slow, fault: nic_bandwidth, when: {step: 15}, target: {node: 2}, rate: 100mbit, duration: 90s}"
 

@@ -7,6 +7,7 @@ run saved at another step. An export must hold only tensors of the last save if 
 are equal but tensors differ, a restart may not have restored state such as averaged weights or running statistics.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 
 from harness.judge.facts.missing_or_bad_saves import unlike_usual, without_what_all_share
@@ -81,13 +82,16 @@ def _exports(saves: Saves) -> Mapping[str, bool]:
 
 
 def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields a breach if sizes of saves vary far less after a restart than without a fault: all may hold one state."""
+    """Yields a breach if sizes of saves vary far less after a restart than without a fault: all may hold one state.
+    Yields none if each save that the harness saw holds other tensors than the one before it."""
     run, saves = evidence.run, evidence.saves
     theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
     mine = [save for save in saves.whole if save.last_at >= run.epochs[-1].begin]
     both = ((saves.store.size_of(save), theirs.get((save.series, save.step))) for save in mine)
     common = [(size, usual_size) for size, usual_size in both if size is not None and usual_size is not None]
-    if len(common) < SIZES_MIN or len(_sizes(run)) > 1:
+    held = [set(seen.tensors) for seen in map(saves.store.undamaged.get, mine) if seen is not None]
+    differ = len(held) > 1 and all(held) and not any(a & b for a, b in itertools.pairwise(held))
+    if differ or len(common) < SIZES_MIN or len(_sizes(run)) > 1:
         return
     (least, most), (low, high) = ((min(sizes), max(sizes)) for sizes in zip(*common, strict=True))
     if high - low > SIZES_SPREAD * max(most - least, SIZES_SPREAD):
