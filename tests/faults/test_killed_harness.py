@@ -25,7 +25,7 @@ HARNESS = textwrap.dedent("""
     from harness.run.job import execute
     from harness.spec.scenario import load_scenario
     scenario = load_scenario(pathlib.Path("scenarios", sys.argv[1] + ".yaml"))
-    smaller = (*scenario.workload.args, "--layers", "1", "--width", "32")  # fewer seconds up to the fault
+    smaller = (*scenario.workload.args, "--layers", "1", "--width", "32", "--compute-s", "0")  # soon at the fault
     workload = scenario.workload.model_copy(update={"args": smaller})
     plan = make_plan(scenario.model_copy(update={"workload": workload}), 1, "local", sys.argv[3])
     execute(plan, pathlib.Path(sys.argv[2]), BACKEND)
