@@ -57,7 +57,7 @@ class Options:
         "for what is left of them, as it would for a GPU; 0: it does not wait",
         may_be_zero=True,
     )
-    lr: float = _option(3e-3, "peak learning rate; cosine decay to a tenth of it at the last step")
+    lr: float = _option(1e-3, "peak learning rate; cosine decay to a tenth of it at the last step")
     warmup: int = _option(20, "steps of linear warm-up", may_be_zero=True)
     clip: float = _option(1.0, "largest norm of the gradient")
     checkpoint_dir: str = _option("checkpoints", "a folder that every node sees, or an fsspec URL")

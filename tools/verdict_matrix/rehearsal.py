@@ -34,9 +34,9 @@ from harness.trainers.contract import build_trainer
 
 TRAINER = pathlib.Path(__file__).resolve().with_name("trainer.py")
 IN_IMAGE = "/mutants/trainer.py"
-SMALL = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32", "--compute-s", "0"]
+SMALL = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32", "--compute-s", "0", "--lr", "0.003"]
 # Large enough for the losses of two world sizes to part: in a small model they stay equal to seven digits.
-USUAL = ["--layers", "5", "--width", "128", "--heads", "4", "--context", "64", "--compute-s", "0"]
+USUAL = ["--layers", "5", "--width", "128", "--heads", "4", "--context", "64", "--compute-s", "0", "--lr", "0.003"]
 EXPECT = {
     "recovery_time": {"max": "10m"},
     "wasted_gpu_hours": {"max_percent_by_faults": 99},
