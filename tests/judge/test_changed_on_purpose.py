@@ -126,3 +126,19 @@ def test_each_rank_goes_on_with_its_own_weights(always: dict[str, Any], bend: Be
     in_both(logs := usual.logs())
     history = simulate(JOB, KILL, seed=5)
     assert_verdict(verdict(history, changed(in_both, bend, args=LR), fault_free=load(usual, logs)), found, said)
+
+
+@pytest.mark.parametrize("lost", [(), ("restored",)])
+def test_the_first_step_is_not_judged_if_only_later_ones_are_told(lost: tuple[str, ...]) -> None:
+    usual, history = simulate(JOB, (), 99), simulate(JOB, KILL, seed=5)
+
+    def every_second(logs: Logs) -> None:
+        logs.lose("step", step=range(1, 60, 2))
+        logs.lose(*lost)
+        logs.number()
+
+    every_second(logs := usual.logs())
+    card = verdict(history, changed(every_second, times("loss", 22), args=LR), fault_free=load(usual, logs))
+    assert not any(SINCE in reason for reason in card.reasons), card.reasons
+    (mine,) = (each for each in card.guarantees if each.name == "restart.as_changed")
+    assert mine.why == "not both runs tell the first step that was done since the change"

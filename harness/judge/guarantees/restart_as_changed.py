@@ -137,8 +137,11 @@ def nothing_compared(evidence: Analysis) -> str:
         return evidence.incomparable
     if (evidence.own_losses or evidence.own_weights) and {e.size for e in evidence.run.epochs} != {usual.largest_world}:
         return "with another number of ranks, each rank has another part of the model or of the batch"
+    done = [each for each in evidence.restarts if each.epoch.first == last + 1]
+    restored = {step for each in done for _, step in each.states} or {last + 1 - evidence.run.stride}
     common = np.intersect1d(evidence.curve.step, usual.steps.step)
-    return "" if last + 1 in common else f"no step {last + 1}, the first since the change, was told"
+    told = last + 1 in common and restored == {last}
+    return "" if told else "not both runs tell the first step that was done since the change"
 
 
 def nothing(evidence: Analysis) -> str:
