@@ -26,7 +26,8 @@ def changed(*bends: Bend, args: tuple[str, ...] = (), **told: Any) -> Bend:
 
 
 def times(figure: str, first: int, life: int = -1, by: float = 1.5) -> Bend:
-    return told(first, life, **{figure: lambda line: line[figure] * by})
+    changes: dict[str, Any] = {figure: lambda line: line[figure] * by}
+    return told(first, life, **changes)
 
 
 def told(first: int, life: int = -1, *gone: str, last: int = 60, **fields: Any) -> Bend:
