@@ -42,8 +42,8 @@ def breaches(evidence: Analysis) -> Breaches:
             yield breach(f"nearly no step {since} tells the {words}, which is to show the change", tellers.UNTOLD)
         elif both >= CALIBRATING_STEPS and differ < CHANGED_SHARE * both:
             text = f"in {both - differ} of {counted(both, 'step')} {since} the {words} is"
-            weak = [tellers.OWN_FIGURES] if differ > (1 - CHANGED_SHARE) * both else []
-            yield breach(f"{text} that of the configuration from before", *weak)
+            sure = differ <= (1 - CHANGED_SHARE) * both
+            yield breach(f"{text} that of the configuration from before", tellers.since_change(sure))
 
 
 def _named(evidence: Analysis) -> list[str]:
@@ -74,7 +74,7 @@ def _other_weights(evidence: Analysis, usual: Steps) -> Breaches:
     same = evidence.comparison is not None and evidence.comparison.first_divergent_step is None
     known = _of_updates_alone(evidence)
     kind, allowed = _allowed(evidence, first, closely=known and same)
-    grounds, weak = [Ground(Kind.LOSSES), Ground(kind, steps=(first,))], [] if known else [tellers.OWN_FIGURES]
+    grounds = [Ground(Kind.LOSSES), Ground(kind, steps=(first,))]
     text, why = f"at step {first}, the first since the change,", "the job did not go on with its weights from before"
     ours, theirs = losses.paired(steps, usual)
     here = steps.step[ours] == first
@@ -88,11 +88,11 @@ def _other_weights(evidence: Analysis, usual: Steps) -> Breaches:
         for row in np.flatnonzero(losses.distance(mine, other) > most)[:1]:
             values = f"{mine[row]:.17g}, and {other[row]:.17g} in the fault-free run"
             whose = f"the {WORDS[name]} of rank {steps.rank[rows[row]]}"
-            yield breach(f"{text} {whose} is {values}: {why}", *weak, grounds=grounds)
+            yield breach(f"{text} {whose} is {values}: {why}", tellers.since_change(known), grounds=grounds)
     rows, alike = ranks.beside(steps, usual, "weights", first)
     for row in rows[~alike & (steps.step[rows] == first)][:1].tolist() if same else ():
         whose = f"rank {steps.rank[row]} computed with other weights than in the fault-free run"
-        yield breach(f"{text} {whose}: {why}", *weak, grounds=grounds[:1])
+        yield breach(f"{text} {whose}: {why}", tellers.since_change(known), grounds=grounds[:1])
 
 
 def _allowed(evidence: Analysis, step: int, closely: bool) -> tuple[Kind, Mapping[str, float]]:
