@@ -61,11 +61,6 @@ def _victims(fault: Injected) -> tuple[Suspect, ...]:
     return () if fault.truth.place is Place.JOB else tuple(Suspect(each.rank, each.node) for each in fault.victims)
 
 
-def _empty(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns no answer."""
-    return []
-
-
 def _rank_0(truth: RunTruth, seed: int) -> list[Answer]:
     """Returns the same answer for each run: rank 0 has crashed."""
     return [Answer(Kind.CRASH, (Suspect(rank=0),), Decision.RESTART_IN_PLACE)]
@@ -83,7 +78,7 @@ DIAGNOSERS: Mapping[str, Callable[[RunTruth, int], list[Answer]]] = {
     "alarms": _alarms,
     "told": _told,
     "right": _right,
-    "empty": _empty,
+    "empty": lambda truth, seed: [],
     "rank_0": _rank_0,
     "random": _random,
 }

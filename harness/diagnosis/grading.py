@@ -1,7 +1,8 @@
 """Grades the answers about one run. Pure.
 
-Each fault gets the grade of the best answer about it. An answer that is true of no fault is a false alarm. An accused
-part that no fault had struck by then is an innocent.
+Each fault gets the grade of the best answer about it, or of a wrong one about it that came before or with the best: as
+for who acts on answers, the first counts, and contradicting answers are none. An answer that is true of no fault is a
+false alarm. An accused part that no fault had struck by then is an innocent.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from harness.diagnosis.answer import BROKEN, Answer, Kind, Suspect
 from harness.diagnosis.injected import Injected, RunFaults, Victim
 from harness.log.truth import Place
+from harness.timeline.lineage import NEVER
 
 EARLY_NS = 10**9  # an answer may come so much before a fault began, as other clocks differ
 TOGETHER_NS = 5 * 10**9  # faults that begin so close to each other may have one answer
@@ -90,8 +94,7 @@ def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> Ru
     innocents: dict[str, Answer] = {}
     for each in timed:
         if each.answer.kind in BROKEN and (each.true_of or not truth.not_graded):
-            said = each.answer.kind, each.answer.who, each.true_of
-            judged.setdefault(said, (each.answer, bool(each.true_of)))
+            judged.setdefault((each.answer.kind, each.answer.who, each.true_of), (each.answer, bool(each.true_of)))
             innocents |= {part: each.answer for part in _innocents(truth, each) if part not in innocents}
     return RunGrade(truth, [each.answer for each in timed], faults, [*judged.values()], innocents)
 
@@ -101,25 +104,30 @@ def _credited(faults: Sequence[Injected], grades: Sequence[Grade | None], at: in
     the newest that had begun, and those that began with it."""
     begun = [fault.begin for fault, grade in zip(faults, grades, strict=True) if grade in FOUND]
     since = max(begun, default=0) - TOGETHER_NS if at is not None else 0
-    return [
-        None if grade in FOUND and fault.begin < since else grade for fault, grade in zip(faults, grades, strict=True)
-    ]
+    pairs = zip(faults, grades, strict=True)
+    return [None if grade in FOUND and fault.begin < since else grade for fault, grade in pairs]
 
 
 def _best(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault:
-    """Returns a fault with its best grade, by the first answer with that grade. Wrong answers about another fault do
-    not count, and a benign fault needs no answer."""
-    for wanted in ((Grade.RIGHT,), (Grade.COARSE,), (Grade.LATE,), (Grade.WRONG, Grade.UNSURE)):
-        for each in timed:
-            grade = each.grades[place]
-            if grade in wanted and not (grade is Grade.WRONG and each.true_of):
-                if grade is Grade.UNSURE and fault.truth.benign:
-                    continue
-                assert grade is not None
-                return GradedFault(
-                    fault, grade, each.answer, None if each.at is None else max(0, each.at - fault.begin)
-                )
-    return GradedFault(fault, Grade.RIGHT if fault.truth.benign else Grade.MISSING)
+    """Returns a fault with its best grade, by the first answer with that grade, unless a wrong one about it came before
+    or with that answer. If only their decisions differ, there is no decision. A benign fault needs no answer."""
+    mine = [(how, each) for each in timed if (how := each.grades[place]) and not (how is Grade.WRONG and each.true_of)]
+    if not mine:
+        return GradedFault(fault, Grade.RIGHT if fault.truth.benign else Grade.MISSING)
+    grade, best = min(mine, key=lambda each: (*FOUND, each[0]).index(each[0]))
+    until, decision = NEVER if best.at is None else best.at + EARLY_NS, best.answer.decision
+    by_then = [(how, each) for how, each in mine if grade in FOUND and (each.at or 0) < until]
+    against = ((how, each) for how, each in by_then if how is Grade.WRONG and _about(fault, each.answer))
+    differ = any(each.answer.decision not in (None, decision) for how, each in by_then if how is grade)
+    grade, best = next(against, (grade, best))
+    answer = msgspec.structs.replace(best.answer, decision=None if differ else best.answer.decision)
+    return GradedFault(fault, grade, answer, None if best.at is None else max(0, best.at - fault.begin))
+
+
+def _about(fault: Injected, answer: Answer) -> bool:
+    """Returns True if an answer is about this fault: it has its kind, or accuses its victim, or nobody."""
+    fits = (_fits(fault, suspect) is not None for suspect in answer.who)
+    return not answer.who or answer.kind in fault.truth.kinds or any(fits)
 
 
 def _grade(fault: Injected, answer: Answer, at: int | None, within_ns: int) -> Grade | None:
@@ -127,7 +135,7 @@ def _grade(fault: Injected, answer: Answer, at: int | None, within_ns: int) -> G
     if answer.kind is Kind.NONE or (at is not None and at < fault.begin - EARLY_NS):
         return None
     if answer.kind is Kind.UNKNOWN:
-        return Grade.UNSURE
+        return None if fault.truth.benign else Grade.UNSURE
     named = [_fits(fault, suspect) for suspect in answer.who]
     if answer.kind not in fault.truth.kinds or None in named:
         return Grade.WRONG
@@ -177,7 +185,5 @@ def _innocents(truth: RunFaults, each: _Timed) -> list[str]:
     """Returns the accused ranks and nodes that no fault had struck when an answer was given."""
     begun = [fault for fault in truth.faults if each.at is None or fault.begin - EARLY_NS <= each.at]
     struck = [fault for fault in begun if fault.truth.place is not Place.JOB]
-    accused = [
-        suspect for suspect in each.answer.who if suspect.rank is not None or suspect.node not in (None, CONTROL)
-    ]
-    return [str(suspect) for suspect in accused if all(_struck(fault, suspect) is None for fault in struck)]
+    parts = (suspect for suspect in each.answer.who if suspect.rank is not None or suspect.node not in (None, CONTROL))
+    return [str(suspect) for suspect in parts if all(_struck(fault, suspect) is None for fault in struck)]

@@ -1,7 +1,6 @@
 """Judges the diagnoses in the log (who was it?) against the faults that were injected.
 
-The answers are the events `diagnosis`. A right answer in the log proves itself. Only a complete log proves that there
-is no right answer, or that no innocent was accused.
+The answers are the events `diagnosis`. Only a complete log proves that none is right, or that no innocent was accused.
 """
 
 from collections.abc import Iterator, Sequence

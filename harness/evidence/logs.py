@@ -36,14 +36,19 @@ class Evidence:
     drill: Timeline | str = ""  # the restore drill, or why its log cannot be read
     resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by folder; stopped or resumed at a save
     second_restart: Timeline | str = ""  # the second restart, or why its log cannot be read
-    before_change: Timeline | None = None  # the fault-free run, if it is comparable only up to `run.changed_after`
+    before_change: Self | None = None  # with the fault-free runs, if they count only up to `run.changed_after`
 
     def without_change(self) -> Self:
         """Returns the evidence without what is not comparable if a fault changed the job's command on purpose: all
         fault-free runs have the command from before. The first of them still shows the steps until then."""
         if self.run.changed_after is None:
             return self
-        return replace(self, before_change=self.fault_free, fault_free=None, calibration=(), resumed={})
+        return replace(self, before_change=self, fault_free=None, calibration=(), resumed={})
+
+    @property
+    def usual_run(self) -> Timeline | None:
+        """Returns the fault-free run, also if it is comparable only up to `run.changed_after`."""
+        return self.before_change.fault_free if self.before_change else self.fault_free
 
     @cached_property
     def fault_free_runs(self) -> list[Timeline]:

@@ -213,8 +213,8 @@ def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
         yield name, rows[_told(fault_free, name, others) & ~_told(run, name, rows)]
 
 
-def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float) -> int | None:
-    """Returns the first row, of any but the lowest rank, whose `name` differs from the fault-free run's; or `None`."""
+def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float, last: int = NEVER) -> int | None:
+    """Returns the first row, of any but the lowest rank, whose `name` is off the fault-free run's up to step `last`."""
     rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:
@@ -224,5 +224,5 @@ def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: fl
     else:
         off = unlike(mine, other)
     lowest = run.rank.min() if len(run.rank) else 0
-    found = np.flatnonzero(off & (run.rank[rows] > lowest))
+    found = np.flatnonzero(off & (run.rank[rows] > lowest) & (run.step[rows] <= last))
     return int(rows[found[0]]) if len(found) else None

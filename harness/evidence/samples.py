@@ -79,7 +79,7 @@ def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
 
 def consumed(evidence: Evidence) -> Consumed | None:
     """Compares the samples of the run and the fault-free run, or returns `None` if no indices or digests are logged."""
-    run, fault_free = evidence.run, evidence.fault_free or evidence.before_change
+    run, fault_free = evidence.run, evidence.usual_run
     kind = told_kind(run, fault_free)
     if kind is None:
         return None

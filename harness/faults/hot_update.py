@@ -19,7 +19,8 @@ STARTS_WITHIN_S = 20.0
 class HotUpdate(TakesNodes):
     """Nodes are taken at once, and come back with a changed command: all of them (`target: {node: all}`), or the others
     keep the old one. The job must go on from its newest save, or refuse with a clear word (`expect: {fail_fast: …}`).
-    Steps after the change are not compared with the fault-free run, and no restore drill follows. No file is changed.
+    Of the steps after the change, only the first is compared with the fault-free run. No restore drill follows. No file
+    is changed.
     """
 
     args: tuple[str, ...] = Field(

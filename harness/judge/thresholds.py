@@ -143,6 +143,7 @@ REPEAT_FACTOR = healthy("<=", 10, "× earlier repetitions", "rounding | another 
 CALIBRATING_STEPS = judged(">=", 5, "steps", "too few the same bit for bit | enough", "guess: no stored run comes near it")
 NOISE_STEPS = judged(">=", 20, "steps", "too few off by a little | enough", "guess: no stored run comes near it")
 REPEATED_SHARE = judged(">=", 0.5, "of repeated steps", "tell no figure both times | do", "meaning: half of them")
+CHANGED_SHARE = healthy(">=", 0.9, "of the steps since a change", "the figure that shows it differs | the old configuration's", "runs: 1.0 in hot-update, 0 in hot-update without its words")
 NORM_OFF = healthy("<=", 2, "× the fault-free median of ten steps", "a gradient norm of noisy batches | of another training", "meaning: half the samples of a batch give 1.4 ×")
 LAG_STRETCHES = method(2, "stretches", "by which a loss may lag behind the fault-free run's, or be ahead", "guess: no stored run comes near it")
 RECOVERS_STEPS = healthy("<=", 30, "steps", "a loss recovers from a fault that moved it | it stays off", "guess: no stored run comes near it")

@@ -70,12 +70,54 @@ def test_an_answer_about_a_killed_rank(
     assert found.faults[0].grade is expected and len(found.innocents) == innocents
 
 
-def test_the_best_answer_counts_and_the_wrong_one_stays_a_false_alarm(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "who", "after_s", "counts"),
+    [
+        (Kind.CRASH, [Suspect(rank=0)], 1, True),
+        (Kind.HANG, [Suspect(rank=1)], 1, True),
+        (Kind.HANG, [Suspect(node="node1")], 3.9, True),
+        (Kind.HANG, [], 1, True),
+        (Kind.HANG, [Suspect(rank=1)], 4.1, False),  # later
+        (Kind.STRAGGLER, [Suspect(rank=0)], 1, False),  # about another part
+        (Kind.UNKNOWN, [Suspect(rank=1)], 1, False),
+        (Kind.CRASH, [Suspect(node="node1")], 1, False),  # less exact
+        (Kind.CRASH, [Suspect(rank=1)], 61, False),
+    ],
+)
+def test_the_best_answer_counts_if_none_before_or_with_it_contradicts_it(
+    kind: Kind, who: list[Suspect], after_s: float, counts: bool, tmp_path: pathlib.Path
+) -> None:
     truth = struck(tmp_path)
-    wrong, right = said(truth, Kind.CRASH, Suspect(rank=0)), said(truth, Kind.CRASH, Suspect(rank=1), after_s=3)
+    other, right = said(truth, kind, *who, after_s=after_s), said(truth, Kind.CRASH, Suspect(rank=1), after_s=3)
+    (found,) = grade(truth, right, other).faults
+    assert (found.grade, found.answer) == ((Grade.WRONG, other) if counts else (Grade.RIGHT, right))
+
+
+@pytest.mark.parametrize("first", Kind)
+def test_all_kinds_at_once_are_no_answer_in_whatever_order(first: Kind, tmp_path: pathlib.Path) -> None:
+    truth = struck(tmp_path)
+    kinds = sorted(Kind, key=lambda kind: kind is not first)
+    assert grade(truth, *(said(truth, kind, Suspect(rank=1)) for kind in kinds)).faults[0].grade is Grade.WRONG
+
+
+def test_a_wrong_answer_stays_a_false_alarm(tmp_path: pathlib.Path) -> None:
+    truth = struck(tmp_path)
+    wrong, right = (
+        said(truth, Kind.CRASH, Suspect(rank=0), after_s=5),
+        said(truth, Kind.CRASH, Suspect(rank=1), after_s=3),
+    )
     found = grade(truth, right, wrong, wrong)
     assert found.faults[0].grade is Grade.RIGHT and found.faults[0].after_ns == 3 * NS
-    assert [true for _, true in found.judged] == [False, True] and len(found.innocents) == 1
+    assert [true for _, true in found.judged] == [True, False] and len(found.innocents) == 1
+
+
+def test_decisions_that_differ_are_none_and_a_later_one_is_a_step_further(tmp_path: pathlib.Path) -> None:
+    truth, who = struck(tmp_path), Suspect(rank=1)
+    for after_s, right in ((1.5, None), (9, True)):
+        told = [(1, Decision.RESTART_IN_PLACE), (after_s, Decision.EVICT_NODE)]
+        answers = (said(truth, Kind.CRASH, who, after_s=at, decision=each) for at, each in told)
+        (found,) = grade(truth, *answers).faults
+        assert (found.grade, found.decision_right) == (Grade.RIGHT, right)
 
 
 def test_an_answer_without_a_time_is_never_late_and_one_may_count_steps(tmp_path: pathlib.Path) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from judging import Bend, acted_as, verdict
+from judging import Bend, acted_as, load, verdict
 from scorecards import assert_verdict
 from simulator import Job, Logs, Outage, change, simulate
 
@@ -12,23 +12,31 @@ from harness.judge.verdict import Verdict
 JOB = Job(nodes=2, steps=60, every=10)
 KILL = [Outage(25, "rank", victim=1)]  # back to step 20
 CHANGED: dict[str, Any] = {"may": ["kill", "move"], "changes": True}
-FAIL, PASS = Verdict.FAIL, Verdict.PASS
+FAIL, INCONCLUSIVE, PASS = Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS
 
 
-def changed(*bends: Bend, **told: Any) -> Bend:
+def changed(*bends: Bend, args: tuple[str, ...] = (), **told: Any) -> Bend:
     def bend(logs: Logs) -> None:
         acted_as(logs, "made_up", **CHANGED | told)
+        logs.plan["faults"][0]["parameters"] = {"args": args}
         for each in bends:
             each(logs)
 
     return bend
 
 
-def times(figure: str, first: int, life: int = -1) -> Bend:
-    return lambda logs: [
-        change(logs.steps(first, 60, rank=rank, life=life), **{figure: lambda line: line[figure] * 1.5})
-        for rank in (0, 1)
-    ]
+def times(figure: str, first: int, life: int = -1, by: float = 1.5) -> Bend:
+    changes: dict[str, Any] = {figure: lambda line: line[figure] * by}
+    return told(first, life, **changes)
+
+
+def told(first: int, life: int = -1, *gone: str, last: int = 60, **fields: Any) -> Bend:
+    return lambda logs: [change(logs.steps(first, last, rank=rank, life=life), *gone, **fields) for rank in (0, 1)]
+
+
+def no_third(logs: Logs) -> None:
+    logs.lose("step", step=range(3, 61, 3), rank=1)
+    logs.number()
 
 
 def shifted(logs: Logs) -> None:
@@ -41,15 +49,12 @@ def shifted(logs: Logs) -> None:
     ("bend", "found", "said"),
     [
         (times("loss", 21), FAIL, "loss"),  # nothing was changed on purpose
-        (changed(times("loss", 21)), PASS, ""),
-        (changed(times("loss", 15, life=0)), Verdict.INCONCLUSIVE, "step 15 differs from the fault-free run before"),
+        (changed(times("loss", 22)), PASS, ""),
+        (changed(times("loss", 21), shows="loss"), PASS, ""),
+        (changed(times("loss", 15, life=0)), INCONCLUSIVE, "step 15 differs from the fault-free run before"),
         (changed(shifted), FAIL, "16 samples were repeated, first at step 21"),
         (changed(times("lr", 21), shows="lr"), PASS, ""),
-        (
-            changed(times("loss", 21), shows="lr"),
-            FAIL,
-            "in all 40 steps since the change after step 20 the learning rate",
-        ),
+        (changed(times("loss", 22), shows="lr"), FAIL, "in 40 of 40 steps since the change after step 20 the learning"),
         (changed(), PASS, ""),  # no figure has to show it
     ],
 )
@@ -63,6 +68,78 @@ def test_losses_count_until_the_change_and_samples_and_restores_beyond_it(
 
 
 def test_by_the_last_losses_alone_none_are_judged() -> None:
-    card = verdict(simulate(JOB, KILL, seed=5), changed(times("loss", 1)), {"loss_continuity": {"mode": "final"}})
+    card = verdict(simulate(JOB, KILL, seed=5), changed(times("loss", 22)), {"loss_continuity": {"mode": "final"}})
     assert_verdict(card, PASS, "")
     assert "losses" in card.not_judged
+
+
+SINCE = "the first since the change,"
+LR = ("--min-lr", "0.1")
+BATCH = ("--lr", "1", "--batch", "9")
+
+
+@pytest.mark.parametrize(
+    ("bend", "found", "said"),
+    [
+        (changed(times("loss", 21, by=1.0000001), args=LR), FAIL, f"{SINCE} the loss of rank 0 is"),
+        (changed(times("grad_norm", 21, by=9.0), args=("optim.lr=1",)), FAIL, f"{SINCE} the gradient norm of rank 0"),
+        (changed(times("grad_norm", 22, by=9.0), args=LR), PASS, ""),
+        (changed(times("loss", 21, by=1.1), args=BATCH), PASS, ""),
+        (changed(times("loss", 21, by=9.0), args=BATCH), INCONCLUSIVE, f"{SINCE} the loss of rank 0"),
+        (changed(told(21, -1, "loss", last=21), args=LR), INCONCLUSIVE, "rank 0 does not tell its loss"),
+        (changed(told(31, -1, "loss"), args=LR), INCONCLUSIVE, "does not tell its loss at step 31"),
+        (changed(told(31, loss=2.5), args=LR), INCONCLUSIVE, "the loss is 2.5 in all steps 31 to 60"),
+        (changed(told(21, -1, "lr"), args=LR), PASS, ""),
+        (changed(told(21, -1, "lr"), shows="lr"), INCONCLUSIVE, "nearly no step since the change after step 20 tells"),
+        (changed(times("lr", 21, by=1 + 1e-15), shows="lr"), FAIL, "in 40 of 40 steps"),
+        (changed(times("lr", 58), shows="lr"), FAIL, "in 37 of 40 steps"),
+        (changed(times("lr", 41), shows="lr"), INCONCLUSIVE, "in 20 of 40 steps"),
+        (changed(times("lr", 25), shows="lr"), PASS, ""),
+        (changed(no_third), FAIL, "rank 1 (of 2) did not do step 3"),
+    ],
+)
+def test_the_first_step_shows_the_weights_from_before_and_nearly_all_later_ones_the_change(
+    bend: Bend, found: Verdict, said: str
+) -> None:
+    assert_verdict(verdict(simulate(JOB, KILL, seed=5), bend), found, said)
+
+
+WEIGHTS = {"weights": lambda line: f"{line['step']:013x}"}
+OWN = {"loss": lambda line: line["loss"] + line["mine"]}
+
+
+@pytest.mark.parametrize(
+    ("always", "bend", "found", "said"),
+    [
+        (WEIGHTS, told(22, weights=lambda line: f"{line['step'] + 99:013x}"), PASS, ""),
+        (WEIGHTS, told(21, weights=lambda line: f"{line['step'] + 99:013x}"), FAIL, f"{SINCE} rank 0 computed with"),
+        (OWN, told(22, loss=lambda line: line["loss"] + 1), PASS, ""),
+        (OWN, times("loss", 21), FAIL, f"{SINCE} the loss of rank 0 is"),
+    ],
+)
+def test_each_rank_goes_on_with_its_own_weights(always: dict[str, Any], bend: Bend, found: Verdict, said: str) -> None:
+    def in_both(logs: Logs) -> None:
+        for rank in (0, 1):
+            change(logs.steps(rank=rank), mine=rank / 8)
+        change(logs.steps(), "mine", **always)
+
+    usual = simulate(JOB, (), 99)
+    in_both(logs := usual.logs())
+    history = simulate(JOB, KILL, seed=5)
+    assert_verdict(verdict(history, changed(in_both, bend, args=LR), fault_free=load(usual, logs)), found, said)
+
+
+@pytest.mark.parametrize("lost", [(), ("restored",)])
+def test_the_first_step_is_not_judged_if_only_later_ones_are_told(lost: tuple[str, ...]) -> None:
+    usual, history = simulate(JOB, (), 99), simulate(JOB, KILL, seed=5)
+
+    def every_second(logs: Logs) -> None:
+        logs.lose("step", step=range(1, 60, 2))
+        logs.lose(*lost)
+        logs.number()
+
+    every_second(logs := usual.logs())
+    card = verdict(history, changed(every_second, times("loss", 22), args=LR), fault_free=load(usual, logs))
+    assert not any(SINCE in reason for reason in card.reasons), card.reasons
+    (mine,) = (each for each in card.guarantees if each.name == "restart.as_changed")
+    assert mine.why == "not both runs tell the first step that was done since the change"

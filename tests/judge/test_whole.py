@@ -330,6 +330,18 @@ def test_a_replacement_that_idles_for_good_is_found_unless_it_may_have_come_too_
     assert card.reasons == ["fault fault1 was to bring no replacement, and node1 came back"]
 
 
+@pytest.mark.parametrize("spares", [0, 1])
+def test_a_spare_that_idles_after_a_node_was_lost_for_good_is_found(spares: int) -> None:
+    def lost_for_good(logs: Logs) -> None:
+        logs.plan["faults"][0].update(parameters={"replacement": "none"})
+        logs.plan["workload"].update(nodes=2 + spares, max_nodes=2, min_nodes=1)
+        logs.put(*[logs.told("node.allocated") | {"node": "node2"}] * spares)
+
+    card = shrunk(lost_for_good)
+    assert_verdict(card, Verdict.FAIL if spares else Verdict.PASS, "left GPUs idle in its last" * spares)
+    assert ("GPUs in use" in card.not_judged) is not bool(spares)
+
+
 def test_a_replacement_that_a_slow_engine_started_late_is_not_missed() -> None:
     def started_late(logs: Logs) -> None:
         stamp = clocks(logs.harness[-1], -(10**9))

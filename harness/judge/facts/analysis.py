@@ -46,7 +46,7 @@ class Analysis(Evidence):
     def of(cls, evidence: Evidence) -> Self:
         evidence = evidence.without_change()
         told = {each.name: getattr(evidence, each.name) for each in dataclasses.fields(evidence)}
-        return cls(**told | {"run": saving_like(evidence.run, evidence.fault_free or evidence.before_change)})
+        return cls(**told | {"run": saving_like(evidence.run, evidence.usual_run)})
 
     usual: Usual = fact(lambda self: Usual(self.fault_free_runs, self.run))
     slowed: Slowed = fact(lambda self: Slowed(self.run, self.usual))
@@ -92,9 +92,9 @@ class Analysis(Evidence):
 
     @cached_property
     def comparison(self) -> losses.Comparison | None:
-        if self.before_change is not None and self.run.changed_after is not None:
+        if self.usual_run is not None and self.run.changed_after is not None:
             before = np.flatnonzero(self.curve.step <= self.run.changed_after)
-            return losses.compare(self.curve.at(before), losses.surviving(self.before_change.steps))
+            return losses.compare(self.curve.at(before), losses.surviving(self.usual_run.steps))
         return losses.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
 
     resumed_runs: envelope.Resumed | None = fact(lambda self: envelope.resumed(self))
@@ -111,9 +111,7 @@ class Analysis(Evidence):
         lambda self: envelope.resume_alone(self.resumed_runs, self.calibrated, self.fault_free_curve)
     )
     left_band_early: str = fact(lambda self: envelope.left_early(self.run, self.envelope, self.comparison))
-    incomparable: str = fact(
-        lambda self: no_comparison(self.run, self.fault_free or self.before_change, self.comparison)
-    )
+    incomparable: str = fact(lambda self: no_comparison(self.run, self.usual_run, self.comparison))
     never_the_same: str = fact(lambda self: never_the_same(self.run, self.comparison))
 
     def bounds(self, of: type[B]) -> B | None:
@@ -140,13 +138,12 @@ class Analysis(Evidence):
     @cached_property
     def own_weights(self) -> bool:
         """Returns True if, in the fault-free run, each rank holds its own part of the model's weights."""
-        usual = self.fault_free or self.before_change
-        return usual is not None and bool(ranks.weights_apart(usual)[1])
+        return self.usual_run is not None and bool(ranks.weights_apart(self.usual_run)[1])
 
     @cached_property
     def own_losses(self) -> bool:
         """Returns True if each rank of the fault-free run logs its own loss, so that losses differ between ranks."""
-        usual = getattr(self.fault_free or self.before_change, "steps", None)
+        usual = getattr(self.usual_run, "steps", None)
         return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
     @cached_property

@@ -46,6 +46,11 @@ def went_on(identical: bool) -> By:
     return SEEN if identical else By.TOLD  # a job may end once its loss is low enough
 
 
+def since_change(sure: bool) -> By:
+    """Returns how strong the evidence is of a figure since a change of the job: weak if the change may explain it."""
+    return SEEN if sure else By.TOLD
+
+
 def unseen(hidden: bool) -> By:
     """Returns how strong the evidence for a missing save is: weak if a fault hid the save, or may have destroyed it."""
     return By.TOLD if hidden else SEEN

@@ -1,48 +1,153 @@
-"""A job whose configuration was changed on purpose goes on with the new configuration.
+"""A job whose configuration was changed on purpose goes on from the same weights, with the new configuration.
 
-A fault such as `hot_update` may name a figure of each step that shows the change. The run fails if each step since then
-has exactly the fault-free run's figure: the job went on with the configuration from before, and did not say so. A job
-that refuses the new configuration does no more steps, and is not judged here.
+The first step after the change is computed with the restored weights, before any new update: its loss, gradient norm
+and digest of the weights must be the fault-free run's. `loss_continuity` says how closely; with `mode: final`, the loss
+may be off by 30 %, or by five times its scatter. The run fails if it is off, and the changed words concern only updates
+(learning rate, weight decay). Any other change, such as of the batch or the code, may move a loss by as much as `mode:
+final` allows; more is inconclusive. With `shown_by: loss`, this step's loss is not judged.
+
+A fault such as `hot_update` may name a figure of each step that shows the change. Over 90 % of the steps since then
+must differ from the fault-free run's in this figure, by more than rounding. If under 10 % do, the run fails: the job
+went on with the configuration from before, and did not say so. Anything in between, or an untold figure, is
+inconclusive. A job that refuses the new configuration does no more steps, and is not judged here.
 """
+
+import re
+from collections.abc import Mapping
 
 import numpy as np
 
-from harness.evidence import losses
-from harness.evidence.losses import WORDS, bits
+from harness.evidence import envelope, losses, ranks
+from harness.evidence.losses import WORDS
+from harness.judge.facts import tellers
 from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
-from harness.judge.thresholds import CALIBRATING_STEPS
+from harness.judge.thresholds import CALIBRATING_STEPS, CHANGED_SHARE, NEAR_ZERO, SPREAD, STRETCH_STEPS
+from harness.judge.verdict import Ground, Kind
+from harness.log.reading import is_told
+from harness.node.emitter.abnormal import SPIKE_LOSS_EXCESS, SPIKE_LOSS_SPREADS
+from harness.timeline.timeline import Steps
 from harness.units import counted
+
+OPTION = re.compile(r"-{0,2}([a-z][\w.-]*)(=|$)", re.I)  # the name in `--lr` or `optim.lr=0.1`
+OF_UPDATES = re.compile(r"(^|[._-])(lr|learning[_-]?rate|weight[_-]?decay)($|[._-])", re.I)
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    for name in sorted({fault.shows for fault in evidence.run.faults if fault.shows and fault.injected is not None}):
-        alike, steps = _alike(evidence, name)
-        if steps >= CALIBRATING_STEPS and alike == steps:
-            what = WORDS.get(name, "number of samples")
-            text = f"in all {counted(steps, 'step')} since the change after step {evidence.run.changed_after}"
-            yield breach(f"{text} the {what} is that of the configuration from before")
+    if evidence.usual_run is not None and not nothing_compared(evidence):
+        yield from _other_weights(evidence, evidence.usual_run.steps)
+    for name in _named(evidence):
+        (differ, both, untold), words = _shown(evidence, name), WORDS.get(name, "number of samples")
+        since = f"since the change after step {evidence.run.changed_after}"
+        if untold:
+            yield breach(f"nearly no step {since} tells the {words}, which is to show the change", tellers.UNTOLD)
+        elif both >= CALIBRATING_STEPS and differ < CHANGED_SHARE * both:
+            text = f"in {both - differ} of {counted(both, 'step')} {since} the {words} is"
+            sure = differ <= (1 - CHANGED_SHARE) * both
+            yield breach(f"{text} that of the configuration from before", tellers.since_change(sure))
 
 
-def _alike(evidence: Analysis, name: str) -> tuple[int, int]:
-    """Returns how many steps after the change have the fault-free run's figure, and how many log the figure."""
-    usual, last = evidence.before_change, evidence.run.changed_after
+def _named(evidence: Analysis) -> list[str]:
+    return sorted({fault.shows for fault in evidence.run.faults if fault.shows and fault.injected is not None})
+
+
+def _shown(evidence: Analysis, name: str) -> tuple[int, int, bool]:
+    """Returns how many steps since the change differ from the fault-free run's in a figure, how many tell it in both
+    runs, and whether the run does not tell it as often as the fault-free run does, or both do not."""
+    usual, last = evidence.usual_run, evidence.run.changed_after
     if usual is None or last is None:
-        return 0, 0
+        return 0, 0, False
     after = evidence.curve.at(np.flatnonzero(evidence.curve.step > last))
     compared = losses.compare(after, losses.surviving(usual.steps))
-    mine, other = (getattr(each, name) for each in (compared.run, compared.fault_free))
-    told = (mine >= 0) & (other >= 0) if name == "count" else np.isfinite(mine) & np.isfinite(other)
-    same = mine == other if name == "count" else bits(mine) == bits(other)
-    return int((same & told).sum()), int(told.sum())
+    mine, other, told = (getattr(each, name) for each in (compared.run, compared.fault_free, after))
+    mine, other, told = (np.where(each < 0, np.nan, each) if name == "count" else each for each in (mine, other, told))
+    same = evidence.comparison is not None and evidence.comparison.identical
+    rounding = losses.ulps(other) if name == "lr" or same else losses.rounding(other, losses.terms(evidence.run))
+    due, here = np.isfinite(other), int(np.isfinite(told).sum())
+    untold = len(after) >= CALIBRATING_STEPS and (not due.any() or here < CHANGED_SHARE * due.sum())
+    both = due & np.isfinite(mine)
+    return int((np.abs(mine - other) > rounding)[both].sum()), int(both.sum()), bool(untold)
+
+
+def _other_weights(evidence: Analysis, usual: Steps) -> Breaches:
+    """Yields a breach if the first step after the change was computed with other weights than the fault-free run's."""
+    steps, first = evidence.run.steps, (evidence.run.changed_after or 0) + 1
+    same = evidence.comparison is not None and evidence.comparison.first_divergent_step is None
+    known = _of_updates_alone(evidence)
+    kind, allowed = _allowed(evidence, first, closely=known and same)
+    grounds = [Ground(Kind.LOSSES), Ground(kind, steps=(first,))]
+    text, why = f"at step {first}, the first since the change,", "the job did not go on with its weights from before"
+    ours, theirs = losses.paired(steps, usual)
+    here = steps.step[ours] == first
+    if evidence.own_losses and kind in (Kind.BAND, Kind.COURSE):  # these are known of the lowest rank
+        here &= steps.rank[ours] == usual.rank[is_told(usual.loss)].min()
+    rows, others = ours[here], theirs[here]
+    for name, most in allowed.items():
+        mine, other = getattr(steps, name)[rows], getattr(usual, name)[others]
+        for row in np.flatnonzero(is_told(other) & ~is_told(mine))[:1]:
+            yield breach(f"{text} rank {steps.rank[rows[row]]} does not tell its {WORDS[name]}", tellers.UNTOLD)
+        for row in np.flatnonzero(losses.distance(mine, other) > most)[:1]:
+            values = f"{mine[row]:.17g}, and {other[row]:.17g} in the fault-free run"
+            whose = f"the {WORDS[name]} of rank {steps.rank[rows[row]]}"
+            yield breach(f"{text} {whose} is {values}: {why}", tellers.since_change(known), grounds=grounds)
+    rows, alike = ranks.beside(steps, usual, "weights", first)
+    for row in rows[~alike & (steps.step[rows] == first)][:1].tolist() if same else ():
+        whose = f"rank {steps.rank[row]} computed with other weights than in the fault-free run"
+        yield breach(f"{text} {whose}: {why}", tellers.since_change(known), grounds=grounds[:1])
+
+
+def _allowed(evidence: Analysis, step: int, closely: bool) -> tuple[Kind, Mapping[str, float]]:
+    """Returns the evidence for how much figures of a step may differ, and how much: as `loss_continuity` allows if
+    they are compared `closely`, and else as `mode: final` does."""
+    bounds, named = evidence.continuity, _named(evidence)
+    usual = losses.surviving(evidence.usual_run.steps) if evidence.usual_run else evidence.curve
+    row, mode = int(np.searchsorted(usual.step, step)), bounds.mode if bounds and closely else "final"
+    close = [name for name in ("loss", "grad_norm") if not {"loss", name}.intersection(named)]
+    if bounds and mode in ("exact", "ulp"):
+        units = bounds.max_ulp if mode == "ulp" else 0.0
+        kind = Kind.LOSSES if mode == "ulp" else Kind.BITS
+        return kind, {name: units * float(losses.ulps(getattr(usual, name)[row])) for name in close}
+    band = envelope.calibrated(evidence.before_change, usual) if mode == "envelope" and evidence.before_change else ""
+    if isinstance(band, envelope.Envelope):
+        return Kind.BAND, {name: float(band.single[name][row]) for name in close}
+    told = np.isfinite(usual.loss)
+    near = usual.loss[told & (np.abs(usual.step - step) < STRETCH_STEPS)]
+    scatter = SPREAD * float(np.median(np.abs(near - np.median(near)))) if len(near) else 0.0
+    share = max(SPIKE_LOSS_EXCESS, bounds.max_final_gap / 100 if bounds else 0) * abs(float(usual.loss[row]))
+    wide = max(share, SPIKE_LOSS_SPREADS * scatter, NEAR_ZERO * float(np.ptp(usual.loss[told])) if told.any() else 0)
+    return Kind.COURSE, {name: wide for name in close if name == "loss"}
+
+
+def _of_updates_alone(evidence: Analysis) -> bool:
+    """Returns True if each changed word concerns updates, such as `--lr 0.001`, and no other fault moves figures."""
+    struck = [fault for fault in evidence.run.faults if fault.injected is not None]
+    plans = [evidence.planned_faults.get(fault.id, {}).get("parameters") or {} for fault in struck if fault.changes]
+    words = [[word for word in map(str, each.get("args") or ()) if "=" in word or word[:1] == "-"] for each in plans]
+    names = [[found[1] for word in mine if (found := OPTION.match(word))] for mine in words]
+    alone = all(mine and all(map(OF_UPDATES.search, mine)) for mine in names)
+    others = any(each.get("env") or each.get("replace") for each in plans)
+    return alone and not others and not any(fault.drifts or fault.diverges for fault in struck)
+
+
+def nothing_compared(evidence: Analysis) -> str:
+    """Returns why the first step after the change cannot be compared, or an empty text if it can."""
+    last, usual = evidence.run.changed_after, evidence.usual_run
+    if last is None:
+        return "nothing changed the configuration"
+    if evidence.incomparable or usual is None:
+        return evidence.incomparable
+    if (evidence.own_losses or evidence.own_weights) and {e.size for e in evidence.run.epochs} != {usual.largest_world}:
+        return "with another number of ranks, each rank has another part of the model or of the batch"
+    done = [each for each in evidence.restarts if each.epoch.first == last + 1]
+    restored = {step for each in done for _, step in each.states} or {last + 1 - evidence.run.stride}
+    common = np.intersect1d(evidence.curve.step, usual.steps.step)
+    told = last + 1 in common and restored == {last}
+    return "" if told else "not both runs tell the first step that was done since the change"
 
 
 def nothing(evidence: Analysis) -> str:
-    if evidence.run.changed_after is None:
-        return "nothing changed the configuration"
-    names = [fault.shows for fault in evidence.run.faults if fault.shows]
-    if not names:
-        return "the scenario names no figure that shows the change"
-    few = [name for name in names if _alike(evidence, name)[1] < CALIBRATING_STEPS]
+    if why := nothing_compared(evidence):
+        return why
+    few = [name for name in _named(evidence) if _shown(evidence, name)[1] < CALIBRATING_STEPS]
     return f"too few steps tell the figure {few[0]} after the change" if few else ""
 
 

@@ -26,7 +26,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 def nothing(evidence: Analysis) -> str:
     """Returns why the harness cannot check that batches are complete, or an empty text if the harness can."""
-    usual = evidence.fault_free
+    usual = evidence.usual_run
     also = usual is not None and ranks.samples_short(usual.steps, ranks.samples_counted(usual))
     return "the ranks of the fault-free run leave samples out, too" if also else ""
 
@@ -34,7 +34,7 @@ def nothing(evidence: Analysis) -> str:
 def _uneven(evidence: Analysis, rows: Ints) -> Breaches:
     """Yields a breach on a rank with no sample of a batch that is large enough for all ranks, or with far fewer than
     another, if the fault-free run does not do so at this number of ranks. `rows`: of `samples_counted`, not empty."""
-    run, fault_free = evidence.run, evidence.fault_free
+    run, fault_free = evidence.run, evidence.usual_run
     usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one rank
     if fault_free is not None:
         usual, *theirs = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))

@@ -24,11 +24,12 @@ def breaches(evidence: Analysis) -> Breaches:
 def _disagreements(evidence: Analysis) -> Breaches:
     """Yields a breach for each quantity, such as the loss, of which ranks log different values in one step. If they do
     so without a fault, too, each rank is compared with the same rank of the fault-free run."""
-    run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
+    run, fault_free, bounds = evidence.run, evidence.usual_run, evidence.continuity
     if bounds is None:
         return
     before = run.steps.survives & (run.steps.end < first_strike(run.faults))
     usual = fault_free.steps if fault_free else replace(run.steps, survives=before)
+    last = NEVER if run.changed_after is None else run.changed_after
     closely = {"exact": 0.0, "ulp": bounds.max_ulp}.get(bounds.mode) if not evidence.never_the_same else None
     followed = evidence.consumed is not None or bounds.samples == "reported"
     for name, words in (WORDS if followed else WORDS | SAMPLES).items():
@@ -36,7 +37,8 @@ def _disagreements(evidence: Analysis) -> Breaches:
         local = ranks.is_local(usual, name, telling)
         if local and fault_free is not None:
             allowed = closely if name in CURVES else None if bounds.moves_samples else 0.0
-            row = None if allowed is None else ranks.off_the_fault_free_run(run.steps, fault_free.steps, name, allowed)
+            told = run.steps, fault_free.steps, name
+            row = None if allowed is None else ranks.off_the_fault_free_run(*told, allowed, last)
             if row is not None:
                 whose = f"at step {run.steps.step[row]} the {words} of rank {run.steps.rank[row]}"
                 yield breach(f"{whose} differs from the same rank of the fault-free run", grounds=[Ground(Kind.LOSSES)])

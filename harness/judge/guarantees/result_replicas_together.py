@@ -87,19 +87,19 @@ def _other_weights(evidence: Analysis) -> Breaches:
 
 def _same_weights(evidence: Analysis) -> Breaches:
     """Yields a breach on a step with an older step's weights in spite of updates, as no fault-free step has."""
-    fault_free, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
-    if again and not (fault_free and ranks.weights_again(fault_free.steps)):
+    usual, again = evidence.usual_run, ranks.weights_again(evidence.run.steps)
+    if again and not (usual and ranks.weights_again(usual.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
-        yield breach(text, tellers.beside(fault_free, tellers.UNTOLD))
+        yield breach(text, tellers.beside(evidence.fault_free, tellers.UNTOLD))
 
 
 def _never_together(evidence: Analysis) -> Breaches:
     """Yields a breach if, since the last restart, no step has digests of two ranks, as it has without faults."""
-    run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
-    if fault_free is None or [each.size for each in last] != [fault_free.largest_world]:
+    run, usual_run, last = evidence.run, evidence.usual_run, evidence.run.epochs[-1:]
+    if usual_run is None or [each.size for each in last] != [usual_run.largest_world]:
         return
     mine = run.steps.epoch == len(run.epochs) - 1
-    told, usual = ranks.weights_together(run.steps, mine), ranks.weights_together(fault_free.steps)
+    told, usual = ranks.weights_together(run.steps, mine), ranks.weights_together(usual_run.steps)
     usual = usual[(usual >= last[0].first) & (usual <= last[0].kept)]
     if not len(told) and len(usual) > 1 and len(np.unique(run.steps.rank[mine & (run.steps.weights != 0)])) > 1:
         text = f"since step {last[0].first} no two ranks told digests of their weights in the same step"

@@ -1,37 +1,45 @@
 """Each step reports the same kinds of figures as without a fault, and the loss and gradient norm keep changing.
 
 The run is inconclusive if a loss, gradient norm or gradient-sync time stays the same for ten steps in which it changes
-in the fault-free run. Sync times are not compared if the number of ranks changes. A rank that reports its samples
-(`rank_samples`) only in some steps makes the run inconclusive, unless the rank never does so in the fault-free run.
+in the fault-free run. Sync times are not compared if the number of ranks changes. After a change of the configuration,
+only the loss must be told as before, and keep changing. A rank that reports its samples (`rank_samples`) only in some
+steps makes the run inconclusive, unless the rank never does so in the fault-free run.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from harness.evidence import by_time, ranks
-from harness.evidence.losses import WORDS, Comparison
+from harness.evidence.losses import WORDS, Comparison, compare, surviving
 from harness.judge.bounds import OFF
 from harness.judge.facts import tellers
 from harness.judge.guarantee import RUN, SECOND_RESTART, Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import SAME_STEPS
+from harness.timeline.lineage import NEVER
 from harness.units import counted
 
-MOVING = WORDS | {"sync_ns": "time of the gradient sync in ns"}
+MOVING = {**{name: WORDS[name] for name in ("loss", "grad_norm")}, "sync_ns": "time of the gradient sync in ns"}
 
 
 def breaches(evidence: Analysis) -> Breaches:
     yield from _told_by_one(evidence)
     resized = len({epoch.size for epoch in evidence.run.epochs}) > 1
     yield from never_changing(evidence.comparison, resized) if evidence.continuity else ()
+    if evidence.continuity and evidence.run.changed_after is not None and evidence.usual_run:
+        whole = compare(evidence.curve, surviving(evidence.usual_run.steps))
+        yield from never_changing(whole, resized, ("loss",))
     yield from _samples_untold(evidence)
 
 
 def _told_by_one(evidence: Analysis) -> Breaches:
     """Yields a breach for each quantity, such as loss, that only the run or only the fault-free run logs at a step."""
-    run, fault_free, comparison, bounds = evidence.run, evidence.fault_free, evidence.comparison, evidence.continuity
+    run, fault_free, comparison, bounds = evidence.run, evidence.usual_run, evidence.comparison, evidence.continuity
     if bounds is None or fault_free is None or comparison is None or evidence.incomparable:
         return
+    last = NEVER if run.changed_after is None else run.changed_after
     for name, rows in ranks.holes(run.steps, fault_free.steps):
-        if len(rows):
+        if len(rows := rows if name == "loss" else rows[run.steps.step[rows] <= last]):
             text = f"rank {run.steps.rank[rows[0]]} does not tell its {WORDS[name]} at step {run.steps.step[rows[0]]}"
             such = f"where it does in the fault-free run ({counted(len(rows), 'such value')})"
             yield breach(f"{text}, {such}", tellers.UNTOLD)
@@ -40,11 +48,11 @@ def _told_by_one(evidence: Analysis) -> Breaches:
             yield breach(f"{text}, first at step {steps[0]}", tellers.UNTOLD)
 
 
-def never_changing(comparison: Comparison | None, resized: bool) -> Breaches:
+def never_changing(comparison: Comparison | None, resized: bool, names: Sequence[str] = tuple(MOVING)) -> Breaches:
     """Yields losses, norms and sync times (not if `resized`) that stay the same while the fault-free run's change."""
     if comparison is None:
         return
-    for name in ("loss", "grad_norm", "sync_ns")[: 2 if resized else 3]:
+    for name in names[: 2 if resized else 3]:
         mine, usual = getattr(comparison.run, name), getattr(comparison.fault_free, name)
         for part in by_time.stretches(mine[1:] == mine[:-1]):
             if part.stop - part.start >= SAME_STEPS and not (usual[1:] == usual[:-1])[part].any():

@@ -16,7 +16,7 @@ from harness.timeline.timeline import Timeline
 def breaches(evidence: Analysis) -> Breaches:
     """Yields a breach if ranks did steps as separate groups, unless ranks of the fault-free run did so, too."""
     yield from _went_ahead(evidence.run)
-    if evidence.fault_free is not None and not any(True for _ in _parts(evidence.fault_free)):
+    if evidence.usual_run is not None and not any(True for _ in _parts(evidence.usual_run)):
         yield from itertools.islice(_parts(evidence.run), 1)
 
 

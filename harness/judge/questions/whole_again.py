@@ -1,8 +1,9 @@
 """Judges the job after its last recovery: its speed, its GPUs in use, how regularly it saves, and how soon it exits.
 
 The job *uses* as many GPUs for each rank as the fault-free run. It *has* the GPUs that it keeps until the end of the
-run, but for spares. A new GPU counts as unused only three times as long after it was allocated, and its launcher logged
-a line, as the fault-free run took from its first allocation to its first step.
+run, but for spares; a spare takes the place of a node that is lost for good. A new GPU counts as unused only three
+times as long after it was allocated, and its launcher logged a line, as the fault-free run took from its first
+allocation to its first step.
 
 A save is *due* at each step at which the fault-free run committed a checkpoint. It was *made* if the run committed one
 less than half an interval before, or after it and before the next due step. It was *missed* if it was not made though
@@ -92,8 +93,9 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
         return values, "the log holds no step or no GPU"
     if not evidence.fault_free_runs:
         return values, "no fault-free run shows how many GPUs the job uses"
+    spared = run.planned_size.spares and len({slot.key for slot in slots}) >= (run.planned_size.max_nodes or 0)
     for fault in run.faults:
-        if fault.injected is not None and fault.replaced is False:
+        if fault.injected is not None and fault.replaced is False and not spared:
             return values, f"{fault.id} brings no replacement, so the job may have to leave GPUs idle"
         if fault.sticks and fault.injected is not None:
             return values, f"{fault.id} strikes each new life of its node, so the job may leave GPUs idle"
