@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from harness.backends.contract import Backend
 from harness.campaign import restarts
-from harness.errors import CannotRunError, ChaosError
+from harness.errors import CannotRunError, ChaosError, UsageError
 from harness.evidence.restarts import Restart
 from harness.explore import recorded_job
 from harness.explore.answers import BAD, OPEN, Answer, Came, Usual, answer
@@ -36,6 +36,7 @@ from harness.run.stop import StopRequest
 from harness.units import counted
 
 CHOICE_S_MAX = 60.0  # to choose the states of one kind of file system
+LOST_MAX = 5_000_000  # lost changes in all states of one kind of file system, for the sake of memory
 
 
 @dataclass(frozen=True)
@@ -119,15 +120,10 @@ class Exploration:
         for each in self.tried:
             key = each.state.profile, each.answer.came
             if each.answer.came in BAD and (
-                key not in smallest or self.lost(each.state) < self.lost(smallest[key].state)
+                key not in smallest or len(each.state.crash.lost) < len(smallest[key].state.crash.lost)
             ):
                 smallest[key] = each
         return list(smallest.values())
-
-    def lost(self, state: State) -> int:
-        """Returns how many changes up to its crash a state lost."""
-        changes = self.profile(state.profile).changes
-        return sum(each.operation <= state.crash.during and each.number not in state.crash.kept for each in changes)
 
     def profile(self, name: str) -> Profile:
         return next(each for each in self.profiles if each.name == name)
@@ -135,26 +131,51 @@ class Exploration:
 
 def states_of(recorded: Recorded, name: str, limit_s: float = math.inf) -> Profile:
     """Returns the states to try on one kind of file system, those with the most different crashes first. Stops choosing
-    after this many seconds."""
+    after this many seconds, or when the states fill the memory that they may take."""
     until = time.monotonic() + limit_s
-    operations = recorded.operations
-    changes = changes_of(name, operations)
-    crashes = Crashes(changes, recorded.saves[0].end, len(operations))
-    names = {each.inode: each.path for each in operations}
-    number, cut, seen, states, places = -1, False, set[int](), list[tuple[int, State]](), Counter[int]()
-    for number, crash in enumerate(crashes.chosen_states(names)):  # the latest crash first: the most saves are due then
-        if cut := time.monotonic() > until:
+    changes = changes_of(name, recorded.operations)
+    crashes = _crashes(recorded, changes)
+    number, held, cut, seen, states, places = -1, 0, False, set[int](), list[tuple[int, State]](), Counter[int]()
+    for number, crash in _chosen(recorded, crashes):
+        held += len(crash.lost)
+        if cut := time.monotonic() > until or held > LOST_MAX:
             break
         key = hash(_disk(name, changes, crash).key)
         if key not in seen:
             seen.add(key)
-            states.append((places[crash.during], State(f"{name}-{number}", name, crash, recorded.due(crash.during))))
+            states.append((places[crash.during], _state(recorded, name, number, crash)))
             places[crash.during] += 1
     ordered = [state for _, state in sorted(states, key=lambda pair: pair[0])]
-    moments = crashes.moments()
-    most = max((len(crashes.left_open(during)) for during in moments), default=0)
     chosen = number if cut else number + 1
-    return Profile(name, changes, most, len(moments), ordered, chosen, chosen - len(ordered), cut)
+    return Profile(
+        name, changes, crashes.open_max, len(crashes.moments), ordered, chosen, chosen - len(ordered), cut=cut
+    )
+
+
+def state_of(recorded: Recorded, name: str, identity: str, limit_s: float = CHOICE_S_MAX) -> tuple[Profile, State]:
+    """Returns one state, and the profile with it alone. Raises `ChaosError` if there is none, or none in time."""
+    until = time.monotonic() + limit_s
+    changes = changes_of(name, recorded.operations)
+    for number, crash in _chosen(recorded, _crashes(recorded, changes)):
+        state = _state(recorded, name, number, crash)
+        if state.id == identity:
+            return Profile(name, changes, 0, 0, [state], 1, 0), state
+        if time.monotonic() > until:
+            raise ChaosError(f"{identity}: was not found within {limit_s:g} s; use a faster machine")
+    raise UsageError(f"this exploration has no state {identity}")
+
+
+def _crashes(recorded: Recorded, changes: Sequence[Change]) -> Crashes:
+    return Crashes(changes, [save.end for save in recorded.saves], len(recorded.operations))
+
+
+def _chosen(recorded: Recorded, crashes: Crashes) -> Iterator[tuple[int, CrashState]]:
+    """Yields the chosen states with their numbers, the latest crash first: the most saves are due then."""
+    return enumerate(crashes.chosen_states({each.inode: each.path for each in recorded.operations}))
+
+
+def _state(recorded: Recorded, name: str, number: int, crash: CrashState) -> State:
+    return State(f"{name}-{number}", name, crash, recorded.due(crash.during))
 
 
 def _disk(profile: str, changes: Sequence[Change], crash: CrashState) -> Disk:

@@ -23,7 +23,7 @@ from harness.cli.shared_options import (
 )
 from harness.errors import INTERRUPTED, UsageError
 from harness.explore import explore_report, recorded_job
-from harness.explore.exploration import Exploration, Setting, explore, make_state, states_of
+from harness.explore.exploration import Exploration, Setting, explore, make_state, state_of
 from harness.explore.file_systems import PROFILES
 from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
@@ -100,10 +100,7 @@ def _make_again(name: str, into: pathlib.Path, reports: pathlib.Path) -> pathlib
     except ValueError as error:
         raise UsageError(f"{folder / 'plan.json'}: cannot be read: {error}") from error
     recorded = recorded_job.load(plan, folder)
-    profile = states_of(recorded, kind)
-    found = next((each for each in profile.states if each.id == identity), None)
-    if found is None:
-        raise UsageError(f"--state {name}: this exploration has no state {identity}")
+    profile, found = state_of(recorded, kind, identity)
     into.mkdir(parents=True, exist_ok=True)
     make_state(recorded, profile, found, into)
     return into

@@ -114,8 +114,8 @@ def command(found: Exploration, state: State) -> str:
 def timeline(found: Exploration, state: State) -> Iterator[str]:
     """Yields the operations up to the crash, from the first one that lost a change: kept, lost or in part."""
     profile, operations = found.profile(state.profile), found.recorded.operations
-    fates = [_fate(profile, state, number) for number in range(len(operations))]
     last = min(state.crash.during, len(operations) - 1)
+    fates = [_fate(profile, state, number) for number in range(last + 1)]
     first = next((number for number, fate in enumerate(fates) if fate in ("lost", "in part")), max(last - SHOWN, 0))
     rows: list[tuple[int, str, str]] = []
     for number in range(first, last + 1):
@@ -132,7 +132,7 @@ def timeline(found: Exploration, state: State) -> Iterator[str]:
 
 
 def _fate(profile: Profile, state: State, number: int) -> str:
-    made = [change.number in state.crash.kept for change in profile.by_operation.get(number, ())]
+    made = [change.number not in state.crash.lost for change in profile.by_operation.get(number, ())]
     if not made:
         return NO_CHANGE
     return "kept" if all(made) else "in part" if any(made) else "lost"

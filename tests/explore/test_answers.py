@@ -133,10 +133,10 @@ def test_the_verdict_is_never_pass_for_want_of_evidence(found: Exploration, verd
 def test_the_smallest_bad_state_is_shown_as_a_timeline() -> None:
     found = explored([Came.RESUMED] * 99)
     states = found.profiles[0].states
-    smallest = min((state for state in states if found.lost(state)), key=found.lost)
-    found.tried = [Tried(state, Answer(Came.SILENT, 2, "why ```"), 0.1) for state in states if found.lost(state)]
+    smallest = min((state for state in states if state.crash.lost), key=lambda state: len(state.crash.lost))
+    found.tried = [Tried(state, Answer(Came.SILENT, 2, "why ```"), 0.1) for state in states if state.crash.lost]
     (worst,) = found.worst()
-    assert found.lost(worst.state) == found.lost(smallest) == 1
+    assert len(worst.state.crash.lost) == len(smallest.crash.lost) == 1
     ((words, lines),) = explore_report.bad_states(found)
     assert f"{worst.state.id} is the smallest" in words and lines[-1].endswith(
         f"--state explore-x/{worst.state.id} --into FOLDER"
