@@ -1,4 +1,4 @@
-"""Explores the crash states of a job's checkpoint folder: records three saves, and restores from each state.
+"""Explores the crash states of a job's checkpoint folder: records saves, and restores from each state.
 
 The run that is recorded is in `REPORTS/<run-id>/base`, whole restarts are in `REPORTS/<run-id>/cells`, forked ones in
 `REPORTS/<run-id>/cells/forked`. Before any state is judged, the job restarts from each explored save as it was when
@@ -62,6 +62,7 @@ class Profile:
     chosen: int
     equal: int  # chosen states that hold the same files as another one
     cut: bool = False  # there are more states: the time to choose them was up
+    together: str = ""  # the saves between which nothing can be tried, as nothing changed between their ends
 
     @functools.cached_property
     def by_operation(self) -> Mapping[int, Sequence[Change]]:
@@ -111,7 +112,7 @@ class Exploration:
         if any(came[bad] for bad in BAD):
             return Verdict.FAIL
         unsure = self.why or self.left or self.interrupted or not self.tried or any(came[each] for each in OPEN)
-        unsure = unsure or any(each.cut for each in self.profiles)
+        unsure = unsure or any(each.cut or each.together for each in self.profiles)
         return Verdict.INCONCLUSIVE if unsure else Verdict.PASS
 
     def worst(self) -> list[Tried]:
@@ -147,9 +148,15 @@ def states_of(recorded: Recorded, name: str, limit_s: float = math.inf) -> Profi
             places[crash.during] += 1
     ordered = [state for _, state in sorted(states, key=lambda pair: pair[0])]
     chosen = number if cut else number + 1
-    return Profile(
-        name, changes, crashes.open_max, len(crashes.moments), ordered, chosen, chosen - len(ordered), cut=cut
-    )
+    told = crashes.open_max, len(crashes.moments)
+    return Profile(name, changes, *told, ordered, chosen, chosen - len(ordered), cut, _together(recorded, changes))
+
+
+def _together(recorded: Recorded, changes: Sequence[Change]) -> str:
+    for one, other in itertools.pairwise(recorded.saves):
+        if not any(one.end <= each.operation < other.end for each in changes):
+            return f"{one.step} and {other.step}"
+    return ""
 
 
 def state_of(recorded: Recorded, name: str, identity: str, limit_s: float = CHOICE_S_MAX) -> tuple[Profile, State]:
@@ -209,7 +216,7 @@ class Setting:
 
 
 def explore(plan: Plan, setting: Setting) -> Exploration:
-    """Records three saves, then restores from each state. Raises `ChaosError` if nothing can be explored."""
+    """Records saves, then restores from each state. Raises `ChaosError` if nothing can be explored."""
     if plan.backend != "local" or plan.workload.checkpoint.store != "directory":
         raise CannotRunError("crash states are made in a folder of this machine: use the local backend, and a folder")
     with setting.stop.attended():
@@ -228,7 +235,7 @@ class _Explorer:
         restarts.own_folder(self.folder)
         restarts.own_folder(self.folder / "cells")
         write_files({"plan.json": json_text(self.plan.again(self.name).to_json())}, self.folder)
-        self.setting.tell("a run without faults saves three times, and its checkpoint folder is recorded")
+        self.setting.tell("a run without faults saves until it removes a save, and its checkpoint folder is recorded")
         self.recorded = recorded_job.record(self.plan, self.folder / "base", self.setting.stop)
         profiles = [states_of(self.recorded, name, CHOICE_S_MAX) for name in self.setting.profiles]
         trainer = self.plan.workload.trainer.in_words()

@@ -55,9 +55,10 @@ def explore_(
 ) -> None:
     """Try the job's restore on each state that a crash during a save may leave.
 
-    The job runs on the local backend until three saves are finished, and each operation on its checkpoint folder is
-    recorded. The file system decides which of them a crash may lose. Exits 1 if a restore loads a wrong state, loses a
-    finished save without a word, or crashes. Exits 3 if a state was not tried or cannot be judged.
+    The job runs on the local backend until it has removed an old save, or has saved eight times, and each operation on
+    its checkpoint folder is recorded. The file system decides which of them a crash may lose. Exits 1 if a restore
+    loads a wrong state, loses a finished save without a word, or crashes. Exits 3 if a state was not tried or cannot be
+    judged.
 
     Example: chaos explore checkpoint my-scenario.yaml --profile ext4 --budget 5m
     """

@@ -10,9 +10,10 @@ from harness.explore.exploration import Exploration, Profile, State, Tried
 from harness.explore.operations import Kind
 from harness.report import markdown
 from harness.report.words import one_line
+from harness.timeline.save_events import COMMITTED
 from harness.units import counted
 
-JSON, PAGE = "explore.json", "explore.md"
+JSON, PAGE = "explore.json", "report.md"
 HEAD = ("file system", "open changes", "chosen", "equal", "tried", "answers")
 LINES_MAX = 40  # of a timeline
 SHOWN = 8  # operations before the crash, if none was lost
@@ -24,6 +25,7 @@ def plain(found: Exploration) -> dict[str, Any]:
     those of changes; the option `--state` makes the state again from them."""
     told: dict[str, Any] = {"schema": 1, "run_id": found.run_id, "trainer": found.trainer, "form": found.form}
     told |= {"verdict": found.verdict.value, "why": reason(found), "complete": not (found.left or found.interrupted)}
+    told |= {"saves_recorded": found.recorded.recorded, "removal_explored": found.recorded.removed}
     told |= {"saves": [save.step for save in found.recorded.saves], "operations": len(found.recorded.operations)}
     told |= {"restores_s": round(found.seconds, 3), "left": found.left}
     told["profiles"] = [
@@ -72,6 +74,12 @@ def reason(found: Exploration) -> str:
     unsure = [f"{count} {came.value}" for came, count in found.came().items() if came in OPEN]
     left = [f"{found.left} of {counted(found.planned, 'state')} not tried"] if found.left else []
     left += [f"{each.name}: not all states could be chosen in time" for each in found.profiles if each.cut]
+    left += [
+        f"{each.name}: the job called the saves of steps {each.together} finished with no change between; "
+        f"each must be told ({COMMITTED}) when it is finished"
+        for each in found.profiles
+        if each.together
+    ]
     if unsure or left:
         return ", ".join([*unsure, *left])
     return f"the job survives all {counted(len(found.tried), 'chosen state')}"
@@ -85,8 +93,15 @@ def facts(found: Exploration) -> list[str]:
         f"{found.trainer}; saves of steps {steps}; {counted(len(found.recorded.operations), 'operation')}",
         f"{counted(tried, 'restore')} in {found.seconds:.0f} s{pace}: {found.form}",
         *_repeats(found),
+        *_not_seen(found),
         reason(found),
     ]
+
+
+def _not_seen(found: Exploration) -> list[str]:
+    """Says what the recorded saves do not show."""
+    count = counted(found.recorded.recorded, "recorded save")
+    return [] if found.recorded.removed else [f"no save was removed in {count}: crashes of a removal were not tried"]
 
 
 def _repeats(found: Exploration) -> list[str]:

@@ -12,6 +12,7 @@ from harness.explore.crash_states import Crashes, CrashState
 from harness.explore.disk import Disk, disk_of
 from harness.explore.file_systems import PROFILES, Change, changes_of
 from harness.explore.operations import Kind, Operation
+from harness.explore.recorded_job import first_removal
 
 Save = Callable[["Recording", int], None]
 
@@ -160,6 +161,44 @@ def test_each_file_of_a_save_is_lost_alone(profile: str) -> None:
         lost = [path for path in own if recording.content(disk, path) != bytes([due]) * 3]
         found |= set(lost) if len(lost) == 1 and not newer else set()
     assert found == {f"step-{step}/{number}.bin" for step in (2, 3) for number in range(4)}
+
+
+def keeps_all(save: Recording, step: int) -> None:
+    """A folder a save, a log that grows, and a pointer that is replaced each time."""
+    numbered_parts(save, step)
+    if "log" not in save.inodes:
+        save.create("log")
+    save.add(Kind.WRITE, "log", offset=9 * step, size=9, data=0)
+    save.file("new", step)
+    save.rename("new", "latest")
+    save.done(step)
+
+
+def keeps_three(save: Recording, step: int) -> None:
+    numbered_parts(save, step)
+    save.done(step)
+    if step > 3:
+        for name in ("0.bin", "1.bin", "2.bin", "3.bin", "done"):
+            save.add(Kind.UNLINK, f"step-{step - 3}/{name}")
+        save.add(Kind.RMDIR, f"step-{step - 3}")
+
+
+@pytest.mark.parametrize(
+    ("saver", "kind", "step"),
+    [
+        (keeps_all, None, 0),
+        (keeps_three, Kind.UNLINK, 4),
+        (careful, Kind.RENAME, 1),
+        (removed_first, Kind.UNLINK, 1),
+        (in_place, Kind.TRUNCATE, 1),
+    ],
+)
+def test_the_first_removal_of_a_save_is_found(saver: Save, kind: Kind | None, step: int) -> None:
+    recording = recorded(*[saver] * 6)
+    ends = list(recording.finished.values())
+    found = first_removal(recording.operations, ends)
+    assert (None if found is None else recording.operations[found].kind) is kind
+    assert found is None or sum(end <= found for end in ends) == step
 
 
 @given(st.sampled_from(list(PROFILES)), st.lists(st.sampled_from([*SAVERS, numbered_parts]), min_size=2, max_size=3))
