@@ -33,6 +33,7 @@ from harness.plan.run_plan import Plan
 from harness.report import write_files
 from harness.report.strict_json import json_text
 from harness.run.stop import StopRequest
+from harness.timeline.save_events import COMMITTED
 from harness.units import counted
 
 CHOICE_S_MAX = 60.0  # to choose the states of one kind of file system
@@ -62,7 +63,7 @@ class Profile:
     chosen: int
     equal: int  # chosen states that hold the same files as another one
     cut: bool = False  # there are more states: the time to choose them was up
-    together: str = ""  # the saves between which nothing can be tried, as nothing changed between their ends
+    together: str = ""  # why no crash between two of the saves can be tried, or empty
 
     @functools.cached_property
     def by_operation(self) -> Mapping[int, Sequence[Change]]:
@@ -155,7 +156,8 @@ def states_of(recorded: Recorded, name: str, limit_s: float = math.inf) -> Profi
 def _together(recorded: Recorded, changes: Sequence[Change]) -> str:
     for one, other in itertools.pairwise(recorded.saves):
         if not any(one.end <= each.operation < other.end for each in changes):
-            return f"{one.step} and {other.step}"
+            called = f"the job called the saves of steps {one.step} and {other.step} finished with no change between"
+            return f"{called}; each must be told ({COMMITTED}) when it is finished"
     return ""
 
 
@@ -244,6 +246,8 @@ class _Explorer:
             f"{counted(len(self.recorded.operations), 'operation')}; {counted(self.found.planned, 'state')} to restore"
         )
         try:
+            if all(each.together for each in profiles):
+                raise ChaosError(profiles[0].together)
             self._restore()
         except ChaosError as error:  # the restores up to then have their answers
             self.found.why = str(error)

@@ -10,7 +10,6 @@ from harness.explore.exploration import Exploration, Profile, State, Tried
 from harness.explore.operations import Kind
 from harness.report import markdown
 from harness.report.words import one_line
-from harness.timeline.save_events import COMMITTED
 from harness.units import counted
 
 JSON, PAGE = "explore.json", "report.md"
@@ -74,12 +73,7 @@ def reason(found: Exploration) -> str:
     unsure = [f"{count} {came.value}" for came, count in found.came().items() if came in OPEN]
     left = [f"{found.left} of {counted(found.planned, 'state')} not tried"] if found.left else []
     left += [f"{each.name}: not all states could be chosen in time" for each in found.profiles if each.cut]
-    left += [
-        f"{each.name}: the job called the saves of steps {each.together} finished with no change between; "
-        f"each must be told ({COMMITTED}) when it is finished"
-        for each in found.profiles
-        if each.together
-    ]
+    left += [f"{each.name}: {each.together}" for each in found.profiles if each.together]
     if unsure or left:
         return ", ".join([*unsure, *left])
     return f"the job survives all {counted(len(found.tried), 'chosen state')}"

@@ -142,6 +142,23 @@ def test_a_write_to_a_file_that_flushes_itself_is_recorded_with_its_flush(tmp_pa
     assert ("fsync", "none") not in kinds
 
 
+@NEEDS_FUSE
+def test_mapped_memory_is_recorded_when_it_is_flushed(tmp_path: pathlib.Path) -> None:
+    code = """
+        import mmap, os
+        file = os.open("mapped", os.O_RDWR | os.O_CREAT, 0o644)
+        os.ftruncate(file, 4096)
+        memory = mmap.mmap(file, 4096)
+        memory[:] = b"1" * 4096
+        memory.flush()
+        memory.close()
+    """
+    lines, data, _ = recorded(tmp_path, code)
+    kinds = [line["kind"] for line in lines]
+    assert kinds.index("truncate") < kinds.index("write") < kinds.index("fsync")
+    assert data == b"1" * 4096
+
+
 def test_a_record_ends_at_its_limit_and_says_so(tmp_path: pathlib.Path) -> None:
     record = Record(tmp_path, operations_max=3, bytes_max=10)
     record.add("create", "a", 1)
