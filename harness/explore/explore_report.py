@@ -85,7 +85,7 @@ def facts(found: Exploration) -> list[str]:
     pace = f", {tried / found.seconds:.1f} a second" if found.seconds and found.tried else ""
     return [
         f"{found.trainer}; saves of steps {steps}; {counted(len(found.recorded.operations), 'operation')}",
-        f"{counted(tried, 'restore')} in {found.seconds:.0f} s{pace}: {found.form}",
+        *([f"{counted(tried, 'restore')} in {found.seconds:.0f} s{pace}: {found.form}"] if found.form else []),
         *_repeats(found),
         *_not_seen(found),
         reason(found),
