@@ -57,6 +57,7 @@ def print_result(result: Result, folder: pathlib.Path | None = None) -> Verdict:
     out.print(f"[{STYLES[result.verdict]}]{result.verdict.value.upper()}[/]  {reason}", soft_wrap=True)
     for step in result.next_steps:
         say(f"Next: {one_line(step_here(step))}")
-    if folder is not None:
-        say(f"Report: {folder / 'report.html'}", "dim")
+    pages = [folder / name for name in ("report.html", "report.md")] if folder is not None else []
+    for page in [each for each in pages if each.exists()][:1]:
+        say(f"Report: {page}", "dim")
     return result.verdict

@@ -11,6 +11,8 @@ writes. Alagappan et al., "Correlated Crash Vulnerabilities" (OSDI 2016): files 
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,114 +26,149 @@ _NUMBER = re.compile(r"\d+")
 class CrashState:
     """A state of the disk. `during` is the number of the operation during which the crash came.
 
-    `kept` holds the numbers of the changes that reached the disk. `why` says why this state is tried.
+    The operations up to then made the first `made` changes. All but `lost` of them reached the disk. `why` says why
+    this state is tried.
     """
 
     during: int
-    kept: frozenset[int]
+    made: int
+    lost: frozenset[int]
     why: str
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Returns the numbers of the changes that reached the disk."""
+        return frozenset(range(self.made)) - self.lost
+
+    @property
+    def key(self) -> int:
+        """Returns a number that is equal for two states that keep the same changes."""
+        made = self.made
+        while made - 1 in self.lost:
+            made -= 1
+        return hash((made, frozenset(number for number in self.lost if number < made)))
 
 
 class Crashes:
     """The legal states of one recording on one file system.
 
-    `begin` is the first operation during which a crash is tried. All changes before it are durable. `end` is the
-    number of operations: a crash during it comes after all of them.
+    `saved` holds for each finished save the number of the first operation after it. A crash is tried from the first
+    save on: all changes before are durable. `end` is the number of operations: a crash during it comes after them all.
     """
 
-    def __init__(self, changes: Sequence[Change], begin: int = 0, end: int = 0) -> None:
+    def __init__(self, changes: Sequence[Change], saved: Sequence[int] = (), end: int = 0) -> None:
         self.changes = changes
-        self.begin = begin
-        self.end = max(end, max((each.operation for each in changes), default=-1) + 1)
-        self._durable = {each.number: -1 if each.operation < begin else each.durable for each in changes}
+        self._operations = [each.operation for each in changes]
+        self.end = max(end, *saved, max(self._operations, default=-1) + 1)
+        begin = min(saved, default=0)
+        self._saved = sorted({*saved, self.end})
+        self._durable = [-1 if each.operation < begin else each.durable for each in changes]
         for each in reversed(changes):  # what a durable change comes after is durable, too
             for before in each.after:
                 self._durable[before] = min(self._durable[before], self._durable[each.number])
-        self._before = {each.number: each.after for each in changes}
+        # A crash during another operation leaves no state that a crash during the next of these cannot leave: between
+        # them nothing becomes durable. The later crash is the harder one, as more saves are called finished by then.
+        found = {durable for durable in self._durable if begin <= durable < self.end}
+        self.moments = sorted(found | {self.end}, reverse=True)
+        self._after_save = {save: min(each for each in self.moments if each >= save) for save in self._saved}
 
-    def forced(self, during: int) -> frozenset[int]:
-        """Returns the changes that every crash during this operation keeps."""
-        return frozenset(number for number, durable in self._durable.items() if durable < during)
+    @property
+    def open_max(self) -> int:
+        """Returns the most changes that one crash may keep or lose."""
+        durable = sorted(self._durable)
+        return max(self.made(during) - bisect.bisect_left(durable, during) for during in self.moments)
 
-    def moments(self) -> list[int]:
-        """Returns the operations during which a crash must be tried, the last one first.
+    def made(self, during: int) -> int:
+        """Returns how many changes the operations up to this one made."""
+        return bisect.bisect_right(self._operations, during)
 
-        A crash during another operation leaves no state that a crash during the next of these cannot leave: between
-        them nothing becomes durable. The later crash is the harder one, as more saves are called finished by then.
-        """
-        found = {durable for durable in self._durable.values() if self.begin <= durable < self.end}
-        return sorted(found | {self.end}, reverse=True)
+    def left_open(self) -> Iterator[tuple[int, list[int]]]:
+        """Yields each moment, the last one first, with the changes that a crash then may keep or lose, in order."""
+        todo = sorted(range(len(self.changes)), key=self._durable.__getitem__)
+        left: list[int] = []
+        for during in self.moments:
+            while todo and self._durable[todo[-1]] >= during:
+                left.append(todo.pop())
+            left = sorted(number for number in left if self._operations[number] <= during)
+            yield during, left
 
-    def left_open(self, during: int) -> list[int]:
-        """Returns the changes that a crash during this operation may keep or lose, in order."""
-        forced = self.forced(during)
-        return [each.number for each in self.changes if each.operation <= during and each.number not in forced]
-
-    def with_all_before(self, wanted: Iterable[int], forced: frozenset[int]) -> frozenset[int]:
-        """Returns the smallest legal set of changes that holds the changes `wanted`."""
-        kept, todo = set(forced), list(wanted)
+    def lost_but_for(self, wanted: Iterable[int], left: Sequence[int]) -> frozenset[int]:
+        """Returns the open changes that are lost in the smallest legal state that holds the changes `wanted`."""
+        lost, todo = set(left), list(wanted)
         while todo:
             number = todo.pop()
-            if number not in kept:
-                kept.add(number)
-                todo.extend(self._before[number])
-        return frozenset(kept)
+            if number in lost:
+                lost.discard(number)
+                todo.extend(self.changes[number].after)
+        return frozenset(lost)
 
-    def without(self, lost: Iterable[int], among: Sequence[int], forced: frozenset[int]) -> frozenset[int]:
-        """Returns the largest legal set of the changes `among` that holds none of `lost`. `among` is in order."""
-        gone = set(lost) - forced
-        for number in among:
-            if number not in gone and not gone.isdisjoint(self._before[number]):
-                gone.add(number)
-        return forced | (frozenset(among) - gone)
+    def lost_with(self, gone: Iterable[int], left: Sequence[int]) -> frozenset[int]:
+        """Returns the open changes that are lost in the largest legal state that holds none of `gone`."""
+        lost = set(gone)
+        for number in left:
+            if number not in lost and not lost.isdisjoint(self.changes[number].after):
+                lost.add(number)
+        return frozenset(lost)
 
     def every_state(self) -> Iterator[CrashState]:
         """Makes all legal states at all moments. Their number grows as two to the power of the open changes."""
-        for during in self.moments():
-            forced = self.forced(during)
-            for kept in self._sets(self.left_open(during), forced):
-                yield CrashState(during, kept, "every legal state")
+        for during, left in self.left_open():
+            for lost in self._sets(left, frozenset()):
+                yield CrashState(during, self.made(during), lost, "every legal state")
 
-    def _sets(self, left: Sequence[int], kept: frozenset[int]) -> Iterator[frozenset[int]]:
+    def _sets(self, left: Sequence[int], lost: frozenset[int]) -> Iterator[frozenset[int]]:
         if not left:
-            yield kept
+            yield lost
             return
         first, rest = left[0], left[1:]
-        yield from self._sets(rest, kept)
-        if self._before[first] <= kept:
-            yield from self._sets(rest, kept | {first})
+        yield from self._sets(rest, lost | {first})
+        if lost.isdisjoint(self.changes[first].after):
+            yield from self._sets(rest, lost)
 
     def chosen_states(self, names: Mapping[int, str]) -> Iterator[CrashState]:
         """Makes the states worth a restore, each once. `names` gives the path of each inode, to tell its part."""
-        seen = set[frozenset[int]]()
-        for during in self.moments():
-            for kept, why in self._chosen_at(during, names):
-                if kept not in seen:
-                    seen.add(kept)
-                    yield CrashState(during, kept, why)
+        seen, alone = set[int](), set[int]()
+        for during, left in self.left_open():
+            units = self._units(left)
+            told = _told_apart(units, names)
+            lone = [each for each in units if self._counts_alone(each, during) and each.numbers[0] not in alone]
+            alone.update(number for unit in lone for number in unit.numbers)
+            for lost, why in itertools.chain(self._chosen(left, units, told), self._alone(left, lone)):
+                state = CrashState(during, self.made(during), lost, why)
+                if state.key not in seen:
+                    seen.add(state.key)
+                    yield state
 
-    def _chosen_at(self, during: int, names: Mapping[int, str]) -> Iterator[tuple[frozenset[int], str]]:
-        forced, left = self.forced(during), self.left_open(during)
-        yield forced | frozenset(left), "all reached the disk"
-        yield forced, "only what is durable reached the disk"
-        units = self._units(left)
-        told = _told_apart(units, names)
+    def _chosen(
+        self, left: Sequence[int], units: Sequence[Unit], told: Sequence[Unit]
+    ) -> Iterator[tuple[frozenset[int], str]]:
+        yield frozenset(), "all reached the disk"
+        yield frozenset(left), "only what is durable reached the disk"
         for unit in told:
-            yield self.without(unit.numbers, left, forced), f"all but {unit.words}"
-            yield self.with_all_before(unit.numbers, forced), f"only {unit.words} and what it comes after"
+            yield self.lost_with(unit.numbers, left), f"all but {unit.words}"
+            yield self.lost_but_for(unit.numbers, left), f"only {unit.words} and what it comes after"
             for part, which in unit.torn():
-                yield self.without(part, left, forced), f"all but {which} of {unit.words}"
+                yield self.lost_with(part, left), f"all but {which} of {unit.words}"
         for end in range(1, len(units)):
-            before = [number for unit in units[:end] for number in unit.numbers]
-            prefix = self.with_all_before(before, forced)
-            yield prefix, f"all up to {units[end - 1].words}"
+            rest = self.lost_but_for([number for unit in units[:end] for number in unit.numbers], left)
+            yield rest, f"all up to {units[end - 1].words}"
             for unit in told:
-                if unit.numbers[-1] in prefix:
-                    among = [number for number in left if number in prefix]
-                    yield (
-                        self.without(unit.numbers, among, forced),
-                        f"all up to {units[end - 1].words} but {unit.words}",
-                    )
+                if unit.numbers[-1] not in rest:
+                    lost = self.lost_with({*rest, *unit.numbers}, left)
+                    yield lost, f"all up to {units[end - 1].words} but {unit.words}"
+
+    def _alone(self, left: Sequence[int], units: Iterable[Unit]) -> Iterator[tuple[frozenset[int], str]]:
+        for unit in units:
+            save_end = self._save_end(unit)
+            later = (number for number in left if self._operations[number] >= save_end)
+            yield self.lost_with({*later, *unit.numbers}, left), f"all up to the end of its save but {unit.words}"
+
+    def _save_end(self, unit: Unit) -> int:
+        return self._saved[bisect.bisect_right(self._saved, unit.first.operation)]
+
+    def _counts_alone(self, unit: Unit, during: int) -> bool:
+        """Returns True up to the first moment after the unit's save: a later save would hide the loss."""
+        return during <= self._after_save[self._save_end(unit)]
 
     def _units(self, left: Sequence[int]) -> list[Unit]:
         """Groups open changes: each change of names alone, and each unbroken row of changes of one file's content."""
@@ -172,8 +209,8 @@ class Unit:
 
 
 def _told_apart(units: Sequence[Unit], names: Mapping[int, str]) -> list[Unit]:
-    """Drops units that play the same part as others: of files whose names differ only in numbers, the first and the
-    last stay."""
+    """Drops units that may play the same part as others: of files whose names differ only in numbers, the first and the
+    last stay. Each of the others is only lost alone."""
     alike: dict[str, list[Unit]] = {}
     for unit in units:
         unit.words = _in_words(unit, names)

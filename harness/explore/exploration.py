@@ -1,4 +1,4 @@
-"""Explores the crash states of a job's checkpoint folder: records three saves, and restores from each state.
+"""Explores the crash states of a job's checkpoint folder: records saves, and restores from each state.
 
 The run that is recorded is in `REPORTS/<run-id>/base`, whole restarts are in `REPORTS/<run-id>/cells`, forked ones in
 `REPORTS/<run-id>/cells/forked`. Before any state is judged, the job restarts from each explored save as it was when
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from harness.backends.contract import Backend
 from harness.campaign import restarts
-from harness.errors import CannotRunError, ChaosError
+from harness.errors import CannotRunError, ChaosError, UsageError
 from harness.evidence.restarts import Restart
 from harness.explore import recorded_job
 from harness.explore.answers import BAD, OPEN, Answer, Came, Usual, answer
@@ -33,9 +33,11 @@ from harness.plan.run_plan import Plan
 from harness.report import write_files
 from harness.report.strict_json import json_text
 from harness.run.stop import StopRequest
+from harness.timeline.save_events import COMMITTED
 from harness.units import counted
 
 CHOICE_S_MAX = 60.0  # to choose the states of one kind of file system
+LOST_MAX = 5_000_000  # lost changes in all states of one kind of file system, for the sake of memory
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Profile:
     chosen: int
     equal: int  # chosen states that hold the same files as another one
     cut: bool = False  # there are more states: the time to choose them was up
+    together: str = ""  # why no crash between two of the saves can be tried, or empty
 
     @functools.cached_property
     def by_operation(self) -> Mapping[int, Sequence[Change]]:
@@ -110,7 +113,7 @@ class Exploration:
         if any(came[bad] for bad in BAD):
             return Verdict.FAIL
         unsure = self.why or self.left or self.interrupted or not self.tried or any(came[each] for each in OPEN)
-        unsure = unsure or any(each.cut for each in self.profiles)
+        unsure = unsure or any(each.cut or each.together for each in self.profiles)
         return Verdict.INCONCLUSIVE if unsure else Verdict.PASS
 
     def worst(self) -> list[Tried]:
@@ -119,15 +122,10 @@ class Exploration:
         for each in self.tried:
             key = each.state.profile, each.answer.came
             if each.answer.came in BAD and (
-                key not in smallest or self.lost(each.state) < self.lost(smallest[key].state)
+                key not in smallest or len(each.state.crash.lost) < len(smallest[key].state.crash.lost)
             ):
                 smallest[key] = each
         return list(smallest.values())
-
-    def lost(self, state: State) -> int:
-        """Returns how many changes up to its crash a state lost."""
-        changes = self.profile(state.profile).changes
-        return sum(each.operation <= state.crash.during and each.number not in state.crash.kept for each in changes)
 
     def profile(self, name: str) -> Profile:
         return next(each for each in self.profiles if each.name == name)
@@ -135,26 +133,58 @@ class Exploration:
 
 def states_of(recorded: Recorded, name: str, limit_s: float = math.inf) -> Profile:
     """Returns the states to try on one kind of file system, those with the most different crashes first. Stops choosing
-    after this many seconds."""
+    after this many seconds, or when the states fill the memory that they may take."""
     until = time.monotonic() + limit_s
-    operations = recorded.operations
-    changes = changes_of(name, operations)
-    crashes = Crashes(changes, recorded.saves[0].end, len(operations))
-    names = {each.inode: each.path for each in operations}
-    number, cut, seen, states, places = -1, False, set[int](), list[tuple[int, State]](), Counter[int]()
-    for number, crash in enumerate(crashes.chosen_states(names)):  # the latest crash first: the most saves are due then
-        if cut := time.monotonic() > until:
+    changes = changes_of(name, recorded.operations)
+    crashes = _crashes(recorded, changes)
+    number, held, cut, seen, states, places = -1, 0, False, set[int](), list[tuple[int, State]](), Counter[int]()
+    for number, crash in _chosen(recorded, crashes):
+        held += len(crash.lost)
+        if cut := time.monotonic() > until or held > LOST_MAX:
             break
         key = hash(_disk(name, changes, crash).key)
         if key not in seen:
             seen.add(key)
-            states.append((places[crash.during], State(f"{name}-{number}", name, crash, recorded.due(crash.during))))
+            states.append((places[crash.during], _state(recorded, name, number, crash)))
             places[crash.during] += 1
     ordered = [state for _, state in sorted(states, key=lambda pair: pair[0])]
-    moments = crashes.moments()
-    most = max((len(crashes.left_open(during)) for during in moments), default=0)
     chosen = number if cut else number + 1
-    return Profile(name, changes, most, len(moments), ordered, chosen, chosen - len(ordered), cut)
+    told = crashes.open_max, len(crashes.moments)
+    return Profile(name, changes, *told, ordered, chosen, chosen - len(ordered), cut, _together(recorded, changes))
+
+
+def _together(recorded: Recorded, changes: Sequence[Change]) -> str:
+    for one, other in itertools.pairwise(recorded.saves):
+        if not any(one.end <= each.operation < other.end for each in changes):
+            called = f"the job called the saves of steps {one.step} and {other.step} finished with no change between"
+            return f"{called}; each must be told ({COMMITTED}) when it is finished"
+    return ""
+
+
+def state_of(recorded: Recorded, name: str, identity: str, limit_s: float = CHOICE_S_MAX) -> tuple[Profile, State]:
+    """Returns one state, and the profile with it alone. Raises `ChaosError` if there is none, or none in time."""
+    until = time.monotonic() + limit_s
+    changes = changes_of(name, recorded.operations)
+    for number, crash in _chosen(recorded, _crashes(recorded, changes)):
+        state = _state(recorded, name, number, crash)
+        if state.id == identity:
+            return Profile(name, changes, 0, 0, [state], 1, 0), state
+        if time.monotonic() > until:
+            raise ChaosError(f"{identity}: was not found within {limit_s:g} s; use a faster machine")
+    raise UsageError(f"this exploration has no state {identity}")
+
+
+def _crashes(recorded: Recorded, changes: Sequence[Change]) -> Crashes:
+    return Crashes(changes, [save.end for save in recorded.saves], len(recorded.operations))
+
+
+def _chosen(recorded: Recorded, crashes: Crashes) -> Iterator[tuple[int, CrashState]]:
+    """Yields the chosen states with their numbers, the latest crash first: the most saves are due then."""
+    return enumerate(crashes.chosen_states({each.inode: each.path for each in recorded.operations}))
+
+
+def _state(recorded: Recorded, name: str, number: int, crash: CrashState) -> State:
+    return State(f"{name}-{number}", name, crash, recorded.due(crash.during))
 
 
 def _disk(profile: str, changes: Sequence[Change], crash: CrashState) -> Disk:
@@ -188,7 +218,7 @@ class Setting:
 
 
 def explore(plan: Plan, setting: Setting) -> Exploration:
-    """Records three saves, then restores from each state. Raises `ChaosError` if nothing can be explored."""
+    """Records saves, then restores from each state. Raises `ChaosError` if nothing can be explored."""
     if plan.backend != "local" or plan.workload.checkpoint.store != "directory":
         raise CannotRunError("crash states are made in a folder of this machine: use the local backend, and a folder")
     with setting.stop.attended():
@@ -207,7 +237,7 @@ class _Explorer:
         restarts.own_folder(self.folder)
         restarts.own_folder(self.folder / "cells")
         write_files({"plan.json": json_text(self.plan.again(self.name).to_json())}, self.folder)
-        self.setting.tell("a run without faults saves three times, and its checkpoint folder is recorded")
+        self.setting.tell("a run without faults saves until it removes a save, and its checkpoint folder is recorded")
         self.recorded = recorded_job.record(self.plan, self.folder / "base", self.setting.stop)
         profiles = [states_of(self.recorded, name, CHOICE_S_MAX) for name in self.setting.profiles]
         trainer = self.plan.workload.trainer.in_words()
@@ -216,6 +246,8 @@ class _Explorer:
             f"{counted(len(self.recorded.operations), 'operation')}; {counted(self.found.planned, 'state')} to restore"
         )
         try:
+            if all(each.together for each in profiles):
+                raise ChaosError(profiles[0].together)
             self._restore()
         except ChaosError as error:  # the restores up to then have their answers
             self.found.why = str(error)

@@ -23,7 +23,7 @@ from harness.cli.shared_options import (
 )
 from harness.errors import INTERRUPTED, UsageError
 from harness.explore import explore_report, recorded_job
-from harness.explore.exploration import Exploration, Setting, explore, make_state, states_of
+from harness.explore.exploration import Exploration, Setting, explore, make_state, state_of
 from harness.explore.file_systems import PROFILES
 from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
@@ -55,9 +55,10 @@ def explore_(
 ) -> None:
     """Try the job's restore on each state that a crash during a save may leave.
 
-    The job runs on the local backend until three saves are finished, and each operation on its checkpoint folder is
-    recorded. The file system decides which of them a crash may lose. Exits 1 if a restore loads a wrong state, loses a
-    finished save without a word, or crashes. Exits 3 if a state was not tried or cannot be judged.
+    The job runs on the local backend until it has removed an old save, or has saved eight times, and each operation on
+    its checkpoint folder is recorded. The file system decides which of them a crash may lose. Exits 1 if a restore
+    loads a wrong state, loses a finished save without a word, or crashes. Exits 3 if a state was not tried or cannot be
+    judged.
 
     Example: chaos explore checkpoint my-scenario.yaml --profile ext4 --budget 5m
     """
@@ -100,10 +101,7 @@ def _make_again(name: str, into: pathlib.Path, reports: pathlib.Path) -> pathlib
     except ValueError as error:
         raise UsageError(f"{folder / 'plan.json'}: cannot be read: {error}") from error
     recorded = recorded_job.load(plan, folder)
-    profile = states_of(recorded, kind)
-    found = next((each for each in profile.states if each.id == identity), None)
-    if found is None:
-        raise UsageError(f"--state {name}: this exploration has no state {identity}")
+    profile, found = state_of(recorded, kind, identity)
     into.mkdir(parents=True, exist_ok=True)
     make_state(recorded, profile, found, into)
     return into

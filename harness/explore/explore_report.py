@@ -12,7 +12,7 @@ from harness.report import markdown
 from harness.report.words import one_line
 from harness.units import counted
 
-JSON, PAGE = "explore.json", "explore.md"
+JSON, PAGE = "explore.json", "report.md"
 HEAD = ("file system", "open changes", "chosen", "equal", "tried", "answers")
 LINES_MAX = 40  # of a timeline
 SHOWN = 8  # operations before the crash, if none was lost
@@ -24,6 +24,7 @@ def plain(found: Exploration) -> dict[str, Any]:
     those of changes; the option `--state` makes the state again from them."""
     told: dict[str, Any] = {"schema": 1, "run_id": found.run_id, "trainer": found.trainer, "form": found.form}
     told |= {"verdict": found.verdict.value, "why": reason(found), "complete": not (found.left or found.interrupted)}
+    told |= {"saves_recorded": found.recorded.recorded, "removal_explored": found.recorded.removed}
     told |= {"saves": [save.step for save in found.recorded.saves], "operations": len(found.recorded.operations)}
     told |= {"restores_s": round(found.seconds, 3), "left": found.left}
     told["profiles"] = [
@@ -72,6 +73,7 @@ def reason(found: Exploration) -> str:
     unsure = [f"{count} {came.value}" for came, count in found.came().items() if came in OPEN]
     left = [f"{found.left} of {counted(found.planned, 'state')} not tried"] if found.left else []
     left += [f"{each.name}: not all states could be chosen in time" for each in found.profiles if each.cut]
+    left += [f"{each.name}: {each.together}" for each in found.profiles if each.together]
     if unsure or left:
         return ", ".join([*unsure, *left])
     return f"the job survives all {counted(len(found.tried), 'chosen state')}"
@@ -83,10 +85,17 @@ def facts(found: Exploration) -> list[str]:
     pace = f", {tried / found.seconds:.1f} a second" if found.seconds and found.tried else ""
     return [
         f"{found.trainer}; saves of steps {steps}; {counted(len(found.recorded.operations), 'operation')}",
-        f"{counted(tried, 'restore')} in {found.seconds:.0f} s{pace}: {found.form}",
+        *([f"{counted(tried, 'restore')} in {found.seconds:.0f} s{pace}: {found.form}"] if found.form else []),
         *_repeats(found),
+        *_not_seen(found),
         reason(found),
     ]
+
+
+def _not_seen(found: Exploration) -> list[str]:
+    """Says what the recorded saves do not show."""
+    count = counted(found.recorded.recorded, "recorded save")
+    return [] if found.recorded.removed else [f"no save was removed in {count}: crashes of a removal were not tried"]
 
 
 def _repeats(found: Exploration) -> list[str]:
@@ -114,8 +123,8 @@ def command(found: Exploration, state: State) -> str:
 def timeline(found: Exploration, state: State) -> Iterator[str]:
     """Yields the operations up to the crash, from the first one that lost a change: kept, lost or in part."""
     profile, operations = found.profile(state.profile), found.recorded.operations
-    fates = [_fate(profile, state, number) for number in range(len(operations))]
     last = min(state.crash.during, len(operations) - 1)
+    fates = [_fate(profile, state, number) for number in range(last + 1)]
     first = next((number for number, fate in enumerate(fates) if fate in ("lost", "in part")), max(last - SHOWN, 0))
     rows: list[tuple[int, str, str]] = []
     for number in range(first, last + 1):
@@ -132,7 +141,7 @@ def timeline(found: Exploration, state: State) -> Iterator[str]:
 
 
 def _fate(profile: Profile, state: State, number: int) -> str:
-    made = [change.number in state.crash.kept for change in profile.by_operation.get(number, ())]
+    made = [change.number not in state.crash.lost for change in profile.by_operation.get(number, ())]
     if not made:
         return NO_CHANGE
     return "kept" if all(made) else "in part" if any(made) else "lost"

@@ -4,7 +4,8 @@ A profile turns operations into changes. A crash during operation `j` may keep a
 to `j` that holds every change that was durable before, and with each change the changes that it comes `after`.
 
 - `posix`: what POSIX alone promises. Names and data have no order. `fsync` of a file makes its data durable, `fsync` of
-  a folder makes its names durable. A file may grow before its data is there (zeros). A rename is one change.
+  a folder makes its names durable. A file may grow before its data is there (zeros). A rename is one change. As on
+  Linux, `sync` and `syncfs` make all earlier changes durable.
 - `ext4`: ext4 with `data=ordered`, delayed allocation and `auto_da_alloc`, the defaults of Linux. Names become durable
   in their order, and with each `fsync` of any file. A file that grows gets its data in order. A rename over another
   file comes after the data of the new file; a rename to a new name does not. Source: Linux,
@@ -106,6 +107,7 @@ class _Profile:
         self._names: dict[tuple[int, str], int] = {}  # (folder, name) → the last change of it
         self._pending_names: list[int] = []
         self._links: dict[int, str] = {}  # inode of a symbolic link → its target
+        self._synced = 0  # changes that `sync` made durable
 
     def take(self, operation: Operation) -> None:
         """Adds the changes of the next operation."""
@@ -250,6 +252,10 @@ class _Profile:
         self._durable(own)
         self._pending_names = others
 
+    def _sync(self, operation: Operation) -> None:
+        self._durable(range(self._synced, len(self.changes)))
+        self._synced = len(self.changes)
+
     def _close(self, operation: Operation) -> None:
         pass
 
@@ -391,6 +397,9 @@ class S3(_Profile):
         """Does nothing, because a mount of a bucket uploads only on close."""
 
     def _fsync_dir(self, operation: Operation) -> None:
+        pass
+
+    def _sync(self, operation: Operation) -> None:
         pass
 
     def _unlink(self, operation: Operation) -> None:

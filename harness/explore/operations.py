@@ -18,6 +18,7 @@ class Kind(enum.StrEnum):
     RMDIR = "rmdir"
     FSYNC = "fsync"
     FSYNC_DIR = "fsync_dir"
+    SYNC = "sync"  # of all files and folders: sync() or syncfs()
     CLOSE = "close"
 
 
@@ -49,6 +50,8 @@ class Operation:
             return f"truncate {self.path} to {self.size} bytes"
         if self.kind is Kind.FSYNC_DIR:
             return f"fsync the folder {self.path or '.'}"
+        if self.kind is Kind.SYNC:
+            return "sync all files and folders"
         if self.kind is Kind.RENAME:
             return f"rename {self.path} to {self.other}"
         if self.kind in (Kind.LINK, Kind.SYMLINK):

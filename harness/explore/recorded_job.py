@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import pathlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -15,9 +16,10 @@ from harness.backends.local.backend import LocalBackend, LocalCluster
 from harness.campaign import restarts
 from harness.errors import CannotRunError, ChaosError
 from harness.evidence.restarts import Losses, read_restart
+from harness.explore.file_systems import NEVER, Data, Entry, Size, changes_of
 from harness.explore.operations import Kind, Operation
 from harness.log import reading, untrusted_files
-from harness.node.fuse.recording import DATA, OPERATIONS
+from harness.node.fuse.recording import DATA, DATA_BYTES_MAX, OPERATIONS, OPERATIONS_MAX
 from harness.plan.run_plan import Plan
 from harness.run.job import execute
 from harness.run.observers import Heard, Status
@@ -25,6 +27,8 @@ from harness.run.stop import StopRequest
 from harness.timeline.save_events import COMMITTED
 
 SAVES = 3  # explored from the end of the first one to the end of the last one
+SAVES_MAX = 8  # recorded, until one of them was removed; rotations keep five or fewer as a rule
+SHARE = 0.5  # of the record's limits and of the job's time: after them, no save is awaited to be removed
 _FIELDS = {field.name for field in fields(Operation)}
 
 
@@ -45,6 +49,8 @@ class Recorded:
     saves: Sequence[Save]
     losses: Losses
     tellers: int  # number of ranks that told of their steps
+    recorded: int = 0  # number of recorded saves, explored or not
+    removed: bool = False  # whether an explored operation removed a save
 
     def due(self, during: int) -> int:
         """Returns the step of the last save that was finished before a crash during this operation."""
@@ -65,28 +71,84 @@ class Recording(LocalBackend):
         return super().open(replace(workload, mounts=(self._folder,), recorded=(self._folder,)), run_dir, run_id)
 
 
-class _UntilSaved(restarts.Until):
-    """Ends the job once this many saves are finished and some more steps are done."""
+class _UntilRemoved(restarts.Until):
+    """Ends the job some steps after the save that follows the removal of a save, or at a limit."""
 
-    def __init__(self, users: StopRequest) -> None:
+    def __init__(self, users: StopRequest, place: pathlib.Path, wall_clock_ns: int) -> None:
         super().__init__(users, self._enough)
-        self._saved: set[int] = set()
+        self._place, self._wall_clock_s = place, wall_clock_ns / 1e9
+        self._ends: dict[int, int] = {}  # step of a save → operations recorded when it was heard of
+        self._news = False
         self._since: int | None = None
 
     def new_events(self, events: Heard) -> None:
-        self._saved |= {event["step"] for _, event in events if event["event"] == COMMITTED}
+        new = {event["step"] for _, event in events if event["event"] == COMMITTED} - self._ends.keys()
+        self._ends |= dict.fromkeys(new, 0)
+        self._news |= bool(new)
 
     def _enough(self, status: Status) -> bool:
-        if self._since is None and len(self._saved) >= SAVES:
-            self._since = max(status.step, *self._saved)
+        if self._since is None and self._news:
+            self._news = False
+            if self._all_seen(status.elapsed_s):
+                self._since = max(status.step, *self._ends)
         return self._since is not None and status.step >= self._since + restarts.FOLLOWED_STEPS
+
+    def _all_seen(self, elapsed_s: float) -> bool:
+        operations = _operations(self._place / OPERATIONS)
+        self._ends |= {step: len(operations) for step, end in self._ends.items() if not end}
+        if len(self._ends) < SAVES:
+            return False
+        ends = sorted(self._ends.values())
+        first = first_removal(operations, ends)
+        full = len(operations) > SHARE * OPERATIONS_MAX or (self._place / DATA).stat().st_size > SHARE * DATA_BYTES_MAX
+        late = len(ends) >= SAVES_MAX or elapsed_s > SHARE * self._wall_clock_s
+        return full or late or (first is not None and first < ends[-2])
+
+
+def first_removal(operations: Sequence[Operation], ends: Sequence[int]) -> int | None:
+    """Returns the number of the operation that first removed a save, or `None`.
+
+    `ends` holds for each save the number of the first operation after it, in order. A save is removed when the largest
+    file that was written for it loses its last name, is cut, or is written over.
+    """
+    names: dict[tuple[int, str], int] = {}
+    links, sizes, written = Counter[int](), dict[int, int](), set[int]()
+    watched: dict[int, int] = {}  # the largest file of each earlier save → its size then
+    saves = iter([*ends, NEVER])
+    end = next(saves)
+    for change in changes_of("posix", operations, split=False):
+        while change.operation >= end:
+            own = [(sizes[inode], inode) for inode in written if links[inode] > 0 and sizes[inode]]
+            watched |= {inode: size for size, inode in sorted(own)[-1:]}
+            written.clear()
+            end = next(saves)
+        for part in change.parts:
+            if isinstance(part, Entry):
+                old = names.pop((part.folder, part.name), None)
+                links.subtract([] if old is None else [old])
+                if part.inode is not None:
+                    names[part.folder, part.name] = part.inode
+                    links[part.inode] += 1
+                continue
+            if part.inode in watched and _harms(part, watched[part.inode]):
+                return change.operation
+            written.add(part.inode)
+            grown = max(sizes.get(part.inode, 0), part.offset + part.size) if isinstance(part, Data) else part.size
+            sizes[part.inode] = grown
+        if any(links[inode] <= 0 for inode in watched):
+            return change.operation
+    return None
 
 
 def record(plan: Plan, folder: pathlib.Path, stop: StopRequest) -> Recorded:
-    """Runs the job without faults until three saves are finished. Its saves are removed, so that a restart finds only
-    those in its own folder. Raises `ChaosError` if there is nothing to explore."""
-    until = _UntilSaved(stop)
+    """Runs the job without faults until it has removed a save, or up to a limit. Its saves are removed, so that a
+    restart finds only those in its own folder. Raises `ChaosError` if there is nothing to explore, and
+    `KeyboardInterrupt` if the user stopped the job."""
+    place = folder / run_folder.RECORDS / plan.workload.checkpoint.folder
+    until = _UntilRemoved(stop, place, plan.abort.wall_clock_ns)
     outcome = execute(plan, folder, Recording(plan.workload.checkpoint.folder), until, until.end)
+    if stop.asked:
+        raise KeyboardInterrupt
     if outcome.outcome not in ("completed", "interrupted"):
         raise ChaosError(f"the run without faults did not save: {outcome.reason}")
     untrusted_files.remove_tree(folder, plan.workload.checkpoint.folder)
@@ -98,16 +160,12 @@ def load(plan: Plan, folder: pathlib.Path) -> Recorded:
     place = folder / run_folder.RECORDS / plan.workload.checkpoint.folder
     operations = _operations(place / OPERATIONS)
     log = reading.read(folder / "events")
-    told: dict[int, int] = {}
-    for writer in log.writers:
-        for event in writer.events:
-            if event["event"] == COMMITTED and "wall_ns" in event:
-                told[event["step"]] = max(told.get(event["step"], 0), event["wall_ns"])
+    told = _finished(log)
     losses = read_restart(folder).losses
     last = max((step for _, step in losses), default=0)
     times = [each.t_ns for each in operations]
     saves = [Save(step, bisect.bisect_right(times, at)) for step, at in sorted(told.items(), key=lambda item: item[1])]
-    saves = [save for save in saves if save.step < last][:SAVES]  # a restart from the last step has none to do
+    saves = [save for save in saves if save.step < last]  # a restart from the last step has none to do
     if len(saves) < 2:
         raise ChaosError(
             f"the run has {len(saves)} saves with a step after them that the trainer called finished "
@@ -119,7 +177,34 @@ def load(plan: Plan, folder: pathlib.Path) -> Recorded:
             "workload: checkpoint: path"
         )
     tellers = len({rank for rank, _ in losses})
-    return Recorded(operations[: saves[-1].end], place / DATA, saves, losses, tellers)
+    first = first_removal(operations, [save.end for save in saves])
+    removed = first is not None and first < saves[-1].end
+    shown = _around(saves, first) if first is not None and removed else saves[:SAVES]
+    return Recorded(operations[: shown[-1].end], place / DATA, shown, losses, tellers, len(saves), removed)
+
+
+def _finished(log: reading.Log) -> dict[int, int]:
+    """Returns when each save was finished, by its step: when the last rank that ever tells it told it first."""
+    told: dict[int, dict[object, int]] = {}
+    for writer in log.writers:
+        for event in writer.events:
+            if event["event"] == COMMITTED and "wall_ns" in event:
+                ranks = told.setdefault(event["step"], {})
+                rank = writer.header.get("rank")
+                ranks[rank] = min(ranks.get(rank, event["wall_ns"]), event["wall_ns"])
+    return {step: max(ranks.values()) for step, ranks in told.items()}
+
+
+def _around(saves: Sequence[Save], operation: int) -> Sequence[Save]:
+    """Returns the save that was finished before this operation, and the next two, or one more before."""
+    before = max(number for number, save in enumerate(saves) if save.end <= operation)
+    begin = max(min(before, len(saves) - SAVES), 0)
+    return saves[begin : begin + SAVES]
+
+
+def _harms(part: Size | Data, size: int) -> bool:
+    """Returns True if this change takes bytes from a file of this size."""
+    return part.size < size if isinstance(part, Size) else part.offset < size
 
 
 def _operations(path: pathlib.Path) -> list[Operation]:

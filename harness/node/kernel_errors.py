@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
+WATCH = "watch of flushes"  # the stage that needs seccomp's user notification
 _NO_MOUNT = (
     "mount is refused, or /proc is masked, so that a node cannot have its own: in a container use "
     "`--security-opt systempaths=unconfined --security-opt apparmor=unconfined`"
@@ -20,11 +21,17 @@ _NO_USER_NAMESPACE = (
 )
 _NO_ADMIN = "root lacks CAP_SYS_ADMIN here: in a container use `--privileged`, or `--cap-add SYS_ADMIN,NET_ADMIN`"
 _NO_VETH = "the kernel has no virtual ethernet devices: load the module `veth`"
+_NO_WATCH = (
+    "calls of sync and syncfs cannot be watched, so no folder can be recorded: use Linux 5.5 or later, and no "
+    "container runtime that intercepts system calls itself"
+)
 _NO_FORK = "no process can be started: the limit on processes is reached (`ulimit -u`, or the container's pids limit)"
 
 
 def explain(stage: str, number: int, mode: str) -> str:
     """Returns the reason and the remedy for error `number` in the step `stage` of building a lab in `mode`."""
+    if stage == WATCH:
+        return f"{_NO_WATCH} ({os.strerror(number)})"
     if number in (errno.ENOSPC, errno.EUSERS):
         return _NO_SPACE
     if number in (errno.EAGAIN, errno.ENOMEM):

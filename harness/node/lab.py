@@ -105,6 +105,7 @@ class Lab(Children):
         self.classifiers: dict[str, list[int]] = {}  # device → disturbances that need its packets sorted
         self.unplugged: set[str] = set()
         self.storage: dict[str, rpc.AsyncClient] = {}  # folder → the file system over it
+        self.recorded: list[str] = []  # those folders whose changes are recorded
         self.control: tuple[int, asyncio.Event] | None = None  # of the control command: process id, and its end
         self.kernel_limits = False  # whether nodes get control groups
         self.writer: asyncio.StreamWriter | None = None

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.node import kernel, processes, rpc, run_folder_view, server, spawn
+from harness.node import kernel, kernel_errors, processes, rpc, run_folder_view, server, spawn
 from harness.node.emitter import groups
+from harness.node.fuse.flushes import Flushes
 from harness.node.limits import Limits
 from harness.node.net import net_connections, net_links, netlink
 from harness.node.node_init import Init
@@ -45,6 +46,7 @@ class Setup:
     namespaces: bool
     run_dir: str  # empty: none
     writable: tuple[str, ...]  # the parts of it that the node may write
+    recorded: tuple[str, ...] = ()  # folders whose changes are recorded
 
 
 @contextlib.contextmanager
@@ -70,11 +72,13 @@ def main(link: socket.socket) -> None:
             os.setsid()
         with stage("metadata endpoint"), netlink.open_socket(net_connections.SOCK_DIAG) as diagnosis:
             listener = socket.create_server(setup.metadata, backlog=64)
+            with stage(kernel_errors.WATCH):
+                watched = Flushes(setup.recorded) if setup.recorded else None
             socket.send_fds(link, [rpc.pack({"result": listener.getsockname()})], [diagnosis.fileno()])
     except (OSError, rpc.StageError) as error:
         rpc.send(link, {"error": rpc.error_to_message(error)})
         return
-    asyncio.run((LabInit if setup.namespaces else PlainInit)(setup.name, link, listener).serve())
+    asyncio.run((LabInit if setup.namespaces else PlainInit)(setup.name, link, listener, watched).serve())
 
 
 def _build(setup: Setup) -> None:
@@ -171,13 +175,15 @@ def _show_groups(outside: int) -> None:
 class LabInit(Init):
     """The init of a node with namespaces, which is process 1 there."""
 
-    def __init__(self, name: str, link: socket.socket, listener: socket.socket):
+    def __init__(self, name: str, link: socket.socket, listener: socket.socket, flushes: Flushes | None):
         super().__init__(name, [name])
-        self._link, self._listener = link, listener
+        self._link, self._listener, self._flushes = link, listener, flushes
         self._tell = self._lab.send
 
     async def serve(self) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._lab.reap)
+        if self._flushes is not None:
+            asyncio.get_running_loop().add_reader(self._flushes.listener, self._flushes.take)
         await self._endpoint.serve(self._listener)
         reader, self._lab.writer = await asyncio.open_connection(sock=self._link)
         await server.answer_all(self.calls(), reader, self._tell)
@@ -201,8 +207,8 @@ class LabInit(Init):
 class PlainInit(LabInit):
     """The init of a node without namespaces, which is the parent of all processes of the node."""
 
-    def __init__(self, name: str, link: socket.socket, listener: socket.socket):
-        super().__init__(name, link, listener)
+    def __init__(self, name: str, link: socket.socket, listener: socket.socket, flushes: Flushes | None):
+        super().__init__(name, link, listener, flushes)
         self._limits = Limits(self._lab, f"{name}.1", os.getpid(), lambda: [name])
         self._members: list[processes.ProcEntry] = []
         self._looked = 0.0

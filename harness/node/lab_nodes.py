@@ -88,7 +88,8 @@ class LabNode(abc.ABC):
         inside = self.lab.namespaces
         hosts, metadata = (_hosts_text(self.lab), METADATA_ADDRESS) if inside else ("", (self.address, 0))
         control = self.lab.control_address
-        setup = lab_init.Setup(self.name, self.address, control, hosts, metadata, inside, *self.view)
+        recorded = tuple(self.lab.recorded)
+        setup = lab_init.Setup(self.name, self.address, control, hosts, metadata, inside, *self.view, recorded)
         rpc.send(link, {"setup": setup})
         # One small message: it arrives whole, together with the descriptor that rides on it.
         try:

@@ -2,9 +2,12 @@
 
 import json
 import pathlib
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from small_jobs import job
 
 from harness.errors import ChaosError
 from harness.evidence.restarts import Losses, Restart
@@ -14,6 +17,8 @@ from harness.explore.exploration import Exploration, Profile, Tried, states_of
 from harness.explore.operations import Kind, Operation
 from harness.explore.recorded_job import Recorded, Save
 from harness.judge.verdict import Verdict
+from harness.run.job import Outcome
+from harness.run.stop import StopRequest
 
 RUN: Losses = {(rank, step): 1.0 * step for rank in (0, 1) for step in range(1, 40)}
 USUAL = Usual(RUN, {10: {}, 20: {}})
@@ -130,13 +135,46 @@ def test_the_verdict_is_never_pass_for_want_of_evidence(found: Exploration, verd
     assert json.loads(json.dumps(explore_report.plain(found)))["verdict"] == verdict.value
 
 
+def test_saves_that_are_told_together_are_no_pass() -> None:
+    told_late = replace(saved(), saves=[Save(1, 8), Save(2, 8)])
+    profile = states_of(told_late, "posix")
+    tried = [Tried(state, Answer(Came.RESUMED, 2), 0.1) for state in profile.states]
+    found = Exploration("explore-x", "a trainer", "forked", told_late, [profile], tried)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "saves of steps 1 and 2 finished with no change between" in explore_report.reason(found)
+    assert not states_of(saved(), "posix").together
+
+
+def test_a_save_is_finished_when_the_last_rank_told_it_first() -> None:
+    def writer(rank: int, *told: tuple[int, int]) -> Any:
+        events = [{"event": "checkpoint.committed", "step": step, "wall_ns": at} for step, at in told]
+        return SimpleNamespace(header={"rank": rank}, events=events)
+
+    log: Any = SimpleNamespace(writers=[writer(0, (5, 10), (5, 90)), writer(1, (5, 20)), writer(0, (5, 80), (10, 99))])
+    assert recorded_job._finished(log) == {5: 20, 10: 99}
+
+
+@pytest.mark.parametrize(("removal", "explored"), [(11, [5, 10, 15]), (25, [10, 15, 20]), (33, [15, 20, 25])])
+def test_the_saves_around_a_removal_are_explored(removal: int, explored: list[int]) -> None:
+    saves = [Save(step, 2 * step) for step in (5, 10, 15, 20, 25)]
+    assert [save.step for save in recorded_job._around(saves, removal)] == explored
+
+
+def test_a_stop_while_the_job_is_recorded_says_so(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = StopRequest()
+    monkeypatch.setattr(recorded_job, "Recording", lambda folder: None)
+    monkeypatch.setattr(recorded_job, "execute", lambda *_: stop.ask() or Outcome("interrupted", "stopped"))
+    with pytest.raises(KeyboardInterrupt):
+        recorded_job.record(job("stopped", ["true"]), tmp_path, stop)
+
+
 def test_the_smallest_bad_state_is_shown_as_a_timeline() -> None:
     found = explored([Came.RESUMED] * 99)
     states = found.profiles[0].states
-    smallest = min((state for state in states if found.lost(state)), key=found.lost)
-    found.tried = [Tried(state, Answer(Came.SILENT, 2, "why ```"), 0.1) for state in states if found.lost(state)]
+    smallest = min((state for state in states if state.crash.lost), key=lambda state: len(state.crash.lost))
+    found.tried = [Tried(state, Answer(Came.SILENT, 2, "why ```"), 0.1) for state in states if state.crash.lost]
     (worst,) = found.worst()
-    assert found.lost(worst.state) == found.lost(smallest) == 1
+    assert len(worst.state.crash.lost) == len(smallest.crash.lost) == 1
     ((words, lines),) = explore_report.bad_states(found)
     assert f"{worst.state.id} is the smallest" in words and lines[-1].endswith(
         f"--state explore-x/{worst.state.id} --into FOLDER"

@@ -12,6 +12,7 @@ from harness.explore.crash_states import Crashes, CrashState
 from harness.explore.disk import Disk, disk_of
 from harness.explore.file_systems import PROFILES, Change, changes_of
 from harness.explore.operations import Kind, Operation
+from harness.explore.recorded_job import first_removal
 
 Save = Callable[["Recording", int], None]
 
@@ -99,11 +100,21 @@ def two_shards_in_place(save: Recording, step: int) -> None:
 SAVERS: list[Save] = [careful, not_flushed, removed_first, in_place, two_shards_in_place]
 
 
-def recorded(saver: Save) -> Recording:
+def recorded(*savers: Save) -> Recording:
     recording = Recording()
-    saver(recording, 1)
-    saver(recording, 2)
+    for step, saver in enumerate(savers if len(savers) > 1 else savers * 2, 1):
+        saver(recording, step)
     return recording
+
+
+def numbered_parts(save: Recording, step: int) -> None:
+    """Model, optimizer and random state in files that differ in a number alone, and then a marker that is flushed."""
+    save.create(f"step-{step}", Kind.MKDIR)
+    for number in range(4):
+        save.file(f"step-{step}/{number}.bin", step, flush=False)
+    save.file(f"step-{step}/done", step)
+    save.add(Kind.FSYNC_DIR, f"step-{step}")
+    save.done(step)
 
 
 def outcome(recording: Recording, changes: list[Change], state: CrashState) -> str:
@@ -135,6 +146,95 @@ def test_the_chosen_states_show_all_that_every_legal_state_shows(profile: str, s
     every, chosen = list(crashes.every_state()), list(crashes.chosen_states(recording.names))
     assert outcomes(recording, changes, chosen) == outcomes(recording, changes, every)
     assert {state.kept for state in chosen} <= {state.kept for state in every}
+
+
+@pytest.mark.parametrize("profile", ["posix", "ext4"])
+def test_each_file_of_a_save_is_lost_alone(profile: str) -> None:
+    recording = recorded(*[numbered_parts] * 3)
+    changes = changes_of(profile, recording.operations)
+    found = set[str]()
+    for state in Crashes(changes, list(recording.finished.values())).chosen_states(recording.names):
+        disk = disk_of(changes, state.kept)
+        due = max(step for step, number in recording.finished.items() if number <= state.during)
+        own = [path for path in recording.names.values() if path.startswith(f"step-{due}/")]
+        newer = [path for path in disk.files if path.startswith(f"step-{due + 1}/")]
+        lost = [path for path in own if recording.content(disk, path) != bytes([due]) * 3]
+        found |= set(lost) if len(lost) == 1 and not newer else set()
+    assert found == {f"step-{step}/{number}.bin" for step in (2, 3) for number in range(4)}
+
+
+def keeps_all(save: Recording, step: int) -> None:
+    """A folder a save, a log that grows, and a pointer that is replaced each time."""
+    numbered_parts(save, step)
+    if "log" not in save.inodes:
+        save.create("log")
+    save.add(Kind.WRITE, "log", offset=9 * step, size=9, data=0)
+    save.file("new", step)
+    save.rename("new", "latest")
+    save.done(step)
+
+
+def keeps_three(save: Recording, step: int) -> None:
+    numbered_parts(save, step)
+    save.done(step)
+    if step > 3:
+        for name in ("0.bin", "1.bin", "2.bin", "3.bin", "done"):
+            save.add(Kind.UNLINK, f"step-{step - 3}/{name}")
+        save.add(Kind.RMDIR, f"step-{step - 3}")
+
+
+@pytest.mark.parametrize(
+    ("saver", "kind", "step"),
+    [
+        (keeps_all, None, 0),
+        (keeps_three, Kind.UNLINK, 4),
+        (careful, Kind.RENAME, 1),
+        (removed_first, Kind.UNLINK, 1),
+        (in_place, Kind.TRUNCATE, 1),
+    ],
+)
+def test_the_first_removal_of_a_save_is_found(saver: Save, kind: Kind | None, step: int) -> None:
+    recording = recorded(*[saver] * 6)
+    ends = list(recording.finished.values())
+    found = first_removal(recording.operations, ends)
+    assert (None if found is None else recording.operations[found].kind) is kind
+    assert found is None or sum(end <= found for end in ends) == step
+
+
+@given(st.sampled_from(list(PROFILES)), st.lists(st.sampled_from([*SAVERS, numbered_parts]), min_size=2, max_size=3))
+def test_a_kept_set_is_told_once_and_open_changes_are_counted(profile: str, savers: list[Save]) -> None:
+    recording = recorded(*savers)
+    changes = changes_of(profile, recording.operations)
+    crashes = Crashes(changes, list(recording.finished.values()), len(recording.operations))
+    states = list(crashes.chosen_states(recording.names))
+    assert len({state.kept for state in states}) == len(states)
+    assert crashes.open_max == max(len(left) for _, left in crashes.left_open())
+
+
+def test_the_work_grows_with_the_flushes_and_not_with_their_square() -> None:
+    """A log in the checkpoint folder, each of whose lines is flushed."""
+    recording = Recording()
+    recording.create("log")
+    for _ in range(4000):
+        recording.write("log", 1)
+        recording.add(Kind.FSYNC, "log")
+    crashes = Crashes(changes_of("ext4", recording.operations))
+    assert sum(len(left) for _, left in crashes.left_open()) <= 3 * 4000
+    assert sum(len(state.lost) for state in crashes.chosen_states(recording.names)) <= 4 * 4000
+
+
+@pytest.mark.parametrize("profile", [name for name in PROFILES if name != "s3"])
+def test_a_sync_makes_all_earlier_changes_durable(profile: str) -> None:
+    def synced(save: Recording, step: int) -> None:
+        save.file("new", step, flush=False)
+        save.add(Kind.SYNC, "")
+        save.rename("new", "model")
+        save.add(Kind.SYNC, "")
+        save.done(step)
+
+    recording = recorded(synced)
+    changes = changes_of(profile, recording.operations)
+    assert outcomes(recording, changes, Crashes(changes).chosen_states(recording.names)) == {"ok"}
 
 
 @pytest.mark.parametrize(

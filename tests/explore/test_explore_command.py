@@ -60,7 +60,7 @@ def test_a_saver_that_renames_before_it_flushes_is_found_and_its_state_made_agai
     assert result.exit_code == 0, result.output
     assert [(path.name, path.stat().st_size) for path in (tmp_path / "made").iterdir()] == [("model", 0)]
     shown = chaos("show", found["run_id"], "--reports", str(tmp_path / "reports"))
-    assert "crashed" in shown.output
+    assert "crashed" in shown.output and f"{found['run_id']}/report.md" in shown.output.replace("\n", "")
 
 
 def _answer(found: dict[str, Any], identity: str) -> str:

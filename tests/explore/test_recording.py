@@ -102,6 +102,63 @@ def test_every_change_is_recorded_in_its_order(tmp_path: pathlib.Path) -> None:
     assert [line["t_ns"] for line in lines] == sorted(line["t_ns"] for line in lines)
 
 
+@NEEDS_FUSE
+def test_a_flush_of_the_whole_file_system_is_recorded_in_its_order(tmp_path: pathlib.Path) -> None:
+    code = """
+        import ctypes, os
+        libc = ctypes.CDLL(None)
+        os.mkdir("one")
+        os.sync()
+        os.mkdir("two")
+        folder = os.open(".", os.O_RDONLY)
+        assert libc.syncfs(folder) == 0
+        os.mkdir("three")
+        elsewhere = os.open("/proc", os.O_RDONLY)
+        assert libc.syncfs(elsewhere) == 0
+        assert libc.syncfs(999) == -1
+        os.mkdir("four")
+        if not os.fork():
+            os.execv("/bin/sync", ["sync"])
+        os.wait()
+    """
+    lines, _, _ = recorded(tmp_path, code)
+    told = [line["path"] or line["kind"] for line in lines]
+    assert told == ["one", "sync", "two", "sync", "three", "four", "sync"]
+
+
+@NEEDS_FUSE
+def test_a_write_to_a_file_that_flushes_itself_is_recorded_with_its_flush(tmp_path: pathlib.Path) -> None:
+    code = """
+        import os
+        for name, flag in (("data", os.O_DSYNC), ("all", os.O_SYNC), ("none", 0)):
+            file = os.open(name, os.O_WRONLY | os.O_CREAT | flag, 0o644)
+            os.write(file, b"12345")
+            os.close(file)
+    """
+    lines, _, _ = recorded(tmp_path, code)
+    kinds = [(line["kind"], line["path"]) for line in lines]
+    for name in ("data", "all"):
+        assert kinds.index(("write", name)) < kinds.index(("fsync", name)) < kinds.index(("close", name))
+    assert ("fsync", "none") not in kinds
+
+
+@NEEDS_FUSE
+def test_mapped_memory_is_recorded_when_it_is_flushed(tmp_path: pathlib.Path) -> None:
+    code = """
+        import mmap, os
+        file = os.open("mapped", os.O_RDWR | os.O_CREAT, 0o644)
+        os.ftruncate(file, 4096)
+        memory = mmap.mmap(file, 4096)
+        memory[:] = b"1" * 4096
+        memory.flush()
+        memory.close()
+    """
+    lines, data, _ = recorded(tmp_path, code)
+    kinds = [line["kind"] for line in lines]
+    assert kinds.index("truncate") < kinds.index("write") < kinds.index("fsync")
+    assert data == b"1" * 4096
+
+
 def test_a_record_ends_at_its_limit_and_says_so(tmp_path: pathlib.Path) -> None:
     record = Record(tmp_path, operations_max=3, bytes_max=10)
     record.add("create", "a", 1)

@@ -41,6 +41,7 @@ async def mount(lab: Lab, folder: str, record: str = "") -> None:
         raise BackendError(f"the file system over {folder} did not come up; see labd.log") from error
     rpc.result(ready)
     lab.storage[folder] = rpc.AsyncClient(reader, writer, lambda _: None)
+    lab.recorded += [folder] if record else []
 
 
 async def hand_on(call: str, lab: Lab, folder: str, **params: Any) -> Any:

@@ -14,7 +14,7 @@ import pathlib
 import threading
 import time
 
-from harness.node.fuse import wire
+from harness.node.fuse import flushes, wire
 from harness.node.fuse.fuse_filesystem import FileSystem
 from harness.node.fuse.rules import Verdict
 from harness.node.fuse.wire import Code, FuseRequest
@@ -109,6 +109,12 @@ class RecordingFileSystem(FileSystem):
     def _truncated(self, path: str, inode: int, size: int) -> None:
         self._written.add(inode)
         self._record.add("truncate", path, inode, size=size)
+
+    def _lookup(self, request: FuseRequest) -> bytes:
+        if request.node == wire.ROOT and request.names(0) == [flushes.MARK]:
+            with self._order:
+                self._record.add("sync", "")
+        return super()._lookup(request)
 
     def _create(self, request: FuseRequest) -> bytes:
         flags, *_ = wire.CREATE_IN.unpack_from(request.body)

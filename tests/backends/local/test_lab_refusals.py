@@ -36,6 +36,7 @@ ROOT = str(pathlib.Path(harness.__file__).resolve().parent.parent)
         ("veth", errno.EOPNOTSUPP, "root", "veth"),
         ("node processes", errno.EAGAIN, "user", "limit on processes"),
         ("user namespace", errno.EINVAL, "user", "another kernel"),
+        (kernel_errors.WATCH, errno.EBUSY, "root", "Linux 5.5"),
         ("lab network", errno.EIO, "user", "lab network: Input/output error"),
     ],
 )
