@@ -5,9 +5,7 @@ from __future__ import annotations
 import bisect
 import pathlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-
-import msgspec
+from dataclasses import dataclass, replace
 
 from harness.backends import run_folder
 from harness.backends.contract import Launch, Verb
@@ -15,9 +13,10 @@ from harness.backends.local.backend import LocalBackend, LocalCluster
 from harness.campaign import restarts
 from harness.errors import CannotRunError, ChaosError
 from harness.evidence.restarts import Losses, read_restart
-from harness.explore.operations import Kind, Operation
+from harness.explore.operations import Operation
+from harness.explore.recording_file import read_operations
 from harness.log import reading, untrusted_files
-from harness.node.fuse.recording import DATA, OPERATIONS
+from harness.node.fuse.recording import DATA
 from harness.plan.run_plan import Plan
 from harness.run.job import execute
 from harness.run.observers import Heard, Status
@@ -25,7 +24,6 @@ from harness.run.stop import StopRequest
 from harness.timeline.save_events import COMMITTED
 
 SAVES = 3  # explored from the end of the first one to the end of the last one
-_FIELDS = {field.name for field in fields(Operation)}
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def record(plan: Plan, folder: pathlib.Path, stop: StopRequest) -> Recorded:
 def load(plan: Plan, folder: pathlib.Path) -> Recorded:
     """Reads the recording in a run's folder. Raises `ChaosError` if it is incomplete or has fewer than two saves."""
     place = folder / run_folder.RECORDS / plan.workload.checkpoint.folder
-    operations = _operations(place / OPERATIONS)
+    operations = read_operations(place)
     log = reading.read(folder / "events")
     told: dict[int, int] = {}
     for writer in log.writers:
@@ -120,21 +118,3 @@ def load(plan: Plan, folder: pathlib.Path) -> Recorded:
         )
     tellers = len({rank for rank, _ in losses})
     return Recorded(operations[: saves[-1].end], place / DATA, saves, losses, tellers)
-
-
-def _operations(path: pathlib.Path) -> list[Operation]:
-    try:
-        lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        raise ChaosError(f"{path}: the recording cannot be read: {error.strerror}") from error
-    found = []
-    for number, line in ((number, line) for number, line in enumerate(lines, 1) if line):
-        try:
-            told = msgspec.json.decode(line, type=dict)
-            if "ended" not in told:
-                found.append(Operation(Kind(told.pop("kind")), **{key: told[key] for key in _FIELDS & told.keys()}))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ChaosError(f"{path}:{number}: no operation of a recording: {error}") from error
-        if "ended" in told:
-            raise ChaosError(f"the recording is not whole: {told['ended']}")
-    return found

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.errors import ChaosError
 from harness.evidence.restarts import Losses, Restart
-from harness.explore import explore_report, recorded_job
+from harness.explore import explore_report
 from harness.explore.answers import Answer, Came, Usual, answer
 from harness.explore.exploration import Exploration, Profile, Tried, states_of
 from harness.explore.operations import Kind, Operation
@@ -76,15 +75,6 @@ SAME: Losses = dict.fromkeys(RUN, 1.0)
 def test_losses_that_cannot_tell_right_from_wrong_show_nothing(usual: Usual, found: Losses) -> None:
     assert answer(Restart(20, False, found), "", 20, usual).came is Came.UNKNOWN
     assert answer(Restart(10, False, {}), "", 20, usual).came is Came.LOST, "the step alone shows it"
-
-
-@pytest.mark.parametrize(
-    "line", [r'{"path":"\udcff"}', "[1]", "x", '{"kind":"zap"}', '{"kind":"write"}', "[" * 100_000]
-)
-def test_a_damaged_recording_is_said_with_its_line(line: str, tmp_path: pathlib.Path) -> None:
-    (tmp_path / "operations.jsonl").write_text(line + "\n")
-    with pytest.raises(ChaosError, match=r"operations\.jsonl:1: "):
-        recorded_job._operations(tmp_path / "operations.jsonl")
 
 
 def saved() -> Recorded:

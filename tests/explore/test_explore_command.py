@@ -9,6 +9,7 @@ from command_line import chaos, ended, refused
 
 from harness.backends.contract import Verb
 from harness.backends.local.backend import BACKEND
+from harness.errors import ChaosError
 
 TRAINER = pathlib.Path(__file__).with_name("planted_trainer.py")
 SCENARIO = """\
@@ -94,3 +95,18 @@ def test_a_state_that_was_not_tried_is_no_pass(tmp_path: pathlib.Path) -> None:
 )
 def test_a_wrong_option_is_a_usage_error(words: list[str], why: str, tmp_path: pathlib.Path) -> None:
     assert why in refused("explore", "checkpoint", *words, "--reports", str(tmp_path))
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("text", [DEEP, "[1]", "{}", '{"verdict": "pass", "why": [1]}', "\0"])
+def test_a_damaged_file_of_a_stored_exploration_is_one_error_with_its_path(text: str, tmp_path: pathlib.Path) -> None:
+    base = tmp_path / "explore-x" / "base"
+    (base / "recorded").mkdir(parents=True)
+    for path in (base / "plan.json", base.parent / "plan.json", base.parent / "explore.json"):
+        path.write_text(text)
+    words = ("explore", "checkpoint", "--state", "explore-x/ext4-1", "--into", tmp_path / "made")
+    assert f"{base}/plan.json:" in refused(*words, "--reports", tmp_path)
+    shown = chaos("show", "explore-x", "--reports", tmp_path).exception
+    assert isinstance(shown, ChaosError) and f"{base.parent}/explore.json: " in str(shown)
