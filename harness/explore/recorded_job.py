@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import pathlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from harness.backends import run_folder
 from harness.backends.contract import Launch, Verb
@@ -13,6 +14,7 @@ from harness.backends.local.backend import LocalBackend, LocalCluster
 from harness.campaign import restarts
 from harness.errors import CannotRunError, ChaosError
 from harness.evidence.restarts import Losses, read_restart
+from harness.explore.answers import Paths
 from harness.explore.operations import Operation
 from harness.explore.recording_file import read_operations
 from harness.log import reading, untrusted_files
@@ -36,13 +38,22 @@ class Save:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The recording of a run: its operations up to the end of the last explored save, and its losses."""
+    """The recording of a run: its operations up to the end of the last explored save, its losses and its saves' paths,
+    which are relative to the run's folder."""
 
     operations: Sequence[Operation]
     data: pathlib.Path
     saves: Sequence[Save]
     losses: Losses
     tellers: int  # number of ranks that told of their steps
+    savers: int = 1  # number of processes that called saves finished
+    paths: Paths = field(default_factory=dict)
+
+    @property
+    def save_s(self) -> float:
+        """Returns the longest time from one explored save to the next, in seconds."""
+        ends = [self.operations[save.end - 1].t_ns for save in self.saves if save.end]
+        return max((later - sooner for sooner, later in itertools.pairwise(ends)), default=0) / 1e9
 
     def due(self, during: int) -> int:
         """Returns the step of the last save that was finished before a crash during this operation."""
@@ -117,4 +128,15 @@ def load(plan: Plan, folder: pathlib.Path) -> Recorded:
             "workload: checkpoint: path"
         )
     tellers = len({rank for rank, _ in losses})
-    return Recorded(operations[: saves[-1].end], place / DATA, saves, losses, tellers)
+    explored = operations[: saves[-1].end]
+    return Recorded(explored, place / DATA, saves, losses, tellers, *_savers_and_paths(log, f"{folder}/"))
+
+
+def _savers_and_paths(log: reading.Log, root: str) -> tuple[int, Paths]:
+    savers, paths = 0, dict[int, list[str]]()
+    for writer in log.writers:
+        mine = [event for event in writer.events if event["event"] == COMMITTED]
+        savers += bool(mine)
+        for event in mine:
+            paths.setdefault(event["step"], []).append(str(event.get("path") or "").removeprefix(root))
+    return savers, paths
