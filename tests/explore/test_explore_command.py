@@ -84,6 +84,24 @@ def test_a_state_that_was_not_tried_is_no_pass(tmp_path: pathlib.Path) -> None:
     assert "not tried" in found["why"]
 
 
+@pytest.mark.slow
+@NEEDS_FUSE
+def test_a_saver_that_fails_on_what_a_crash_left_is_found_at_its_next_save(tmp_path: pathlib.Path) -> None:
+    code, found = explore(tmp_path, "folder_left", "--profile", "ext4")
+    assert (code, found["verdict"]) == (1, "fail") and found["followed"]
+    crashed = [each for each in found["states"] if each["came"] == "crashed"]
+    assert crashed and all("File exists" in each["detail"] and "next save" in each["detail"] for each in crashed)
+
+
+@pytest.mark.slow
+@NEEDS_FUSE
+def test_a_job_that_saves_elsewhere_too_is_no_pass(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    code, found = explore(tmp_path, str(tmp_path / "elsewhere"), "--profile", "nfs")
+    assert (code, found["verdict"], found["states"]) == (3, "inconclusive", [])
+    assert "it has saves outside of the folder" in found["why"]
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
