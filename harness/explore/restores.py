@@ -96,6 +96,10 @@ class Restores(abc.ABC):
             (folder / name).mkdir(parents=True, exist_ok=True)
         wanted.make(folder / saved)
 
+    def run_id(self, folder: pathlib.Path) -> str:
+        """Returns an id that no other exploration uses: the end of a run kills all processes that have its id."""
+        return f"{self.base.parent.name}-{folder.name}"
+
     def compared(self, found: Restart) -> Restart:
         """Returns the restart with the losses of its first steps: a longer one proves no less."""
         last = (found.step or 0) + self.steps
@@ -153,7 +157,7 @@ class Restarts(Restores):
         limits = Abort(
             if_no_step_for_ns=limits.if_no_step_for_ns + follow_ns, wall_clock_ns=limits.wall_clock_ns + follow_ns
         )
-        plan = self.plan.again(f"{self.folder.name}-{folder.name}").model_copy(update={"abort": limits})
+        plan = self.plan.again(self.run_id(folder)).model_copy(update={"abort": limits})
         until = _UntilNextSave(self.stop, self.recorded.savers) if wanted.follow else None
         found, ended = restarts.restart(plan, folder, self._backend, self.stop, prepare, until, keep=wanted.follow)
         failed = ended.reason if ended.outcome == "failed" else ""
@@ -213,7 +217,7 @@ class ForkedRestores(Restores):
         (place / "orders.json").write_text(json.dumps(self._orders))
         driver = _Driver(self, place, next_one)
         limits = Abort(if_no_step_for_ns=10**15, wall_clock_ns=10**15, if_not_started_for_ns=10**15)
-        plan = self.plan.without_faults(f"{self.folder.name}-forked", 1).model_copy(update={"abort": limits})
+        plan = self.plan.without_faults(self.run_id(place), 1).model_copy(update={"abort": limits})
         outcome = execute(plan, place, _OneProcess(self._ranks, place), driver, driver.end)
         untrusted_files.remove_tree(place, "states")
         if not driver.end.asked:

@@ -15,6 +15,7 @@ from harness.explore.exploration import Exploration, Setting, _Explorer, states_
 from harness.explore.node_program.forked_restores import Progress
 from harness.explore.operations import Kind, Operation
 from harness.explore.recorded_job import Recorded, Save
+from harness.explore.restores import Restarts
 from harness.run.stop import StopRequest
 
 SIZE = 64  # bytes of a save: a header of 16 with its step, and weights
@@ -68,7 +69,10 @@ def unmoved(folder: pathlib.Path) -> Restart:
 
 def explored(play: Job, folder: pathlib.Path) -> tuple[_Explorer, list[tuple[str, bool]]]:
     setting = Setting(folder, BACKEND, StopRequest(), lambda words: None, 60.0, ["posix"])
-    explorer, restores = _Explorer(job("controls", [], trainer="reference", steps=200), setting), list[tuple[str, bool]]()
+    explorer, restores = (
+        _Explorer(job("controls", [], trainer="reference", steps=200), setting),
+        list[tuple[str, bool]](),
+    )
     explorer.recorded = recorded(folder)
     explorer.found = Exploration("x", "a job", "", explorer.recorded, [states_of(explorer.recorded, "posix")])
     for number, wanted in enumerate(explorer._wanted()):
@@ -108,6 +112,21 @@ def test_the_first_state_of_each_set_of_names_goes_on_to_the_next_save(tmp_path:
     assert [restore for restore in restores if not restore[0].startswith("posix")] == [
         *(("save-20", True), ("save-10", True), ("empty", False), ("mixed", False)),
     ]
+
+
+def test_two_explorations_at_once_have_runs_of_their_own(tmp_path: pathlib.Path) -> None:
+    ids = {
+        Restarts(
+            job("x", [], trainer="reference", steps=20),
+            run / "base",
+            run / "cells",
+            StopRequest(),
+            recorded(tmp_path),
+            BACKEND,
+        ).run_id(run / "cells" / "forked")
+        for run in (tmp_path / "explore-1", tmp_path / "explore-2")
+    }
+    assert ids == {"explore-1-forked", "explore-2-forked"}, "the end of one would kill the other's processes"
 
 
 def test_only_the_middle_of_big_files_that_differ_is_mixed(tmp_path: pathlib.Path) -> None:
