@@ -20,19 +20,30 @@ LIMITS = Abort(if_no_step_for_ns=60 * 10**9, wall_clock_ns=180 * 10**9)  # of ea
 
 
 def restart(
-    plan: Plan, folder: pathlib.Path, backend: Backend, stop: StopRequest, prepare: Callable[[pathlib.Path], None]
+    plan: Plan,
+    folder: pathlib.Path,
+    backend: Backend,
+    stop: StopRequest,
+    prepare: Callable[[pathlib.Path], None],
+    until: Until | None = None,
+    keep: bool = False,
 ) -> tuple[Restart, Outcome]:
     """Restarts the job in a new folder, in which `prepare` puts the saves, until it has done some steps. The saves are
-    removed when the job has ended. Raises the errors of `prepare`."""
+    removed when the job has ended, unless `keep`. Raises the errors of `prepare`."""
     folder.mkdir(parents=True)
+    until = until or Until(stop, some_steps_after())
     try:
         prepare(folder)
-        until = Until(stop, some_steps_after())
         outcome = execute(plan, folder, backend, until, until.end)
     finally:
-        for saved in (*drill.saved_folders(plan.launch()), "kept"):
-            untrusted_files.remove_tree(folder, saved)
+        if not keep:
+            remove_saves(plan, folder)
     return read_restart(folder), outcome
+
+
+def remove_saves(plan: Plan, folder: pathlib.Path) -> None:
+    for saved in (*drill.saved_folders(plan.launch()), "kept"):
+        untrusted_files.remove_tree(folder, saved)
 
 
 def own_folder(folder: pathlib.Path) -> None:

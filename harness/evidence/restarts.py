@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.errors import EventLogError
 from harness.log import reading
@@ -23,6 +24,7 @@ class Restart:
     losses: Losses = field(default_factory=dict)
     failed_workers: bool = False
     tells: bool = True  # its restores name passed-over checkpoints, or say that there were none
+    passed_over: Sequence[Mapping[str, Any]] = ()  # as told in `fallback`, with a `source` relative to its folder
 
 
 def read_restart(folder: pathlib.Path) -> Restart:
@@ -38,11 +40,17 @@ def read_restart(folder: pathlib.Path) -> Restart:
     losses, first = _losses(log)
     if first is not None and (not restored or (len(steps) == 1 and first < min(steps))):  # an earlier step was restored
         steps = {first - 1}
-    told = any(event.get("fallback") for event in restored)
+    passed_over = list(_passed_over(restored, f"{folder}/"))
     failed = any(event.get("event") == "worker.exit" and event.get("code") for event in events)
-    return Restart(
-        steps.pop() if len(steps) == 1 else None, told, losses, failed, any("fallback" in event for event in restored)
-    )
+    step, tells = steps.pop() if len(steps) == 1 else None, any("fallback" in event for event in restored)
+    return Restart(step, bool(passed_over), losses, failed, tells, passed_over)
+
+
+def _passed_over(restored: Sequence[Mapping[str, Any]], root: str) -> Iterator[Mapping[str, Any]]:
+    items = (item for event in restored for item in event.get("fallback") or ())
+    for told in (item for item in items if isinstance(item, Mapping)):
+        source = str(told.get("path") or told.get("source") or "").removeprefix(root)
+        yield {"step": told.get("step"), "source": source}
 
 
 def _losses(log: reading.Log) -> tuple[Losses, int | None]:

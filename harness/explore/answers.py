@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from harness.evidence.restarts import Losses, Restart, apart
+from harness.judge.facts.restarts import passed_over_by
+
+Paths = Mapping[int, Sequence[str]]  # step → where it was saved
 
 
 class Came(enum.StrEnum):
@@ -38,14 +41,26 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class End:
+    """How a restored job ended. `failed`: why it failed, or empty. `followed`: it was to go on until it called its next
+    save finished, and if it failed was started once more on what it left. `late`: it finished no save in time."""
+
+    failed: str = ""
+    followed: bool = False
+    late: bool = False
+
+
+@dataclass(frozen=True)
 class Usual:
-    """The healthy job: the losses of the run that saved, and for each save those of a restart from it undamaged.
+    """The healthy job: the losses of the run that saved, for each save those of a restart from it undamaged, and where
+    the run saved each step.
 
     A save without such a restart, or whose restart restored another step, is missing in `after`.
     """
 
     run: Losses
     after: Mapping[int, Losses]
+    paths: Paths = field(default_factory=dict)
 
     @property
     def tolerance(self) -> float:
@@ -64,10 +79,16 @@ class Usual:
     def of(self, step: int) -> Losses:
         return {**self.run, **self.after.get(step, {})}
 
+    def names(self, found: Restart, step: int) -> bool:
+        """Returns True if a restart says of the save of this step, as the judge asks it, that it passed it over."""
+        paths = self.paths.get(step) or [""]
+        return any(item.names(step, path) for item in passed_over_by(found.passed_over) for path in paths)
 
-def answer(found: Restart, ended: str, due: int, usual: Usual) -> Answer:
-    """Classifies a restore. `ended` says how the job failed, or is empty. `due` is the step of the last save that the
-    job had reported as finished before the crash."""
+
+def answer(found: Restart, end: End, due: int, usual: Usual) -> Answer:
+    """Classifies a restore. `due` is the step of the last save that the job had reported as finished before the
+    crash."""
+    ended = end.failed
     if found.step is None:
         if ended or found.failed_workers:
             return Answer(Came.CRASHED, detail=ended or "its workers failed")
@@ -81,24 +102,32 @@ def answer(found: Restart, ended: str, due: int, usual: Usual) -> Answer:
         return Answer(Came.UNKNOWN, found.step, "it told no loss to compare after the restore")
     if off is not None and off > usual.tolerance and found.step:
         return _other_losses(found, off, usual)
+    if ended and end.followed:
+        return Answer(Came.CRASHED, found.step, f"it failed twice before its next save was finished: {ended}")
     if ended:
         return Answer(Came.UNKNOWN, found.step, f"it failed some steps after the restore: {ended}")
-    return _same_losses(found, found.step, due, usual)
+    given = _same_losses(found, found.step, due, usual)
+    if end.late and given.came not in BAD:
+        return Answer(Came.STALLED, found.step, "it restored, and finished no save in time")
+    return given
 
 
 def _same_losses(found: Restart, step: int, due: int, usual: Usual) -> Answer:
     """Classifies a restore without a loss that is unlike those of its save."""
-    if usual.blind and (step >= due or (found.told and step)):
+    named = usual.names(found, due)
+    if usual.blind and (step >= due or (named and step)):
         return Answer(Came.UNKNOWN, step, "the job's losses cannot tell a right restore from a wrong one")
     if step >= due:
         return Answer(Came.RESUMED, step)
     missed = f"step {due} was saved before the crash"
-    if found.told and not step:
+    if named and not step:
         return Answer(Came.LOST, 0, f"{missed}; the job passed it over, and began from scratch")
-    if found.told:
+    if named:
         return Answer(Came.FELL_BACK, step, f"{missed}; the job said that it passed it over")
     if not found.tells:
         return Answer(Came.UNKNOWN, step, f"{missed}; its trainer never says what it passes over")
+    if found.told:
+        return Answer(Came.LOST, step, f"{missed}, and the job said only that it passed over others")
     return Answer(Came.LOST, step, f"{missed}, and the job said nothing")
 
 

@@ -37,6 +37,10 @@ class Disk:
         files = sorted((path, tuple(self._of(inode).pieces)) for path, inode in self.files.items())
         return tuple(sorted(self.folders)), tuple(files), tuple(sorted(self.links.items()))
 
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset([*self.folders, *self.files, *self.links])
+
     def _of(self, inode: int) -> _Content:
         return self.contents.get(inode, _Content())
 

@@ -2,8 +2,9 @@
 
 The run that is recorded is in `REPORTS/<run-id>/base`, whole restarts are in `REPORTS/<run-id>/cells`, forked ones in
 `REPORTS/<run-id>/cells/forked`. Before any state is judged, the job restarts from each explored save as it was when
-the job called it finished. A bad answer of forked ranks counts only if a whole restart of the job on that state is bad,
-too.
+the job called it finished, from an empty folder, and from mixed weights: the right answers to these are known. The
+first state of each set of names goes on until the next save is finished. A bad answer of forked ranks counts only if a
+whole restart of the job on that state is bad, too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import itertools
 import math
 import pathlib
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,10 +24,11 @@ from harness.campaign import restarts
 from harness.errors import CannotRunError, ChaosError, UsageError
 from harness.evidence.restarts import Restart
 from harness.explore import recorded_job
-from harness.explore.answers import BAD, OPEN, Answer, Came, Usual, answer
+from harness.explore.answers import BAD, OPEN, Answer, Came, End, Usual, answer
 from harness.explore.crash_states import Crashes, CrashState
 from harness.explore.disk import Disk, disk_of
 from harness.explore.file_systems import PROFILES, Change, changes_of
+from harness.explore.mixed_weights import mix
 from harness.explore.recorded_job import Recorded
 from harness.explore.restores import ForkedRestores, Next, Restarts, Restores, Wanted, ranks_of
 from harness.judge.verdict import Verdict
@@ -38,16 +41,19 @@ from harness.units import counted
 
 CHOICE_S_MAX = 60.0  # to choose the states of one kind of file system
 LOST_MAX = 5_000_000  # lost changes in all states of one kind of file system, for the sake of memory
+ELSEWHERE = "it has saves outside of the folder, and restores from there in each state"
 
 
 @dataclass(frozen=True)
 class State:
-    """A state to restore from. `id` is its name in the exploration; `due`: the step of the last finished save."""
+    """A state to restore from. `id` is its name in the exploration; `due`: the step of the last finished save. `names`
+    are the paths of its files and folders."""
 
     id: str
     profile: str
     crash: CrashState
     due: int
+    names: frozenset[str]
 
 
 @dataclass
@@ -78,6 +84,7 @@ class Tried:
     state: State
     answer: Answer
     seconds: float
+    followed: bool = False  # until the next save was finished
 
 
 @dataclass
@@ -93,6 +100,7 @@ class Exploration:
     why: str = ""
     tolerance: float | None = None  # relative difference of losses that was allowed
     interrupted: bool = False
+    controls: int = 0  # restores with known answers
     seconds: float = 0.0  # of the restores
 
     @property
@@ -142,10 +150,12 @@ def states_of(recorded: Recorded, name: str, limit_s: float = math.inf) -> Profi
         held += len(crash.lost)
         if cut := time.monotonic() > until or held > LOST_MAX:
             break
-        key = hash(_disk(name, changes, crash).key)
+        disk = _disk(name, changes, crash)
+        key = hash(disk.key)
         if key not in seen:
             seen.add(key)
-            states.append((places[crash.during], _state(recorded, name, number, crash)))
+            state = State(f"{name}-{number}", name, crash, recorded.due(crash.during), disk.names)
+            states.append((places[crash.during], state))
             places[crash.during] += 1
     ordered = [state for _, state in sorted(states, key=lambda pair: pair[0])]
     chosen = number if cut else number + 1
@@ -166,8 +176,8 @@ def state_of(recorded: Recorded, name: str, identity: str, limit_s: float = CHOI
     until = time.monotonic() + limit_s
     changes = changes_of(name, recorded.operations)
     for number, crash in _chosen(recorded, _crashes(recorded, changes)):
-        state = _state(recorded, name, number, crash)
-        if state.id == identity:
+        if f"{name}-{number}" == identity:
+            state = State(identity, name, crash, recorded.due(crash.during), _disk(name, changes, crash).names)
             return Profile(name, changes, 0, 0, [state], 1, 0), state
         if time.monotonic() > until:
             raise ChaosError(f"{identity}: was not found within {limit_s:g} s; use a faster machine")
@@ -183,10 +193,6 @@ def _chosen(recorded: Recorded, crashes: Crashes) -> Iterator[tuple[int, CrashSt
     return enumerate(crashes.chosen_states({each.inode: each.path for each in recorded.operations}))
 
 
-def _state(recorded: Recorded, name: str, number: int, crash: CrashState) -> State:
-    return State(f"{name}-{number}", name, crash, recorded.due(crash.during))
-
-
 def _disk(profile: str, changes: Sequence[Change], crash: CrashState) -> Disk:
     return disk_of(changes, crash.kept, empty_folders=not PROFILES[profile].prunes_empty_folders)
 
@@ -199,9 +205,23 @@ def make_state(recorded: Recorded, profile: Profile, state: State, folder: pathl
 
 def make_save(recorded: Recorded, end: int, folder: pathlib.Path) -> None:
     """Makes the files as they were after the first `end` operations, in an empty folder."""
-    changes = changes_of("posix", recorded.operations[:end], split=False)
     with recorded.data.open("rb") as data:
-        disk_of(changes, range(len(changes))).write(folder, data)
+        _saved(recorded, end).write(folder, data)
+
+
+def _saved(recorded: Recorded, end: int) -> Disk:
+    changes = changes_of("posix", recorded.operations[:end], split=False)
+    return disk_of(changes, range(len(changes)))
+
+
+def make_mixed(recorded: Recorded, folder: pathlib.Path) -> int:
+    """Makes the last explored save in an empty folder, with weights of the save before it. Returns how many files have
+    other bytes now."""
+    *_, before, last = recorded.saves
+    make_save(recorded, last.end, folder)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as older:
+        make_save(recorded, before.end, pathlib.Path(older))
+        return mix(folder, pathlib.Path(older))
 
 
 @dataclass(frozen=True)
@@ -231,7 +251,8 @@ class _Explorer:
         self.name = plan.run_id
         self.folder = setting.reports.resolve() / plan.run_id
         self.after: dict[int, Restart] = {}  # save → the restart from it undamaged
-        self.wrong = ""  # why the restart from a save undamaged is not right
+        self.wrong = ""  # why the restart from a save undamaged, or from an empty folder, is not right
+        self.blind = ""  # why right answers prove nothing
 
     def run(self) -> Exploration:
         restarts.own_folder(self.folder)
@@ -264,25 +285,26 @@ class _Explorer:
         else:
             cells = self.folder / "cells"
             base = self.folder / "base"
-            restores = ForkedRestores(self.plan, base, cells, self.setting.stop, self.recorded.tellers, ranks)
+            restores = ForkedRestores(self.plan, base, cells, self.setting.stop, self.recorded, ranks)
             self.found.form = restores.words
         restores.do_all(self._one_by_one(begin))
         if self.wrong and restores is not whole and not self.setting.stop.asked:
-            self.found.form = f"{whole.words}, as forked ranks did not restore: {self.wrong}"
+            self.found.form = f"{whole.words}, as forked ranks cannot be used: {self.wrong}"
             self.setting.tell(self.found.form)
-            self.wrong = ""
+            self.wrong = self.blind = ""
             self.after.clear()
             self.found.tried.clear()
             restores = whole
             restores.do_all(self._one_by_one(begin))
-        self.found.why = self.wrong
+        self.found.why = self.wrong or self.blind
         self.found.seconds = time.monotonic() - begin
         if restores is not whole and not self.setting.stop.asked:
             self._confirm()
 
     def _whole(self) -> Restarts:
         cells = self.folder / "cells"
-        return Restarts(self.plan, self.folder / "base", cells, self.setting.stop, self.setting.backend)
+        base, stop = self.folder / "base", self.setting.stop
+        return Restarts(self.plan, base, cells, stop, self.recorded, self.setting.backend)
 
     def _one_by_one(self, begin: float) -> Next:
         todo = self._wanted()
@@ -294,33 +316,62 @@ class _Explorer:
         return next_one
 
     def _wanted(self) -> Iterator[Wanted]:
-        """Yields the restores in order: from each undamaged save, the last one first, and then from each state."""
+        """Yields the restores in order: from each undamaged save, the last one first, from an empty folder, from mixed
+        weights, and then from each state."""
+        names = set[frozenset[str]]()  # of which one restore goes on until the next save
         for save in reversed(self.recorded.saves):
+            names.add(_saved(self.recorded, save.end).names)
             make = functools.partial(make_save, self.recorded, save.end)
-            yield Wanted(f"save-{save.step}", make, functools.partial(self._hear_save, save.step))
+            yield Wanted(f"save-{save.step}", make, functools.partial(self._hear_save, save.step), follow=True)
             if self.wrong:
                 return
-        usual = Usual(self.recorded.losses, {step: found.losses for step, found in self.after.items()})
-        self.usual, self.found.tolerance = usual, usual.tolerance
+        yield Wanted("empty", lambda folder: None, self._hear_empty)
+        if self.wrong:
+            return
+        after = {step: found.losses for step, found in self.after.items()}
+        self.usual = Usual(self.recorded.losses, after, self.recorded.paths)
+        self.found.tolerance = self.usual.tolerance
+        yield Wanted("mixed", self._make_mixed, self._hear_mixed)
+        self.found.controls = len(self.recorded.saves) + 2
         in_turn = itertools.zip_longest(*(profile.states for profile in self.found.profiles))
         mixed = [state for turn in in_turn for state in turn if state is not None]
         for state in mixed[: self.setting.states or None]:
             profile = self.found.profile(state.profile)
             make = functools.partial(make_state, self.recorded, profile, state)
-            yield Wanted(state.id, make, functools.partial(self._hear, state))
+            follow = state.names not in names
+            names.add(state.names)
+            yield Wanted(state.id, make, functools.partial(self._hear, state), follow)
 
-    def _hear_save(self, step: int, found: Restart, ended: str, seconds: float) -> None:
+    def _hear_save(self, step: int, found: Restart, end: End, seconds: float) -> None:
         last = step == self.recorded.saves[-1].step
-        if found.step == step and found.losses and not found.told and not ended:
+        if found.step is not None and found.step > step:
+            self.wrong = f"the job restored step {found.step} from the saves up to step {step}: {ELSEWHERE}"
+        elif found.step == step and found.losses and not found.told and not end.failed and not end.late:
             self.after[step] = found
         elif last:
-            did = ended or ("it restored nothing" if found.step is None else f"it restored step {found.step}")
-            did = did if ended or found.losses or found.step is None else f"{did}, and told no loss"
+            did = end.failed or ("it restored nothing" if found.step is None else f"it restored step {found.step}")
+            did = did if end.failed or found.losses or found.step is None else f"{did}, and told no loss"
+            did = f"{did}, and finished no save in time" if end.late and found.step is not None else did
             self.wrong = f"the job did not restore the undamaged save of step {step}: {did}"
 
-    def _hear(self, state: State, found: Restart, ended: str, seconds: float) -> None:
-        given = answer(found, ended, state.due, self.usual)
-        self.found.tried.append(Tried(state, given, seconds))
+    def _hear_empty(self, found: Restart, end: End, seconds: float) -> None:
+        if found.step:
+            self.wrong = f"the job restored step {found.step} from an empty checkpoint folder: {ELSEWHERE}"
+
+    def _make_mixed(self, folder: pathlib.Path) -> None:
+        if not make_mixed(self.recorded, folder):
+            self.blind = "the last two saves hold the same bytes: a restore of the wrong one would look right"
+
+    def _hear_mixed(self, found: Restart, end: End, seconds: float) -> None:
+        last = self.recorded.saves[-1].step
+        if answer(found, end, last, self.usual).came is Came.RESUMED and not found.told:
+            mixed = f"with weights of another save in that of step {last} the job goes on as with its own"
+            self.blind = self.blind or f"{mixed}: a wrong restore would look right"
+            self.setting.tell(self.blind)
+
+    def _hear(self, state: State, found: Restart, end: End, seconds: float) -> None:
+        given = answer(found, end, state.due, self.usual)
+        self.found.tried.append(Tried(state, given, seconds, end.followed))
         if given.came in BAD:
             self.setting.tell(f"{state.id}: {given.came}: {given.detail} ({state.crash.why})")
         elif len(self.found.tried) % 100 == 0:
@@ -331,19 +382,19 @@ class _Explorer:
         were at fault, and nothing is blamed by their answers."""
         for each in self.found.worst():
             self.setting.tell(f"{each.state.id}: {each.answer.came}; a whole restart of the job must confirm it")
-            again = self._restarted(each.state)
+            again = self._restarted(each)
             if again is None or again.came not in BAD:
                 did = "nothing" if again is None else again.came
                 self._doubt(each, f"{each.answer.came} with forked ranks, {did} in a whole restart of the job")
 
-    def _restarted(self, state: State) -> Answer | None:
-        heard: list[Answer] = []
+    def _restarted(self, doubted: Tried) -> Answer | None:
+        heard, state = list[Answer](), doubted.state
 
-        def hear(found: Restart, ended: str, seconds: float) -> None:
-            heard.append(answer(found, ended, state.due, self.usual))
+        def hear(found: Restart, end: End, seconds: float) -> None:
+            heard.append(answer(found, end, state.due, self.usual))
 
         make = functools.partial(make_state, self.recorded, self.found.profile(state.profile), state)
-        wanted = iter([Wanted(state.id, make, hear)])
+        wanted = iter([Wanted(state.id, make, hear, doubted.followed)])
         self._whole().do_all(lambda: next(wanted, None))
         return heard[0] if heard else None
 

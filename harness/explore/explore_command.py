@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import pathlib
 from typing import Annotated, Literal
 
@@ -10,6 +9,7 @@ import typer
 from rich.table import Table
 
 from harness.backends.contract import load_backend
+from harness.campaign.checked_files import load_plan
 from harness.cli.output import note, out, print_json, print_table, safe, say
 from harness.cli.scenarios import plan_of
 from harness.cli.shared_options import (
@@ -21,15 +21,14 @@ from harness.cli.shared_options import (
     SeedOption,
     seconds_of,
 )
-from harness.errors import INTERRUPTED, UsageError
+from harness.errors import INTERRUPTED, ChaosError, UsageError
 from harness.explore import explore_report, recorded_job
 from harness.explore.exploration import Exploration, Setting, explore, make_state, state_of
 from harness.explore.file_systems import PROFILES
 from harness.judge.verdict import EXIT_CODES
 from harness.plan.capabilities import check_capabilities
-from harness.plan.run_plan import Plan
 from harness.report import write_files
-from harness.report.strict_json import json_text
+from harness.report.strict_json import json_text, strict
 from harness.run.stop import stop
 
 USUAL = ["ext4", "nfs"]  # what most clusters save on; both promise more than POSIX does
@@ -77,7 +76,7 @@ def explore_(
     check_capabilities(plan.without_faults(plan.run_id), engine.probe())
     found = explore(plan, Setting(reports, engine, stop, note, seconds_of("--budget", budget), names, states))
     folder = reports / found.run_id
-    told = explore_report.plain(found)
+    told = strict(explore_report.plain(found))  # file names may be no UTF-8
     write_files({explore_report.JSON: json_text(told), explore_report.PAGE: explore_report.page(found)}, folder)
     if json:
         print_json(told)
@@ -96,14 +95,13 @@ def _make_again(name: str, into: pathlib.Path, reports: pathlib.Path) -> pathlib
         raise UsageError(f"--state {name}: {identity!r} is no state; write one like ext4-12")
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise UsageError(f"--into {into}: is not empty; name an empty or a new folder")
-    try:
-        plan = Plan.from_json(json_format.loads((folder / "plan.json").read_bytes()))
-    except ValueError as error:
-        raise UsageError(f"{folder / 'plan.json'}: cannot be read: {error}") from error
-    recorded = recorded_job.load(plan, folder)
+    recorded = recorded_job.load(load_plan(folder / "plan.json"), folder)
     profile, found = state_of(recorded, kind, identity)
-    into.mkdir(parents=True, exist_ok=True)
-    make_state(recorded, profile, found, into)
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        make_state(recorded, profile, found, into)
+    except OSError as error:
+        raise ChaosError(f"{into}: the state cannot be made: {error.strerror}") from error
     return into
 
 

@@ -27,6 +27,7 @@ def plain(found: Exploration) -> dict[str, Any]:
     told |= {"saves_recorded": found.recorded.recorded, "removal_explored": found.recorded.removed}
     told |= {"saves": [save.step for save in found.recorded.saves], "operations": len(found.recorded.operations)}
     told |= {"restores_s": round(found.seconds, 3), "left": found.left}
+    told["followed"] = [each.state.id for each in found.tried if each.followed]
     told["profiles"] = [
         {
             "profile": each.name,
@@ -81,11 +82,13 @@ def reason(found: Exploration) -> str:
 
 def facts(found: Exploration) -> list[str]:
     steps = ", ".join(str(save.step) for save in found.recorded.saves)
-    tried = len(found.tried) + len(found.recorded.saves)
+    tried = len(found.tried) + found.controls
+    followed = sum(each.followed for each in found.tried)
     pace = f", {tried / found.seconds:.1f} a second" if found.seconds and found.tried else ""
     return [
         f"{found.trainer}; saves of steps {steps}; {counted(len(found.recorded.operations), 'operation')}",
         *([f"{counted(tried, 'restore')} in {found.seconds:.0f} s{pace}: {found.form}"] if found.form else []),
+        f"for each set of file names, a restore went on until the next save was finished: {counted(followed, 'state')}",
         *_repeats(found),
         *_not_seen(found),
         reason(found),

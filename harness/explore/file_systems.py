@@ -16,6 +16,7 @@ to `j` that holds every change that was durable before, and with each change the
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import posixpath
 from collections.abc import Iterable, Sequence
@@ -110,7 +111,7 @@ class _Profile:
         self._synced = 0  # changes that `sync` made durable
 
     def take(self, operation: Operation) -> None:
-        """Adds the changes of the next operation."""
+        """Adds the changes of the next operation. Raises `KeyError` if it names a file that is not there."""
         self.number += 1
         getattr(self, f"_{operation.kind}")(operation)
 
@@ -124,7 +125,9 @@ class _Profile:
         return inode, posixpath.basename(path)
 
     def _find(self, path: str) -> tuple[int, bool] | None:
-        return (ROOT, True) if not path else self._live.get(self._place(path))
+        with contextlib.suppress(KeyError):  # a folder above it is gone
+            return self._live[self._place(path)] if path else (ROOT, True)
+        return None
 
     def _file(self, inode: int) -> _File:
         return self._files.setdefault(inode, _File())
@@ -170,7 +173,9 @@ class _Profile:
         self._create(Operation(Kind.CREATE, operation.other, operation.inode))
 
     def _unlink(self, operation: Operation) -> None:
-        self._rename_names([Entry(*self._place(operation.path), None)])
+        place = self._place(operation.path)
+        del self._live[place]
+        self._rename_names([Entry(*place, None)])
 
     _rmdir = _unlink
 
@@ -463,5 +468,10 @@ def changes_of(profile: str, operations: Iterable[Operation], split: bool = True
     """
     made = PROFILES[profile](split)
     for operation in operations:
-        made.take(operation)
+        try:
+            made.take(operation)
+        except KeyError as error:
+            raise ChaosError(
+                f"{profile}: operation {made.number}, {operation.in_words()}, fits no earlier one"
+            ) from error
     return made.changes

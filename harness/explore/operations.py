@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
 
 
 class Kind(enum.StrEnum):
@@ -23,6 +26,7 @@ class Kind(enum.StrEnum):
 
 
 ROOT = 0  # inode of the checkpoint folder
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,12 @@ class Operation:
 
     kind: Kind
     path: str
-    inode: int = ROOT
+    inode: Count = ROOT
     other: str = ""
-    offset: int = 0
-    size: int = 0
-    data: int = 0
-    t_ns: int = 0
+    offset: Count = 0
+    size: Count = 0
+    data: Count = 0
+    t_ns: Count = 0
 
     def in_words(self) -> str:
         if self.kind is Kind.WRITE:

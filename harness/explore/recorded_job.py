@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import pathlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-
-import msgspec
+from dataclasses import dataclass, field, replace
 
 from harness.backends import run_folder
 from harness.backends.contract import Launch, Verb
@@ -16,10 +15,12 @@ from harness.backends.local.backend import LocalBackend, LocalCluster
 from harness.campaign import restarts
 from harness.errors import CannotRunError, ChaosError
 from harness.evidence.restarts import Losses, read_restart
+from harness.explore.answers import Paths
 from harness.explore.file_systems import NEVER, Data, Entry, Size, changes_of
-from harness.explore.operations import Kind, Operation
+from harness.explore.operations import Operation
+from harness.explore.recording_file import read_operations
 from harness.log import reading, untrusted_files
-from harness.node.fuse.recording import DATA, DATA_BYTES_MAX, OPERATIONS, OPERATIONS_MAX
+from harness.node.fuse.recording import DATA, DATA_BYTES_MAX, OPERATIONS_MAX
 from harness.plan.run_plan import Plan
 from harness.run.job import execute
 from harness.run.observers import Heard, Status
@@ -29,7 +30,6 @@ from harness.timeline.save_events import COMMITTED
 SAVES = 3  # explored from the end of the first one to the end of the last one
 SAVES_MAX = 8  # recorded, until one of them was removed; rotations keep five or fewer as a rule
 SHARE = 0.5  # of the record's limits and of the job's time: after them, no save is awaited to be removed
-_FIELDS = {field.name for field in fields(Operation)}
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Save:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The recording of a run: its operations up to the end of the last explored save, and its losses."""
+    """The recording of a run: its operations up to the end of the last explored save, its losses and its saves' paths,
+    which are relative to the run's folder."""
 
     operations: Sequence[Operation]
     data: pathlib.Path
@@ -51,6 +52,14 @@ class Recorded:
     tellers: int  # number of ranks that told of their steps
     recorded: int = 0  # number of recorded saves, explored or not
     removed: bool = False  # whether an explored operation removed a save
+    savers: int = 1  # number of processes that called saves finished
+    paths: Paths = field(default_factory=dict)
+
+    @property
+    def save_s(self) -> float:
+        """Returns the longest time from one explored save to the next, in seconds."""
+        ends = [self.operations[save.end - 1].t_ns for save in self.saves if save.end]
+        return max((later - sooner for sooner, later in itertools.pairwise(ends)), default=0) / 1e9
 
     def due(self, during: int) -> int:
         """Returns the step of the last save that was finished before a crash during this operation."""
@@ -94,7 +103,7 @@ class _UntilRemoved(restarts.Until):
         return self._since is not None and status.step >= self._since + restarts.FOLLOWED_STEPS
 
     def _all_seen(self, elapsed_s: float) -> bool:
-        operations = _operations(self._place / OPERATIONS)
+        operations = read_operations(self._place)
         self._ends |= {step: len(operations) for step, end in self._ends.items() if not end}
         if len(self._ends) < SAVES:
             return False
@@ -158,7 +167,7 @@ def record(plan: Plan, folder: pathlib.Path, stop: StopRequest) -> Recorded:
 def load(plan: Plan, folder: pathlib.Path) -> Recorded:
     """Reads the recording in a run's folder. Raises `ChaosError` if it is incomplete or has fewer than two saves."""
     place = folder / run_folder.RECORDS / plan.workload.checkpoint.folder
-    operations = _operations(place / OPERATIONS)
+    operations = read_operations(place)
     log = reading.read(folder / "events")
     told = _finished(log)
     losses = read_restart(folder).losses
@@ -180,7 +189,9 @@ def load(plan: Plan, folder: pathlib.Path) -> Recorded:
     first = first_removal(operations, [save.end for save in saves])
     removed = first is not None and first < saves[-1].end
     shown = _around(saves, first) if first is not None and removed else saves[:SAVES]
-    return Recorded(operations[: shown[-1].end], place / DATA, shown, losses, tellers, len(saves), removed)
+    explored = operations[: shown[-1].end]
+    savers, paths = _savers_and_paths(log, f"{folder}/")
+    return Recorded(explored, place / DATA, shown, losses, tellers, len(saves), removed, savers, paths)
 
 
 def _finished(log: reading.Log) -> dict[int, int]:
@@ -207,19 +218,11 @@ def _harms(part: Size | Data, size: int) -> bool:
     return part.size < size if isinstance(part, Size) else part.offset < size
 
 
-def _operations(path: pathlib.Path) -> list[Operation]:
-    try:
-        lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        raise ChaosError(f"{path}: the recording cannot be read: {error.strerror}") from error
-    found = []
-    for number, line in ((number, line) for number, line in enumerate(lines, 1) if line):
-        try:
-            told = msgspec.json.decode(line, type=dict)
-            if "ended" not in told:
-                found.append(Operation(Kind(told.pop("kind")), **{key: told[key] for key in _FIELDS & told.keys()}))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ChaosError(f"{path}:{number}: no operation of a recording: {error}") from error
-        if "ended" in told:
-            raise ChaosError(f"the recording is not whole: {told['ended']}")
-    return found
+def _savers_and_paths(log: reading.Log, root: str) -> tuple[int, Paths]:
+    savers, paths = 0, dict[int, list[str]]()
+    for writer in log.writers:
+        mine = [event for event in writer.events if event["event"] == COMMITTED]
+        savers += bool(mine)
+        for event in mine:
+            paths.setdefault(event["step"], []).append(str(event.get("path") or "").removeprefix(root))
+    return savers, paths

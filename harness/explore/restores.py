@@ -1,5 +1,8 @@
 """Runs the trainer's own restore on one state of the checkpoint folder after the other, in two ways.
 
+A restore ends after some steps, or goes on until the job calls its next save finished: names that a crash left may be
+in the way of a save.
+
 `Restarts` restarts the whole job on each state. `ForkedRestores` has one node with a process of ours, which forks the
 ranks for each state: many restores per second. It works for trainers whose ranks are one Python script each. Ranks that
 do not log events themselves are observed, as in any run.
@@ -8,9 +11,11 @@ do not log events themselves are observed, as in any run.
 from __future__ import annotations
 
 import abc
+import functools
 import importlib.resources
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -25,14 +30,17 @@ from harness.backends.local.backend import LocalBackend, LocalCluster
 from harness.campaign import restarts
 from harness.errors import ChaosError, FaultError
 from harness.evidence.restarts import Restart, read_restart
+from harness.explore.answers import End
+from harness.explore.recorded_job import Recorded
 from harness.log import untrusted_files
 from harness.node.boot import OBSERVE_ENV
 from harness.plan.run_plan import Abort, Plan
 from harness.run import drill
 from harness.run.job import execute
 from harness.run.last_words import words_of
-from harness.run.observers import Silent, Status
+from harness.run.observers import Heard, Silent, Status
 from harness.run.stop import StopRequest
+from harness.timeline.save_events import COMMITTED
 from harness.trainers.command import CommandTrainer
 from harness.trainers.module import ModuleTrainer
 from harness.trainers.reference import ReferenceTrainer
@@ -42,7 +50,8 @@ from harness.trainers.torchrun import TorchrunTrainer
 FORKED_S_MAX = 45.0  # of the restore on one state
 SILENT_S_MAX = 120.0  # of our process on the node, beyond the limit of a restore
 FORKED_STEPS = 2  # after a restore: the first one shows wrong weights, the second one a wrong optimizer
-ATTEMPTS = 2  # of ranks that a launcher starts again when they fail
+ATTEMPTS = 2  # of ranks that a launcher starts again when they fail, and of a job that goes on to its next save
+SAVE_TIMES = 3  # factor between the time from one save to the next in the recorded run, and its limit after a restore
 ENDED_BYTES_MAX = 2**16
 _TELLS = re.compile(rb"harness\.(?:events|node\.emitter)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -52,11 +61,12 @@ _RUN_DIR, _PORT = "@RUN_DIR@", "@PORT@"
 @dataclass(frozen=True)
 class Wanted:
     """A restore. `make` writes the state of the checkpoint folder into an empty folder. `heard` gets the restart, how
-    it failed (or an empty text), and its seconds."""
+    it ended, and its seconds. `follow`: it goes on until the job calls its next save finished."""
 
     name: str
     make: Callable[[pathlib.Path], None]
-    heard: Callable[[Restart, str, float], None]
+    heard: Callable[[Restart, End, float], None]
+    follow: bool = False
 
 
 Next = Callable[[], Wanted | None]  # the next restore, if any
@@ -66,9 +76,13 @@ class Restores(abc.ABC):
     """One way to make a trainer restore. `base` is the folder of the recorded run."""
 
     words: str  # which form this is, for people
+    steps: int  # after a restore: their losses are compared
 
-    def __init__(self, plan: Plan, base: pathlib.Path, folder: pathlib.Path, stop: StopRequest) -> None:
-        self.plan, self.base, self.folder, self.stop = plan, base, folder, stop
+    def __init__(
+        self, plan: Plan, base: pathlib.Path, folder: pathlib.Path, stop: StopRequest, recorded: Recorded
+    ) -> None:
+        self.plan, self.base, self.folder, self.stop, self.recorded = plan, base, folder, stop, recorded
+        self.save_s_max = SAVE_TIMES * recorded.save_s  # from the restore to the next save
 
     @abc.abstractmethod
     def do_all(self, next_one: Next) -> None:
@@ -82,50 +96,120 @@ class Restores(abc.ABC):
             (folder / name).mkdir(parents=True, exist_ok=True)
         wanted.make(folder / saved)
 
+    def run_id(self, folder: pathlib.Path) -> str:
+        """Returns an id that no other exploration uses: the end of a run kills all processes that have its id."""
+        return f"{self.base.parent.name}-{folder.name}"
+
+    def compared(self, found: Restart) -> Restart:
+        """Returns the restart with the losses of its first steps: a longer one proves no less."""
+        last = (found.step or 0) + self.steps
+        return replace(found, losses={key: loss for key, loss in found.losses.items() if key[1] <= last})
+
 
 class Restarts(Restores):
     words = "whole restarts of the job"
+    steps = restarts.FOLLOWED_STEPS
 
     def __init__(
-        self, plan: Plan, base: pathlib.Path, folder: pathlib.Path, stop: StopRequest, backend: Backend
+        self,
+        plan: Plan,
+        base: pathlib.Path,
+        folder: pathlib.Path,
+        stop: StopRequest,
+        recorded: Recorded,
+        backend: Backend,
     ) -> None:
-        super().__init__(plan.model_copy(update={"abort": restarts.LIMITS}), base, folder, stop)
+        super().__init__(plan, base, folder, stop, recorded)
         self._backend = backend
 
     def do_all(self, next_one: Next) -> None:
         while not self.stop.asked and (wanted := next_one()) is not None:
-            begin, one = time.monotonic(), wanted
-
-            def prepare(folder: pathlib.Path, wanted: Wanted = one) -> None:
-                try:
-                    self.prepare(wanted, folder)
-                except OSError as error:
-                    raise ChaosError(f"{folder}: the state cannot be made: {error.strerror}") from error
-                drill.copy_ledgers(self.base, folder)
-
-            plan = self.plan.again(f"{self.folder.name}-{wanted.name}")
-            found, ended = restarts.restart(plan, self.folder / wanted.name, self._backend, self.stop, prepare)
+            begin, first, again = time.monotonic(), self.folder / wanted.name, self.folder / f"{wanted.name}-again"
+            try:
+                found, end = self._restart(wanted, first, functools.partial(self._make, wanted))
+                if end.failed and wanted.follow and not self.stop.asked:
+                    found, end = self._restart(wanted, again, functools.partial(self._take_over, first))
+            finally:
+                for folder in (first, again):
+                    restarts.remove_saves(self.plan, folder)
             if not self.stop.asked:
-                failed = ended.reason if ended.outcome == "failed" else ""
-                wanted.heard(found, failed, time.monotonic() - begin)
+                wanted.heard(self.compared(found), end, time.monotonic() - begin)
+
+    def _make(self, wanted: Wanted, folder: pathlib.Path) -> None:
+        try:
+            self.prepare(wanted, folder)
+        except OSError as error:
+            raise ChaosError(f"{folder}: the state cannot be made: {error.strerror}") from error
+        drill.copy_ledgers(self.base, folder)
+
+    def _take_over(self, first: pathlib.Path, folder: pathlib.Path) -> None:
+        """Puts the saves there as the first restart left them."""
+        saved = self.plan.workload.checkpoint.folder
+        self.prepare(Wanted("", lambda folder: None, lambda *_: None), folder)
+        (first / saved).rename(folder / saved)
+        drill.copy_ledgers(first, folder)
+
+    def _restart(
+        self, wanted: Wanted, folder: pathlib.Path, prepare: Callable[[pathlib.Path], None]
+    ) -> tuple[Restart, End]:
+        follow_ns = int(self.save_s_max * 1e9) if wanted.follow else 0
+        limits = restarts.LIMITS
+        limits = Abort(
+            if_no_step_for_ns=limits.if_no_step_for_ns + follow_ns, wall_clock_ns=limits.wall_clock_ns + follow_ns
+        )
+        plan = self.plan.again(self.run_id(folder)).model_copy(update={"abort": limits})
+        until = _UntilNextSave(self.stop, self.recorded.savers) if wanted.follow else None
+        found, ended = restarts.restart(plan, folder, self._backend, self.stop, prepare, until, keep=wanted.follow)
+        failed = ended.reason if ended.outcome == "failed" else ""
+        return found, End(failed, wanted.follow, wanted.follow and ended.outcome == "aborted")
+
+
+class _UntilNextSave(restarts.Until):
+    """Ends the job once it has done some steps and called a save of them, or of a later one, finished."""
+
+    def __init__(self, users: StopRequest, savers: int) -> None:
+        super().__init__(users, self._enough)
+        self._stepped = restarts.some_steps_after()
+        self._savers, self._first = savers, math.inf
+        self._saved: set[str] = set()
+
+    def new_events(self, events: Heard) -> None:
+        self._first = min([self._first, *(event["step"] for _, event in events if event["event"] == "step")])
+        mine = ((header, event) for header, event in events if event["event"] == COMMITTED)
+        self._saved |= {header["writer"] for header, event in mine if event["step"] >= self._first}
+
+    def _enough(self, status: Status) -> bool:
+        return self._stepped(status) and len(self._saved) >= self._savers
 
 
 class ForkedRestores(Restores):
     words = "ranks forked on one node"
+    steps = FORKED_STEPS
 
     def __init__(
-        self, plan: Plan, base: pathlib.Path, folder: pathlib.Path, stop: StopRequest, tellers: int, ranks: Ranks
+        self,
+        plan: Plan,
+        base: pathlib.Path,
+        folder: pathlib.Path,
+        stop: StopRequest,
+        recorded: Recorded,
+        ranks: Ranks,
     ) -> None:
-        super().__init__(plan, base, folder, stop)
+        super().__init__(plan, base, folder, stop, recorded)
         self._ranks = ranks
         self._orders = {
             "ranks": ranks.each,
-            "attempts": ranks.attempts,
             "observed": ranks.observed,
-            "tellers": tellers,
+            "tellers": recorded.tellers,
+            "savers": recorded.savers,
             "steps": FORKED_STEPS,
-            "limit_s": FORKED_S_MAX,
         }
+
+    def order(self, wanted: Wanted) -> dict[str, Any]:
+        """Returns how our process does this restore."""
+        attempts = ATTEMPTS if wanted.follow else self._ranks.attempts
+        limit_s = FORKED_S_MAX + (self.save_s_max if wanted.follow else 0)
+        return {"until_saved": wanted.follow, "attempts": attempts, "limit_s": limit_s}
 
     def do_all(self, next_one: Next) -> None:
         place = self.folder / "forked"
@@ -133,7 +217,7 @@ class ForkedRestores(Restores):
         (place / "orders.json").write_text(json.dumps(self._orders))
         driver = _Driver(self, place, next_one)
         limits = Abort(if_no_step_for_ns=10**15, wall_clock_ns=10**15, if_not_started_for_ns=10**15)
-        plan = self.plan.without_faults(f"{self.folder.name}-forked", 1).model_copy(update={"abort": limits})
+        plan = self.plan.without_faults(self.run_id(place), 1).model_copy(update={"abort": limits})
         outcome = execute(plan, place, _OneProcess(self._ranks, place), driver, driver.end)
         untrusted_files.remove_tree(place, "states")
         if not driver.end.asked:
@@ -172,7 +256,7 @@ class _Driver(Silent):
             self._begin()
         elif untrusted_files.status_of(self._place, f"{self._current[1]}/ended.json"):
             self._finish(*self._current)
-        elif time.monotonic() - self._current[2] > FORKED_S_MAX * ATTEMPTS + SILENT_S_MAX:
+        elif time.monotonic() - self._current[2] > (FORKED_S_MAX + self._restores.save_s_max) * ATTEMPTS + SILENT_S_MAX:
             raise ChaosError("the process that forks the ranks answers no more")
 
     def _begin(self) -> None:
@@ -186,7 +270,8 @@ class _Driver(Silent):
             folder.mkdir()
             self._restores.prepare(wanted, folder)
             drill.copy_ledgers(self._restores.base, folder)
-            (folder / "go").touch()
+            (folder / "go.new").write_text(json.dumps(self._restores.order(wanted)))
+            (folder / "go.new").rename(folder / "go")
         except OSError as error:
             raise ChaosError(f"{folder}: the state {wanted.name} cannot be made: {error.strerror}") from error
         self._current = wanted, name, time.monotonic()
@@ -204,10 +289,11 @@ class _Driver(Silent):
             told = ((words_of(folder / f"rank{rank}.log"), rank, code) for rank, code in failed)
             words, rank, code = min(told, key=lambda each: each[0].telling)
             ended = f"rank {rank} ended with {code}: {words.text}"
-        found = read_restart(folder)
+        found = self._restores.compared(read_restart(folder))
         self._current = None
         untrusted_files.remove_tree(self._place, name)
-        wanted.heard(found, ended, time.monotonic() - begin)
+        end = End(ended, wanted.follow, wanted.follow and not enough and None in codes and not failed)
+        wanted.heard(found, end, time.monotonic() - begin)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from small_jobs import job
 
-from harness.errors import ChaosError
 from harness.evidence.restarts import Losses, Restart
-from harness.explore import explore_report, recorded_job
-from harness.explore.answers import Answer, Came, Usual, answer
+from harness.explore import explore_report
+from harness.explore.answers import Answer, Came, End, Usual, answer
 from harness.explore.exploration import Exploration, Profile, Tried, states_of
 from harness.explore.operations import Kind, Operation
 from harness.explore.recorded_job import Recorded, Save
@@ -35,8 +34,10 @@ def losses(step: int, factor: float = 1.0) -> Losses:
         (Restart(30, False, losses(30)), "", Came.RESUMED),  # a save that was not finished yet
         (Restart(20, False, losses(20)), "it failed later", Came.UNKNOWN),
         (Restart(20, True, losses(20)), "", Came.RESUMED),  # it said that it passed over a torn later one
-        (Restart(10, True, losses(10)), "", Came.FELL_BACK),
-        (Restart(0, True, losses(0)), "", Came.LOST),  # with a word, and yet all is gone
+        (Restart(10, True, losses(10), passed_over=[{"step": 20}]), "", Came.FELL_BACK),
+        (Restart(10, True, losses(10), passed_over=[{"step": 30}]), "", Came.LOST),  # no word of the save that is due
+        (Restart(10, True, losses(10), passed_over=[{}]), "", Came.LOST),
+        (Restart(0, True, losses(0), passed_over=[{"step": 20}]), "", Came.LOST),  # with a word, and yet all is gone
         (Restart(10, False, losses(10)), "", Came.LOST),
         (Restart(0, False, losses(0)), "", Came.LOST),
         (Restart(0, False, losses(0, 2.0)), "", Came.LOST),  # two runs from scratch may differ
@@ -55,13 +56,41 @@ def losses(step: int, factor: float = 1.0) -> Losses:
     ],
 )
 def test_a_restore_is_classified(found: Restart, ended: str, came: Came) -> None:
-    assert answer(found, ended, 20, USUAL).came is came
+    assert answer(found, End(ended), 20, USUAL).came is came
+
+
+@pytest.mark.parametrize(
+    ("source", "came"),
+    [
+        ("saves/step-20", Came.FELL_BACK),
+        ("saves/step-20/rank1.pt", Came.FELL_BACK),
+        ("saves/.tmp-30", Came.LOST),
+        ("saves/step-2", Came.LOST),
+    ],
+)
+def test_a_fallback_counts_only_if_it_names_the_save_that_is_due(source: str, came: Came) -> None:
+    usual = Usual(RUN, {10: {}, 20: {}}, {20: ["saves/step-20"]})
+    found = Restart(10, True, losses(10), passed_over=[{"step": None, "source": source}])
+    assert answer(found, End(), 20, usual).came is came
+
+
+@pytest.mark.parametrize(
+    ("found", "end", "came"),
+    [
+        (Restart(20, False, losses(20)), End(followed=True), Came.RESUMED),
+        (Restart(20, False, losses(20)), End("mkdir: File exists", followed=True), Came.CRASHED),
+        (Restart(20, False, losses(20)), End(followed=True, late=True), Came.STALLED),
+        (Restart(10, False, losses(10)), End(followed=True, late=True), Came.LOST),
+    ],
+)
+def test_a_restore_counts_once_the_next_save_is_finished(found: Restart, end: End, came: Came) -> None:
+    assert answer(found, end, 20, USUAL).came is came
 
 
 def test_a_job_that_does_not_repeat_itself_may_differ_as_much_as_its_healthy_restarts_do() -> None:
     usual = Usual(RUN, {20: losses(20, 1.001)})
-    assert answer(Restart(20, False, losses(20, 1.005)), "", 20, usual).came is Came.RESUMED
-    assert answer(Restart(20, False, losses(20, 1.05)), "", 20, usual).came is Came.SILENT
+    assert answer(Restart(20, False, losses(20, 1.005)), End(), 20, usual).came is Came.RESUMED
+    assert answer(Restart(20, False, losses(20, 1.05)), End(), 20, usual).came is Came.SILENT
 
 
 NAN: Losses = dict.fromkeys(RUN, float("nan"))
@@ -79,17 +108,8 @@ SAME: Losses = dict.fromkeys(RUN, 1.0)
     ids=["untold", "constant", "not restored", "not finite"],
 )
 def test_losses_that_cannot_tell_right_from_wrong_show_nothing(usual: Usual, found: Losses) -> None:
-    assert answer(Restart(20, False, found), "", 20, usual).came is Came.UNKNOWN
-    assert answer(Restart(10, False, {}), "", 20, usual).came is Came.LOST, "the step alone shows it"
-
-
-@pytest.mark.parametrize(
-    "line", [r'{"path":"\udcff"}', "[1]", "x", '{"kind":"zap"}', '{"kind":"write"}', "[" * 100_000]
-)
-def test_a_damaged_recording_is_said_with_its_line(line: str, tmp_path: pathlib.Path) -> None:
-    (tmp_path / "operations.jsonl").write_text(line + "\n")
-    with pytest.raises(ChaosError, match=r"operations\.jsonl:1: "):
-        recorded_job._operations(tmp_path / "operations.jsonl")
+    assert answer(Restart(20, False, found), End(), 20, usual).came is Came.UNKNOWN
+    assert answer(Restart(10, False, {}), End(), 20, usual).came is Came.LOST, "the step alone shows it"
 
 
 def saved() -> Recorded:

@@ -9,6 +9,7 @@ from command_line import chaos, ended, refused
 
 from harness.backends.contract import Verb
 from harness.backends.local.backend import BACKEND
+from harness.errors import ChaosError
 
 TRAINER = pathlib.Path(__file__).with_name("planted_trainer.py")
 SCENARIO = """\
@@ -83,6 +84,24 @@ def test_a_state_that_was_not_tried_is_no_pass(tmp_path: pathlib.Path) -> None:
     assert "not tried" in found["why"]
 
 
+@pytest.mark.slow
+@NEEDS_FUSE
+def test_a_saver_that_fails_on_what_a_crash_left_is_found_at_its_next_save(tmp_path: pathlib.Path) -> None:
+    code, found = explore(tmp_path, "folder_left", "--profile", "ext4")
+    assert (code, found["verdict"]) == (1, "fail") and found["followed"]
+    crashed = [each for each in found["states"] if each["came"] == "crashed"]
+    assert crashed and all("File exists" in each["detail"] and "next save" in each["detail"] for each in crashed)
+
+
+@pytest.mark.slow
+@NEEDS_FUSE
+def test_a_job_that_saves_elsewhere_too_is_no_pass(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    code, found = explore(tmp_path, str(tmp_path / "elsewhere"), "--profile", "nfs")
+    assert (code, found["verdict"], found["states"]) == (3, "inconclusive", [])
+    assert "it has saves outside of the folder" in found["why"]
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -94,3 +113,18 @@ def test_a_state_that_was_not_tried_is_no_pass(tmp_path: pathlib.Path) -> None:
 )
 def test_a_wrong_option_is_a_usage_error(words: list[str], why: str, tmp_path: pathlib.Path) -> None:
     assert why in refused("explore", "checkpoint", *words, "--reports", str(tmp_path))
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("text", [DEEP, "[1]", "{}", '{"verdict": "pass", "why": [1]}', "\0"])
+def test_a_damaged_file_of_a_stored_exploration_is_one_error_with_its_path(text: str, tmp_path: pathlib.Path) -> None:
+    base = tmp_path / "explore-x" / "base"
+    (base / "recorded").mkdir(parents=True)
+    for path in (base / "plan.json", base.parent / "plan.json", base.parent / "explore.json"):
+        path.write_text(text)
+    words = ("explore", "checkpoint", "--state", "explore-x/ext4-1", "--into", tmp_path / "made")
+    assert f"{base}/plan.json:" in refused(*words, "--reports", tmp_path)
+    shown = chaos("show", "explore-x", "--reports", tmp_path).exception
+    assert isinstance(shown, ChaosError) and f"{base.parent}/explore.json: " in str(shown)

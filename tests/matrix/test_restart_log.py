@@ -53,6 +53,7 @@ def test_who_restored_twice_and_differently_has_no_one_step(fallback: bool, tmp_
     found = read(tmp_path, (Outage(after=15, kind="crash", victim=1),), fallback)
     assert found.step is None and found.failed_workers and found.tells
     assert found.told is fallback, "only a restore that passed a checkpoint over says so"
+    assert {each["step"] for each in found.passed_over} == ({20} if fallback else set())
 
 
 def test_a_folder_without_a_log_and_one_without_a_save_have_restored_nothing(tmp_path: pathlib.Path) -> None:

@@ -2,8 +2,9 @@
 
 This process imports the modules of the first restore, so that no later restore waits for them. The command is `python
 forked_restores.py ORDERS STATES`; ORDERS is a JSON file of the harness. For each folder `STATES/00000`, `STATES/00001`,
-… that holds a file `go`, it starts the ranks, waits until they have done some steps or have ended, kills them, and
-writes `ended.json`. A folder `STATES/end` ends it.
+… that holds a file `go` with its own orders, it starts the ranks, waits until they have done some steps (and called
+their next save finished, if so ordered) or have ended, kills them, and writes `ended.json`. A folder `STATES/end` ends
+it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import runpy
 import shutil
 import signal
@@ -27,7 +29,8 @@ from typing import Any
 LOOK_S = 0.004
 GONE_S_MAX = 10.0
 PR_SET_CHILD_SUBREAPER = 36
-STEP = b'"event":"step"'
+STEP, COMMITTED = b'"event":"step"', b'"event":"checkpoint.committed"'
+NUMBER = re.compile(rb'"step":(\d{1,18})\b')
 MODULES = "modules.json"
 
 
@@ -40,10 +43,10 @@ def main(orders_file: str, states_folder: str) -> None:
         if not (folder / "go").exists():
             time.sleep(LOOK_S)
             continue
-        begin = time.monotonic()
-        for attempt in range(orders["attempts"]):  # as a launcher starts failed ranks again
+        begin, own = time.monotonic(), orders | json.loads((folder / "go").read_text())
+        for attempt in range(own["attempts"]):  # as a launcher starts failed ranks again
             clear_events(folder, attempt)
-            told = restore(orders, folder, first=number == 0)
+            told = restore(own, folder, first=number == 0)
             if told["enough"] or not any(told["codes"]):
                 break
         told |= {"seconds": time.monotonic() - begin, "attempts": attempt + 1}
@@ -64,40 +67,53 @@ def clear_events(folder: pathlib.Path, attempt: int) -> None:
 
 
 def restore(orders: dict[str, Any], folder: pathlib.Path, first: bool) -> dict[str, Any]:
-    """Starts all ranks. Returns how they ended. `enough`: they restored, and did the requested steps."""
+    """Starts all ranks. Returns how they ended. `enough`: they restored, and did all that was requested."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     ranks = {fork(orders, folder, rank, port, first): rank for rank in range(len(orders["ranks"]))}
     codes: list[int | None] = [None] * len(ranks)
-    steps = Steps(folder / "events" / "node0")
+    progress = Progress(folder / "events" / "node0")
     deadline, enough = time.monotonic() + orders["limit_s"], False
     while time.monotonic() < deadline and not enough and None in codes and not any(codes):
         reap(ranks, codes)
-        enough = steps.done(orders["steps"]) >= orders["tellers"]
+        enough = progress.enough(orders)
         time.sleep(LOOK_S)
-    enough = enough or steps.done(orders["steps"]) >= orders["tellers"]
-    late = not enough and None in codes and not any(codes)
+    enough = enough or progress.enough(orders)
     kill_all(ranks)
-    return {"enough": enough, "late": late, "codes": codes}
+    return {"enough": enough, "codes": codes}
 
 
-class Steps:
-    """Counts the logged steps of each writer of events."""
+class Progress:
+    """Follows the logged steps and finished saves of each writer of events."""
 
     def __init__(self, events: pathlib.Path) -> None:
         self._events = events
-        self._read: dict[str, tuple[int, int]] = {}  # name → (bytes read, steps told)
+        self._read: dict[str, int] = {}  # writer → bytes
+        self._steps: dict[str, int] = {}  # writer → how many
+        self._saved: dict[str, int] = {}  # writer → step of its last finished save
+        self._first = 2**63  # step after the restore
 
-    def done(self, least: int) -> int:
-        """Returns how many writers have logged this many steps."""
+    def enough(self, orders: dict[str, Any]) -> bool:
+        """Tells whether enough writers have logged enough steps and, if requested, a save of one of these steps."""
         for path in self._events.glob("*.jsonl"):
-            offset, count = self._read.get(path.name, (0, 0))
             with contextlib.suppress(OSError), path.open("rb") as file:
-                file.seek(offset)
+                file.seek(self._read.get(path.name, 0))
                 new = file.read(1 << 20)
                 new = new[: new.rfind(b"\n") + 1]
-                self._read[path.name] = offset + len(new), count + new.count(STEP)
-        return sum(count >= least for _, count in self._read.values())
+                self._read[path.name] = self._read.get(path.name, 0) + len(new)
+                self._take(path.name, new)
+        stepped = sum(count >= orders["steps"] for count in self._steps.values())
+        saved = sum(step >= self._first for step in self._saved.values())
+        return stepped >= orders["tellers"] and (not orders["until_saved"] or saved >= orders["savers"])
+
+    def _take(self, writer: str, new: bytes) -> None:
+        for line in new.splitlines():
+            number = NUMBER.search(line) if STEP in line or COMMITTED in line else None
+            if number and STEP in line:
+                self._steps[writer] = self._steps.get(writer, 0) + 1
+                self._first = min(self._first, int(number[1]))
+            elif number:
+                self._saved[writer] = int(number[1])
 
 
 def fork(orders: dict[str, Any], folder: pathlib.Path, rank: int, port: int, first: bool) -> int:

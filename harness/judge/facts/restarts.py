@@ -28,13 +28,17 @@ class PassedOver:
     by = tellers.PASSED_OVER
 
     def is_save(self, save: Save) -> bool:
-        if self.place and save.path:
-            mine, theirs = f"/{self.place.strip('/')}/", f"/{save.path.strip('/')}/"
+        return self.names(save.step, save.path)
+
+    def names(self, step: int, path: str) -> bool:
+        """Returns True if the save of this step at this path (empty: not told) is meant."""
+        if self.place and path:
+            mine, theirs = f"/{self.place.strip('/')}/", f"/{path.strip('/')}/"
             if mine.startswith(theirs) or theirs.endswith(mine):
                 return True
-        if self.place and not save.path and self.step is None:
+        if self.place and not path and self.step is None:
             return True  # nothing shows that the save is a different one
-        return self.step is not None and self.step == save.step
+        return self.step is not None and self.step == step
 
     def is_damaged(self, damage: Damage) -> bool:
         if self.place:
@@ -147,7 +151,7 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
         moments = [run.processes[each.stretch.process].started for each in mine if each.is_new]
         moments += [each.restored.at for each in mine if not each.is_new and each.restored]
         passed_over = [item for each in mine if each.restored for item in each.restored.passed_over]
-        passed_over += [item for items in tried.within(until, epoch.begin) for item in _passed_over(items)]
+        passed_over += [item for items in tried.within(until, epoch.begin) for item in passed_over_by(items)]
         own_decision = number > 0 and run.epochs[number - 1].world == epoch.world
         found.append(Restart(number, epoch, mine, own_decision, min(moments, default=epoch.begin), passed_over))
         until = max([until, *(each.stretch.end for each in mine)])
@@ -240,12 +244,13 @@ def restore(run: Timeline, saves: Saves, process: int, told: Mapping[str, Any], 
         saved=saves.content_of(step, source, told["at"]) or str(told.get("saved") or ""),
         entered=tuple(told.get("entered") or ()),
         parts=tuple(told.get("parts") or ()),
-        passed_over=tuple(_passed_over(told.get("fallback") or ())),
+        passed_over=tuple(passed_over_by(told.get("fallback") or ())),
         went_on=went_on,
     )
 
 
-def _passed_over(items: Iterable[object]) -> list[PassedOver]:
+def passed_over_by(items: Iterable[object]) -> list[PassedOver]:
+    """Returns the checkpoints that the field `fallback` of a restore names."""
     told = (item for item in items if isinstance(item, Mapping))
     return [PassedOver(each.get("step"), str(each.get("path") or each.get("source") or "")) for each in told]
 
