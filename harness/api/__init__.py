@@ -32,7 +32,8 @@ Path = str | os.PathLike[str]
 
 
 class _Judged:
-    """The common part of all results. Its `repr` is short, because pytest cuts long ones."""
+    """The common base of the results that runs and gates return: verdict and folder. Its `repr` is short, because
+    pytest cuts long ones."""
 
     verdict: str
     folder: pathlib.Path
@@ -170,7 +171,7 @@ def delay(folder: Path, after_ns: int, by_ns: int) -> None:
 
 
 def _written(scenario: Path | Mapping[str, Any], command: Sequence[str], reports: pathlib.Path) -> pathlib.Path:
-    """Writes a scenario file: the given content, or a named scenario with the command as its workload."""
+    """Writes a scenario file: the given content, or a known scenario with this command as its trainer."""
     import yaml
 
     from harness.adopt.proposal import workload_of

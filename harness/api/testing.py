@@ -74,7 +74,8 @@ class FaultContext:
     def wait(
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
     ) -> bool:
-        """Asks `until` once. If `waits` is True, waits until the time is over, as in a run."""
+        """Waits as a fault does in a run, but in tests asks the function `until` only once. If `waits` is True, waits
+        until the time is over, as in a run."""
         end = time.monotonic() + (seconds if self.waits else 0)
         while not (until and until()):
             if time.monotonic() >= end:

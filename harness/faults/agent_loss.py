@@ -14,7 +14,7 @@ GONE_WITHIN_S = 5.0
 
 
 class AgentLoss(TakesNodes):
-    """The launcher on a node (torchrun's agent) dies by SIGKILL; later the node is taken with what is left on it.
+    """Kills a node's launcher (torchrun's agent) by SIGKILL, and later takes the node with what is left on it.
 
     To stop only its keep-alives, use `hang` with `how: freeze_launcher`; for the store's host `rendezvous_loss`."""
 

@@ -46,7 +46,7 @@ class ConnectionReset(inside.InsideFault):
 
 
 def _to_others(node: Node, pid: int, context: Context) -> set[int]:
-    """Returns the kernel's numbers of the connections of this process to nodes of the job."""
+    """Returns the kernel's numbers of a process's TCP connections to nodes of the job."""
     nodes = {each.address for each in context.cluster.nodes}
     return {each.cookie for each in node.connections([pid]).each if each.remote in nodes}
 

@@ -61,7 +61,7 @@ class MemoryLeak(MemoryFault, inside.InsideFault):
         context.wait(self.within.s, until=lambda: all(inside.is_gone(*victim) for victim in victims.values()))
 
     def _grown(self, node: Node, pid: int, before: int, wanted: int, context: Context) -> tuple[int, bool]:
-        """Waits until the process took `wanted` bytes or is gone. Returns the bytes, and whether it is gone."""
+        """Waits until the leaking process took `wanted` bytes or is gone. Returns the bytes, and whether it is gone."""
         most = 0
 
         def seen() -> bool:

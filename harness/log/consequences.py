@@ -50,7 +50,7 @@ class Consequences:
     moves = _may(May.MOVE, May.DRIFT, May.DIVERGE)  # bool: it changes by itself what the job computes
 
     def to_event(self) -> dict[str, Any]:
-        """Returns fields for the event `fault.injected`: `may`, and all that differ from their default."""
+        """Returns the consequences as fields of the event `fault.injected`: `may`, and all that are not the default."""
         told = {name: value for name, value in vars(self).items() if value != getattr(Consequences, name)}
         return told | {"may": sorted(self.may)} | ({"lasts": str(self.lasts)} if self.lasts else {})
 
