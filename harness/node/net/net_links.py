@@ -26,7 +26,7 @@ _SCOPE_UNIVERSE, _SCOPE_LINK = 0, 253
 
 
 def link_header(index: int = 0, flags: int = 0, change: int | None = None) -> bytes:
-    """Packs a message header. `flags` gives new values of the flags in `change` (default: sets the flags)."""
+    """Packs the header of a netlink message on links. `flags`: new values of the flags in `change` (default: set)."""
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags if change is None else change)
 
 
@@ -99,7 +99,7 @@ def set_sysctl(name: str, value: int) -> None:
 
 
 def quiet_stack(device: str) -> None:
-    """Switches IPv6 off on `device` (no detection delays, one address a node), and lets dead sockets end soon."""
+    """Switches IPv6 off on `device`, which avoids its delays, and lets connections of dead processes end soon."""
     with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
         set_sysctl(f"ipv6/conf/{device}/disable_ipv6", 1)
     # Orphaned connections hold the network namespace: 3 retries end them after about 3 s instead of minutes.
@@ -107,7 +107,7 @@ def quiet_stack(device: str) -> None:
 
 
 def addresses() -> Iterator[str]:
-    """Yields different addresses for the nodes of one lab: 10.77.0.1 … 10.77.0.250, 10.77.1.1 …"""
+    """Yields network addresses for the nodes of one lab, each once: 10.77.0.1 … 10.77.0.250, 10.77.1.1 …"""
     for third in range(256):
         for fourth in range(1, 251):
             yield f"10.77.{third}.{fourth}"
