@@ -22,8 +22,8 @@ LIMITS = Abort(if_no_step_for_ns=60 * 10**9, wall_clock_ns=180 * 10**9)  # of ea
 def restart(
     plan: Plan, folder: pathlib.Path, backend: Backend, stop: StopRequest, prepare: Callable[[pathlib.Path], None]
 ) -> tuple[Restart, Outcome]:
-    """Restarts the job in a new folder, in which `prepare` puts the saves, until it has done some steps. The saves are
-    removed when the job has ended. Raises the errors of `prepare`."""
+    """Restarts the job in a new folder, into which `prepare` copies saves, until the job has done some steps. The saves
+    are removed when the job has ended. Raises the errors of `prepare`."""
     folder.mkdir(parents=True)
     try:
         prepare(folder)
