@@ -57,7 +57,7 @@ def plugins(json: JsonOption = False) -> None:
 
 
 def added() -> list[Plugin]:
-    """Returns the plug-ins of other packages by kind and name, after loading each of them."""
+    """Loads the plug-ins that other packages add, and returns them by kind and name."""
     found = []
     for kind in sorted([*LOADED, "attach", "exports", "stores"]):
         try:
