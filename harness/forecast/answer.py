@@ -78,7 +78,7 @@ def forecast(
 
 
 def sentence(found: Forecast) -> str:
-    """Returns the answer in plain words."""
+    """Returns the forecast as a sentence in plain words."""
     asked, out = found.question, found.outcome
     often = "without a failure" if out.between_h is None else f"with a failure every {hours_text(out.between_h)}"
     begin = f"On {counted(asked.gpus, 'GPU')}, {days_text(asked.days)} of work"
@@ -98,7 +98,7 @@ def sentence(found: Forecast) -> str:
 
 
 def _of_spares(found: Forecast) -> str:
-    """Describes the spares' part of the waste, which is often most of it."""
+    """Says which part of the wasted GPU-hours spare nodes are; empty without spares."""
     spares, out = found.job.settings["spares"], found.outcome
     if not out.accounts["spares"]:
         return ""
@@ -133,7 +133,7 @@ def dollars(amount: float) -> str:
 
 
 def inputs(found: Forecast) -> list[Input]:
-    """Returns all inputs that the answer uses, each with its source."""
+    """Returns all inputs that the forecast uses, each with its source."""
     job, rows = found.job, []
     for name, part, silent in (
         ("detection", "detection", False),
@@ -168,7 +168,7 @@ def _shown(name: str, value: Value) -> str:
 
 
 def assumptions(found: Forecast) -> list[str]:
-    """Returns assumptions that are no inputs, the most important first: on speed of recovery and rate of failures."""
+    """Returns the forecast's assumptions that are no inputs, the most important first."""
     measured, asked = found.measured, found.question
     if measured.recoveries:
         mean = sum(each.detection_s + each.restart_s for each in measured.recoveries) / len(measured.recoveries)
