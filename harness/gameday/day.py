@@ -47,7 +47,7 @@ BYTES_MAX = 64 * 2**20
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a day: its folder, its verdict, and whether the user ended the day."""
+    """The end of a game day: its folder, its result, and whether the user ended it."""
 
     folder: pathlib.Path
     result: DayResult
@@ -92,7 +92,7 @@ class NoFaultFree(ChaosError):
 def _fault_free(
     day: DayPlan, reports: pathlib.Path, backend: Backend, observer: CampaignObserver, stop: StopRequest
 ) -> dict[str, pathlib.Path]:
-    """Returns the day's stored fault-free runs by their folder. A plan may need no such run."""
+    """Makes or finds the fault-free runs that a game day needs, and returns their folders by name, if any."""
     reports.mkdir(parents=True, exist_ok=True)
     found = {}
     band = any(expects_band(act.plan) for act in day.acts)
@@ -142,12 +142,12 @@ def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) 
 def judge_stored(
     run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN
 ) -> tuple[DayResult, dict[str, Scorecard]]:
-    """Judges a stored day, without writing. Returns its verdict and the scorecards of its rehearsals."""
+    """Judges a stored game day, and writes nothing. Returns its result and the scorecards of its rehearsals."""
     day, job = load_day(run_dir), JobLog(reading.read(run_dir / "events"))
     whole = cache(lambda: beside(job.whole, run_dir))
 
     def card(what: str, evidence: Callable[[], Evidence], name: str) -> Scorecard | None:
-        """Returns the scorecard, or `None` with a note if the rehearsal cannot be judged."""
+        """Judges one rehearsal of a game day, or the whole job; `None` with a note if its log cannot be read."""
         try:
             return judge(evidence(), name)
         except EventLogError as error:
@@ -181,7 +181,7 @@ def judge_stored(
 
 
 def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[str, Any] | None:
-    """Returns the ledger of the whole job and from when it was first steady; `None` if it is unknown."""
+    """Returns the use of GPU time of the whole job, and that since it was first steady; `None` if it is unknown."""
     if job is None or not job.scores.get("wasted_gpu_hours") or not job.evidence.ledger.allocated:
         return None
     steady = ledger_so_far.first(events, STEADY)
@@ -190,7 +190,7 @@ def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[
 
 
 def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:
-    """Returns the evidence on the job as a whole, between rehearsals too, with the faults that acted.
+    """Returns the evidence on the whole job of a game day, with those faults that acted.
 
     The other faults are judged with their rehearsals."""
     acted = [fault for fault in whole.run.faults if fault.injected is not None]
