@@ -1,4 +1,5 @@
-"""Declares all served metrics once: name, kind, labels and meaning. `make docs` writes the page from it."""
+"""Declares all metrics that a job's monitoring serves: name, kind, labels and meaning. `make docs` writes the page from
+it."""
 
 from __future__ import annotations
 
