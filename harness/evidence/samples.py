@@ -229,7 +229,7 @@ def _consumed_again(beyond: "_Bag", mine: _History, step: Ints, pass_of: Ints) -
 
 @dataclass(frozen=True)
 class _Bag:
-    """Consumed samples, each with its rank and its part: the step, or the pass over the data, to compare within."""
+    """Consumed samples, each with its rank, and with the step or pass within which it is compared."""
 
     part: Ints
     item: Ints

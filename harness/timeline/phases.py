@@ -62,7 +62,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Gap:
-    """A time without a complete step. `nodes` and `size` (in ranks) describe the process group that ends the gap."""
+    """A time in which no step was complete. `nodes` and `size` (in ranks): of the process group that ends it."""
 
     begin: int
     end: int
