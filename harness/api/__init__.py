@@ -52,8 +52,9 @@ class _Judged:
 
 @dataclass(frozen=True, repr=False)
 class Result(_Judged):
-    """A judged run. `verdict` is pass, fail, inconclusive or invalid; `folder` holds all its evidence. With `repeat`
-    more than 1, the verdict is on all runs together, and `report` and `folder` are those of the last run."""
+    """The result of one run of a scenario, with its verdict. `verdict` is pass, fail, inconclusive or invalid; `folder`
+    holds all its evidence. With `repeat` more than 1, the verdict is on all runs together, and `report` and `folder`
+    are those of the last run."""
 
     verdict: str
     reasons: tuple[str, ...]
@@ -63,7 +64,8 @@ class Result(_Judged):
 
 @dataclass(frozen=True, repr=False)
 class GateResult(_Judged):
-    """A judged suite. `scenarios` maps names to verdicts; `values` is the content of suite.json."""
+    """The result of a gate: a suite of scenarios with one verdict. `scenarios` maps names to verdicts; `values` is the
+    content of suite.json."""
 
     verdict: str
     reason: str

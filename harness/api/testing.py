@@ -15,7 +15,8 @@ from harness.node.types import ProcessState
 
 
 class FakeNode(Node):
-    """A node for tests, with one process. A verb that neither it nor a subclass defines raises an error."""
+    """A node with one process, to test a fault without a job. A verb that neither it nor a subclass defines raises an
+    error."""
 
     done: list[str]  # names of the methods that were called: signal, kill, freeze, thaw
     alive: bool = True

@@ -113,7 +113,7 @@ class Context(Protocol):
 
     @property
     def checkpoints(self) -> CheckpointPlace:
-        """Returns where the job saves."""
+        """Returns where the job saves its checkpoints."""
 
     def node(self, target: Target) -> Node:
         """Returns the node of a target: always the same one, even if a restart moves the rank."""
@@ -385,7 +385,7 @@ class TakesNodes(Fault):
 
 
 def name_nodes(targets: Targets) -> str:
-    """Returns the targets in words: `node 0, 2`."""
+    """Returns the names of the targeted nodes in words: `node 0, 2`."""
     return "node " + ", ".join(str(target.node_index) for target in targets)
 
 
@@ -395,7 +395,7 @@ def ranks_of(targets: Targets) -> list[int]:
 
 
 def name_ranks(targets: Targets) -> str:
-    """Returns the targets in words: `rank 0, 2`."""
+    """Returns the names of the targeted ranks in words: `rank 0, 2`."""
     return "rank " + ", ".join(str(target.rank) for target in targets)
 
 
@@ -406,7 +406,7 @@ fault_module = _FAMILY.module
 
 
 def load_fault(name: str) -> type[Fault]:
-    """Returns the `FAULT` of `harness/faults/<name>.py`."""
+    """Returns the fault class that `harness/faults/<name>.py` defines."""
     fault: type[Fault] = _FAMILY.load(name)
     where = fault_module(name).__name__.replace(".", "/") + ".py"
     if not (isinstance(fault, type) and issubclass(fault, Fault)):

@@ -14,7 +14,7 @@ from harness.units import Duration
 
 
 class DataStarved(StorageFault):
-    """Each read of the training data waits. A loader that reads ahead may hide it: the report tells whether it did."""
+    """Delays each read of the training data. A loader that reads ahead may hide it: the report tells whether it did."""
 
     directory: Folder = Field("data", description="The folder of the shards, below the run's.")
     latency: Duration = Field(Duration("100ms"), description="Each read waits so long.")

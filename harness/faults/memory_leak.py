@@ -41,7 +41,7 @@ class MemoryLeak(MemoryFault, inside.InsideFault):
         return f"{name_ranks(targets)} takes {self.rate} of memory a second; {end}"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Makes the process leak. Measured by the node's memory use. It is over once the process has ended."""
+        """Makes a rank leak memory, as the node's memory use shows. It is over once the process has ended."""
         _spare_this_machine(self.room.bytes * len(targets))
         victims = self.find_victims(targets, context)
         before: dict[Node, int] = {}

@@ -79,7 +79,7 @@ class OwnCode(inside.InsideFault):
 
 
 def _read(path: pathlib.Path) -> str:
-    """Reads the file with the user's code. Raises `ValueError`."""
+    """Reads the file with the user's code for a fault. Raises `ValueError`."""
     if not path.is_file():
         raise ValueError(f"no file {path}; paths start at the folder of the scenario")
     try:

@@ -1,4 +1,4 @@
-"""Defines the consequences of a fault. The fault states them, the event log holds them, and the judge reads them."""
+"""Defines what a fault may do to a job: the fault states it, the event log holds it, and the judge reads it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -56,14 +56,14 @@ class Consequences:
 
     @classmethod
     def from_event(cls, event: Mapping[str, Any]) -> Self:
-        """Reads the fields of an event. Values that this version does not know are left out."""
+        """Reads a fault's consequences from an event. Values that this version does not know are left out."""
         told = {each.name: event[each.name] for each in fields(Consequences) if each.name in event}
         may = frozenset(each for each in May if each in told["may"])
         return cls(**told | {"may": may, "lasts": duration(told.get("lasts"))})
 
 
 def duration(text: object) -> Duration | None:
-    """Parses a duration. Returns `None` for `forever` and for invalid texts."""
+    """Parses a duration in a logged plan. Returns `None` for `forever` and for invalid texts."""
     try:
         return Duration(text)  # type: ignore[arg-type]  # whatever it is: it is checked here
     except ValueError:

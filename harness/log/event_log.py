@@ -97,9 +97,9 @@ class _Followed:
 
 @dataclass
 class Tail:
-    """Follows a growing event log. Each `poll()` returns the whole lines that were written since, with their header.
-    Damaged lines are left out and counted in `odd`; `notes` describes the first ones. The judge later reads the log by
-    `reading`, which does not accept damaged lines."""
+    """Reads what is added to a growing event log. Each `poll()` returns the whole lines that were written since, with
+    their header. Damaged lines are left out and counted in `odd`; `notes` describes the first ones. The judge later
+    reads the log by `reading`, which does not accept damaged lines."""
 
     directory: pathlib.Path
     odd: int = 0

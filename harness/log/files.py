@@ -43,7 +43,7 @@ def _escaped(character: str) -> str:
 
 @dataclass(frozen=True)
 class EventFile:
-    """The event file of one writer. `folder` is its folder within `events/` (its node's), or `None`."""
+    """The event file of one process. `folder` is its folder within `events/` (its node's), or `None`."""
 
     events: pathlib.Path
     folder: str | None

@@ -24,7 +24,7 @@ NONE = -1
 
 @dataclass
 class LineGap:
-    """A gap of consecutive missing lines. Its times are those of the lines around the gap, on the readers' clock.
+    """Consecutive lines missing in a log. Its times are those of the lines around the gap, on the readers' clock.
 
     `after` is the last step logged before the gap, `before` the first step after it; `None`: no such step is logged.
     """

@@ -83,7 +83,7 @@ _UNTOLD["samples"] = sample_indices.UNTOLD
 
 
 class Columns(dict[str, Column]):
-    """Columns of steps by name. A column that no line logs is absent, and reads as one value, repeated for free."""
+    """A log's steps as columns, by name. A column that no line logs is absent, and reads as one value, repeated."""
 
     def __missing__(self, name: str) -> Column:
         return np.broadcast_to(np.array(_UNTOLD[name], COLUMNS[name]), len(dict.__getitem__(self, "end")))
@@ -138,7 +138,7 @@ class Log:
 
 
 def read(directory: pathlib.Path) -> Log:
-    """Reads a run's `events` directory. Raises `EventLogError` for anything but a torn last line per file."""
+    """Reads all event files of a run. Raises `EventLogError` for anything but a torn last line per file."""
     writers, problems, wordless, table = list[Writer](), list[str](), list[EventFile](), _Table()
     sources = files.find(directory)
     for source, writer in zip(sources, _read_files(sources), strict=True):
@@ -266,7 +266,7 @@ class _Part(NamedTuple):
 
 
 def _steps_of(parts: Sequence[_Part]) -> Columns:
-    """Returns all steps in order of time. A step without a logged begin began when the step before it ended."""
+    """Returns a log's steps in order of time. A step without a logged begin began when the one before ended."""
     told = [part for part in parts if "end" in part.columns]
     for part, base in zip(told, itertools.accumulate((len(part.samples) for part in told), initial=0), strict=False):
         if "samples" in part.columns:
@@ -303,7 +303,7 @@ def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str,
 
 
 def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
-    """Reads line by line, with all checks. Raises `EventLogError` with the number of a damaged line."""
+    """Reads a log line by line, with all checks. Raises `EventLogError` with the number of a damaged line."""
     lines = ((index, line) for index, line in enumerate(raw, number) if line != header)
     found = [event_log.read_event(source, index, line, role) for index, line in lines]
     steps = [record for record in found if record["event"] == "step" and role == "trainer"]
@@ -324,7 +324,7 @@ def _kept(rest: Sequence[Record], role: str) -> list[Record]:
 
 
 def _columns(lines: Sequence[Any]) -> tuple[Columns, Samples]:
-    """Reads lines of steps into columns. Raises `ValueError` for a step without a required field."""
+    """Reads a log's lines of steps into columns. Raises `ValueError` for a step without a required field."""
     columns = Columns()
     for kind, names in _OF_KIND.items():
         told = itertools.chain.from_iterable(map(_told[kind], lines))

@@ -45,7 +45,7 @@ def folder_of(root: pathlib.Path, path: str) -> Iterator[tuple[int, str]]:
 
 
 def opened_folder(root: pathlib.Path, path: str) -> contextlib.AbstractContextManager[int]:
-    """Opens the folder `root/path` as a context. Raises errors as `folder_of` does."""
+    """Opens the folder `root/path` as a context, without following links. Raises errors as `folder_of` does."""
     return _walked(root, _parts(path), root / path)
 
 
@@ -159,7 +159,7 @@ def open_reader(root: pathlib.Path, path: str) -> IO[bytes]:
 
 
 def read(root: pathlib.Path, path: str, limit_bytes: int = FILE_BYTES_MAX) -> bytes:
-    """Returns the content of `root/path`. Raises `FaultError` if longer than `limit_bytes`, else as `open_file`."""
+    """Returns the content of a file. Raises `FaultError` if it is longer than `limit_bytes`, else as `open_file`."""
     with open_reader(root, path) as file:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:

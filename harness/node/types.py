@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class ProcessState:
-    """A process of a node. `state` is its letter in /proc (R running, S sleeping, T stopped); `parent`: 0: unknown."""
+    """A process of a node. `state`: its letter in /proc (R running, S sleeping, T stopped); `parent`: 0 if unknown."""
 
     pid: int
     state: str
