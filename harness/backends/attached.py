@@ -76,7 +76,7 @@ class AttachedJob(abc.ABC):
 
     @abc.abstractmethod
     def act(self, verb: str, node: str) -> None:
-        """Carries out a verb on a node. `look` shows whether this has an effect."""
+        """Carries out an act, such as `stop`, on a node of the job. `look` shows whether this has an effect."""
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
         """Returns True if the node's state shows that the last act on it took effect."""
@@ -87,12 +87,12 @@ class AttachedJob(abc.ABC):
         return seen.state in (RUNNING, ENDED)
 
     def close(self) -> None:
-        """Closes the connection to the engine. The job goes on."""
+        """Closes the connection to the engine that runs the job. The job goes on."""
         return None
 
 
 def attach(text: str) -> AttachedJob:
-    """Attaches to a job: `docker:KEY=VALUE`, `slurm:JOBID` or `kubernetes:SELECTOR`.
+    """Attaches to a running job that somebody else started: `docker:KEY=VALUE`, `slurm:JOBID` or `kubernetes:SELECTOR`.
 
     Raises `UsageError` if the job does not exist or does not allow it.
     """

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class EngineBackend(Backend):
-    """A backend whose engine may be missing. `never` maps verbs that it has on no machine to the reasons."""
+    """A backend whose engine may be missing. `never` maps acts that it can do on no machine to the reasons."""
 
     never: Mapping[Verb, str]
     absent: tuple[type[ChaosError], ...] = (ChaosError,)  # what says that the engine is not there; others are raised

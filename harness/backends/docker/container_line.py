@@ -36,7 +36,7 @@ class ContainerLine(rpc.Line):
             raise
 
     def come_up(self) -> ContainerLine:
-        """Waits until the container answers. If it does not, removes it and raises `BackendError`."""
+        """Waits until our process in the container answers. If it does not, removes it and raises `BackendError`."""
         if self.wait_ready(READY_S_MAX):
             return self
         self.close()

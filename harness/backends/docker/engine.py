@@ -42,7 +42,7 @@ def speaking(what: str) -> Iterator[None]:
 
 
 class Engine:
-    """A Docker daemon that answers. Several threads may call."""
+    """A connection to a Docker daemon. Several threads may call."""
 
     def __init__(self, limit_s: float = CALL_S_MAX):
         """Connects to the Docker daemon."""
@@ -85,7 +85,7 @@ class Engine:
         return (IMAGE_UID, IMAGE_UID) if os.geteuid() == 0 and self.user != "0:0" else None
 
     def image_labels(self, image: str) -> dict[str, str]:
-        """Returns the labels of an image. Raises `CannotRunError` if the image does not exist."""
+        """Returns the labels of a container image. Raises `CannotRunError` if the image does not exist."""
         import docker.errors
 
         try:
@@ -108,7 +108,7 @@ class Engine:
             return None
 
     def create(self, name: str, request: Request) -> str:
-        """Creates a container without starting it. Returns its id."""
+        """Creates a Docker container without starting it. Returns its id."""
         with speaking(f"creating container {name}"):
             return str(self.api.create_container_from_config(request, name)["Id"])
 

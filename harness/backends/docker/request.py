@@ -106,7 +106,8 @@ def network(place: DockerRun) -> Request:
 
 
 def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -> Request:
-    """Returns the request for one node. The container starts our init, which starts the workload's command on request.
+    """Returns the request to Docker that makes one node's container. The container starts our init, which starts the
+    workload's command on request.
 
     The init gets the names of all nodes, so that processes that crowd a node take only its part of the machine.
     """

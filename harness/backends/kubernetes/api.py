@@ -224,7 +224,8 @@ class Api:
         return text
 
     def delete(self, version: str, plural: str, name: str, grace_s: int | None = None, uid: str = "") -> bool:
-        """Deletes an object. Returns False if it was gone already. With `uid`, a later object of this name is kept."""
+        """Deletes an object of the Kubernetes cluster. Returns False if it was gone already. With `uid`, a later object
+        of this name is kept."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -255,7 +256,7 @@ class Api:
         self.ask("POST", self.path("v1", "pods", f"{pod}/eviction"), body)
 
     def attach(self, pod: str, container: str, errors: pathlib.Path) -> PodStream:
-        """Opens the line to process 1 of this container. Its standard error goes to the file `errors`."""
+        """Opens the connection to process 1 of a pod's container. Its standard error goes to the file `errors`."""
         query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true"), ("tty", "false")]
         return PodStream(self._link(pod, "attach", query), errors.open("ab"))
 

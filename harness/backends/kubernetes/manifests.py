@@ -200,7 +200,8 @@ def _jobset(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
-    """Returns a PyTorchJob. Its operator demands a master, here node 0, and this name of the container."""
+    """Returns a PyTorchJob that runs the workload's nodes as pods. Its operator demands a master, here node 0, and this
+    name of the container."""
     template = _template(workload, place)
     template["spec"]["containers"][0]["name"] = "pytorch"
     del template["spec"]["restartPolicy"]  # the operator's to set

@@ -40,7 +40,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job as `squeue` shows it. `hosts` is in Slurm's own notation, like `n[1-2]`."""
+    """A Slurm job as `squeue` shows it. `hosts` is in Slurm's own notation, like `n[1-2]`."""
 
     id: int
     name: str
@@ -259,7 +259,8 @@ def _reason(run_id: str) -> str:
 
 
 def _read_job(data: Mapping[str, Any]) -> SlurmJob:
-    """Parses a job. Slurm 22 writes one state and plain numbers; newer ones write lists and `{"set", "number"}`."""
+    """Parses a line of `squeue` as a Slurm job. Slurm 22 writes one state and plain numbers; newer ones write lists and
+    `{"set", "number"}`."""
     states = data["job_state"]
     if isinstance(states, str):
         states = [states, *(["COMPLETING"] if "COMPLETING" in data.get("flags", []) else [])]
