@@ -22,7 +22,7 @@ class DockerJob(AttachedJob):
     verbs = ("pause", "stop", "disconnect", "kill")
 
     def __init__(self, engine: Engine, label: str, containers: Mapping[str, str], allows_kill: bool):
-        """`containers` maps names to container ids."""
+        """Takes the containers of the job: `containers` maps names to container ids."""
         self.engine, self.name, self.allows_kill = engine, f"docker {label}", allows_kill
         self._ids = dict(containers)
         self.nodes = sorted(containers)
@@ -140,8 +140,8 @@ def _signal_all(engine: Engine, identity: str, signal: str) -> None:
 def _undo(
     container: str, verb: str, life: str, networks: dict[str, dict[str, Any]], environment: dict[str, str]
 ) -> None:
-    """Undoes one act (a stop, pause or disconnection) on a container. Does nothing if it is undone already, or if the
-    container is gone."""
+    """Undoes a stop, pause or disconnection of a container. Does nothing if it is undone already, or if the container
+    is gone."""
     import docker.errors
 
     with BACKEND.as_recorded(environment):
