@@ -50,5 +50,5 @@ def victim_of(mesh: Mapping[Axis, int]) -> dict[Axis, int | str]:
 
 
 def in_words(mesh: Mapping[Axis, int | str]) -> str:
-    """Formats a mesh as in a scenario: `{pp: 2, tp: 4}`."""
+    """Formats a mesh as a scenario writes it: `{pp: 2, tp: 4}`."""
     return "{" + ", ".join(f"{axis}: {size}" for axis, size in mesh.items()) + "}"

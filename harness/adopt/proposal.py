@@ -31,8 +31,9 @@ LONG_S = 15 * 60.0  # of one run of the job; each rehearsal is one
 
 @dataclass(frozen=True)
 class Proposed:
-    """One proposed scenario. `faults` is YAML, in which `{step}`, `{rank}` (not 0, if possible), `{place}` (the same,
-    or a place in the mesh) and `{last}` (the last node) are filled in. `saves`: checkpoints needed before the fault."""
+    """A scenario that `chaos init` may propose for a trainer. `faults` is YAML, in which `{step}`, `{rank}` (not 0, if
+    possible), `{place}` (the same, or a place in the mesh) and `{last}` (the last node) are filled in. `saves`:
+    checkpoints needed before the fault."""
 
     name: str
     title: str

@@ -61,7 +61,8 @@ DEEPSPEED_KEPT = {"num-gpus", "num-nodes", "m", "module", "no-local-rank"}
 
 
 def recognise(command: Sequence[str]) -> Recognised:
-    """Recognises a command. An unknown launcher is started once, as it is. Raises `UsageError` if none is found."""
+    """Finds launcher, script and number of ranks in a training's command. An unknown launcher is started once, as it
+    is. Raises `UsageError` if none is found."""
     if not command:
         raise UsageError("write the command that starts your training after --: chaos init -- torchrun train.py")
     name, words, python = _program(list(command))
