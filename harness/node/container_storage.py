@@ -35,7 +35,7 @@ def why_not(address: str, user: str) -> str:
 
 
 class Storage:
-    """The disturbable folders of one node. Answers the storage calls of a lab (`storage.add`, …)."""
+    """The folders of a node that can be disturbed. Answers a lab's calls on storage (`storage.add`, …)."""
 
     def __init__(
         self, pid: int, folders: Sequence[pathlib.Path], user: str, marks: Mapping[str, str], log: pathlib.Path

@@ -19,7 +19,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Follower:
-    """Reports appended data. `tell` gets `{"event": "wrote", "name", "offset", "data"}`; `data` is in Latin-1.
+    """Reports new data in files. `tell` gets `{"event": "wrote", "name", "offset", "data"}`; `data` is in Latin-1.
 
     Of event files, only whole lines are sent, because an emitter may take half a line back.
     """

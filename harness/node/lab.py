@@ -72,7 +72,7 @@ class Disturbance(abc.ABC):
             raise
 
     async def end(self) -> None:
-        """Undoes the disturbance. Can be called again."""
+        """Undoes the network disturbance. Can be called again."""
         await self.undo.aclose()
 
     @abc.abstractmethod

@@ -108,7 +108,7 @@ class LabNode(abc.ABC):
         """Starts the init process of a virtual node, with its end of `link`; returns its process id as labd sees it."""
 
     def _connect(self) -> None:
-        """Connects the node to the network. Every address in 127.0.0.0/8 is connected from the start."""
+        """Connects the virtual node to the lab's network. Every address in 127.0.0.0/8 is connected from the start."""
         return None
 
     @abc.abstractmethod
@@ -135,7 +135,7 @@ class LabNode(abc.ABC):
         self.lab.note(f"node {self.key} ({self.address}) runs {command}")
 
     async def kill(self) -> float:
-        """Kills everything on the node. Returns how many seconds this took."""
+        """Kills everything on the virtual node. Returns how many seconds this took."""
         if self.gone.is_set():
             raise NodeGone(f"node {self.key} is gone")
         begin = time.monotonic()
@@ -234,7 +234,7 @@ def _fork_init(link: socket.socket, report: int) -> None:
 
 
 class PlainNode(LabNode):
-    """A node without namespaces: the processes below its init, and all processes with its mark."""
+    """A virtual node without namespaces: the processes below its init, and all that have the node's mark."""
 
     def _fork(self, link: socket.socket) -> int:
         return spawn.fork(lambda: lab_init.main(link), keep=(link.fileno(),))

@@ -149,7 +149,7 @@ class Limits:
         return MemoryUse(sum(_anonymous_bytes(each.pid) for each in self.members()), self._watchdog_kills)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str) -> str:
-        """Limits memory (`None`: no limit). Returns the limit's keeper: the kernel, or our watchdog."""
+        """Limits the node's memory (`None`: no limit). Returns the limit's keeper: the kernel, or our watchdog."""
         if limit_bytes is not None and limit_bytes <= 0:
             raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
         if limit_bytes is None:
@@ -274,7 +274,7 @@ def _confine(members: list[processes.ProcEntry], cpus: set[int]) -> dict[int, se
 
 
 def _release(members: list[processes.ProcEntry], before: dict[int, set[int]]) -> None:
-    """Restores the CPUs of threads. New threads get the CPUs of the others."""
+    """Lets threads run on the CPUs on which they might run before. New threads get the CPUs of the others."""
     if not before:
         return
     usual = max(before.values(), key=len)

@@ -234,7 +234,7 @@ def _json(document: object, status: int = 200, notice: bool = False) -> Reply:
 
 
 async def _read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
-    """Reads one request. Returns `None` if it is no HTTP request."""
+    """Reads one HTTP request for a node's metadata. Returns `None` if it is no HTTP request."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
     words = first.split(" ")

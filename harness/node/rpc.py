@@ -1,4 +1,4 @@
-"""Calls between the harness, labd and each node's init: JSON objects over a stream socket.
+"""Carries calls between the harness, labd and each node's init process: JSON objects over a stream socket.
 
 A frame is a length (4 bytes, big endian) and that many bytes of JSON. There are three kinds of object: `{"id", "call",
 "params"}` asks, `{"id", "result"}` or `{"id", "error": {"kind", "message", "stage", "errno"}}` answers, `{"event", …}`
@@ -91,7 +91,7 @@ def _receive_exactly(link: Stream, size: int) -> bytes:
 
 
 async def receive_async(reader: asyncio.StreamReader) -> Message:
-    """Returns the next message. Raises `ConnectionError` at the end of the stream."""
+    """Reads the next message from a stream, in an event loop. Raises `ConnectionError` at the end of the stream."""
     try:
         header = await reader.readexactly(_LENGTH.size)
         body: Message = json.loads(await reader.readexactly(_length(header)))
@@ -248,7 +248,7 @@ class AsyncClient:
         self._task = asyncio.create_task(self._read())
 
     async def call(self, method: str, limit_s: float = 10.0, **params: Any) -> Any:
-        """Returns a call's result. Raises `ConnectionError` if the other side is gone, `BackendError` if too late."""
+        """Returns a remote call's result. Raises `ConnectionError` without the other side, `BackendError` if late."""
         if self.closed.is_set():
             raise ConnectionError("the other side is gone")
         number, answer = next(self._ids), asyncio.get_running_loop().create_future()

@@ -42,7 +42,7 @@ def wait(look: Callable[[], bytes], seconds: float, sleep: Callable[[float], Non
 
 
 def content(file: str) -> bytes:
-    """Returns a file's content. The file is opened anew each time, because network file systems cache open files."""
+    """Returns a file's content, opened anew each time, because network file systems cache open files."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb", buffering=0) as opened:

@@ -137,7 +137,7 @@ class Watch:
 
 
 class Growth(NamedTuple):
-    """The growth of a process's memory. `full_in_s` is the time in s until its limit at this rate."""
+    """How fast a process's memory grows. `full_in_s` is the time in s until its limit at this rate."""
 
     bytes_per_s: float
     full_in_s: float
@@ -191,7 +191,7 @@ class Spikes:
         return loss_spikes(loss, self._losses) or gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float) -> bool:
-        """Counts a step. Returns True if the training diverges, by this step and the steps before."""
+        """Counts a step. Returns True if the training diverges, by its values in this and earlier steps."""
         if self.abnormal(loss, grad_norm):
             self.in_a_row += 1
         else:

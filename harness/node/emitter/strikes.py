@@ -78,7 +78,7 @@ def strike(
 
 
 def _call(source: str, inside: Inside) -> dict[str, str]:
-    """Runs the user's code. An error is printed and returned, and the training goes on."""
+    """Runs the user's code for a fault. An error is printed and returned, and the training goes on."""
     space: dict[str, Any] = {"__name__": "own_code"}
     try:
         exec(compile(source, "<own_code>", "exec"), space)

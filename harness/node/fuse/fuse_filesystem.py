@@ -80,7 +80,7 @@ class Paths:
         return f"{parent}/{name}" if parent else name
 
     def number(self, path: str, inode: int) -> int:
-        """Returns the number of a file. A file that replaced another file gets a new number."""
+        """Returns the kernel's number of a file. A file that replaced another file gets a new number."""
         with self._lock:
             known = self._numbers.get(path)
             if known is not None and known[1] == inode:

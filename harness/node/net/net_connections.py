@@ -149,9 +149,9 @@ def reset_all(link: socket.socket) -> int:
 
 
 def reset(candidates: Collection[processes.ProcEntry], pids: Collection[int], spared: Collection[str]) -> int:
-    """Resets the connections of these processes, except those to themselves and to `spared` addresses, and returns
-    their number. Without `candidates`, all processes of the network namespace count. Raises `OSError` as `reset_all`
-    does."""
+    """Resets the TCP connections of these processes, except those within the group and those to `spared` addresses, and
+    returns their number. Without `candidates`, all processes of the network namespace count. Raises `OSError` as
+    `reset_all` does."""
     inodes, count = inodes_of(candidates, pids), 0
     with netlink.open_socket(SOCK_DIAG) as link:
         for family in _FAMILIES:
@@ -171,7 +171,7 @@ def try_reset() -> None:
 
 
 def _reset(link: socket.socket, family: int, which: bytes) -> bool:
-    """Resets a connection. Returns False if it has ended by itself meanwhile."""
+    """Resets a TCP connection, by the kernel's message on it. Returns False if it has ended by itself meanwhile."""
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _STATES, which)
     try:
         netlink.ask(link, _DESTROY, 0, body, "reset a connection")

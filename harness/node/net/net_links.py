@@ -35,7 +35,7 @@ def _request(kind: int, flags: int, body: bytes, what: str) -> None:
 
 
 def add_veth(name: str, peer: str, peer_pid: int) -> None:
-    """Adds a pair of devices: `name` here, and `peer` in the network namespace of process `peer_pid`."""
+    """Adds a pair of network devices: `name` here, and `peer` in the network namespace of process `peer_pid`."""
     inside = link_header() + netlink.text(IFLA_IFNAME, peer) + netlink.u32(_IFLA_NET_NS_PID, peer_pid)
     data = attribute(_IFLA_INFO_DATA, attribute(_VETH_INFO_PEER, inside))
     info = attribute(IFLA_LINKINFO, netlink.text(_IFLA_INFO_KIND, "veth") + data)
@@ -44,7 +44,7 @@ def add_veth(name: str, peer: str, peer_pid: int) -> None:
 
 
 def delete_link(name: str) -> None:
-    """Removes a device and its peer. A device that is gone already is no error."""
+    """Removes a network device and its peer. A device that is gone already is no error."""
     with contextlib.suppress(OSError):
         _request(_DELLINK, 0, link_header(socket.if_nametoindex(name)), f"delete device {name}")
 
@@ -54,7 +54,7 @@ def set_up(name: str) -> None:
 
 
 def set_down(name: str) -> None:
-    """Sets a device down. The other end of a veth loses its carrier, and routes through the device are removed."""
+    """Sets a network device down. The other end of a veth loses its carrier, and routes through it are removed."""
     header = link_header(socket.if_nametoindex(name), 0, _IFF_UP)
     _request(_NEWLINK, 0, header, f"set {name} down")
 

@@ -205,7 +205,7 @@ class Watch:
         return self._emitter is not None
 
     def failpoint(self, name: str) -> None:
-        """Marks a named place at which a plan may stop this process."""
+        """Marks a named place at which a fault may stop this process."""
         log = told_by_hand.emitter or self._emitter
         if log is not None and not self.in_child:
             log.failpoint(name)
