@@ -13,7 +13,7 @@ from harness.units import counted
 
 @dataclass(frozen=True)
 class Stage:
-    """One job of a campaign. `again`: it is a fault-free run made anew, because its pace differed from the run's.
+    """One job of a campaign. `again`: a fault-free run made anew, because its pace differed from the run's.
 
     `at`: it ends at the save of this step, or goes on from that save. `folder`: the place of its log, if known before.
     `fault_free`: the folder with its fault-free runs.

@@ -28,7 +28,7 @@ def score_bounds() -> ScoreBounds:
 def load_scenario(
     path: pathlib.Path, profile: str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Scenario:
-    """Reads a scenario. Raises `ScenarioError` with all mistakes, or `UsageError` for an unknown profile."""
+    """Reads a scenario's file. Raises `ScenarioError` with all mistakes, `UsageError` for an unknown profile."""
     return scenario.load_scenario(path, profile, overrides, score_bounds())
 
 

@@ -164,7 +164,7 @@ def own_folder(reports: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def release(folder: pathlib.Path) -> None:
-    """Gives up the lock on a folder of `own_folder`. The folder may be gone or elsewhere by now."""
+    """Gives up this process's lock on a folder that `own_folder` made. The folder may be gone or elsewhere by now."""
     descriptor = _locks.pop(str(folder), None)
     if descriptor is not None:
         os.close(descriptor)

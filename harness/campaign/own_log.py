@@ -86,7 +86,7 @@ class _LargeSource(LineSource):
 
 @dataclass
 class _Rank:
-    """The state of reading one rank's lines. A smaller step is a restart if the next line goes on from it."""
+    """The state of reading a rank's log. A smaller step is a restart if the next line goes on from it, else late."""
 
     last: int | None = None  # the newest step
     row: int = -1  # row of the newest step
@@ -259,7 +259,7 @@ def _gaps(told: Executed) -> list[str]:
 
 
 def _events(path: pathlib.Path, reader: Reader) -> Iterator[Told]:
-    """Yields the events of a file. A last line without an end was cut off, and is not read."""
+    """Yields the events in a trainer's log. A last line without an end was cut off, and is not read."""
     source = reader.open()
     of_lines = isinstance(source, LineSource)
     saves = _SavesSource() if of_lines and "checkpoints" not in reader.tells else None

@@ -28,7 +28,7 @@ _FACTORS = (20.581, 6.155, 4.162, 3.407, 3.006, 2.755, 2.582, 2.454, 2.355)
 
 @dataclass(frozen=True)
 class RepeatVerdict:
-    """The verdict of several runs. `assessments`: by the name of an upper bound."""
+    """The one verdict on several runs of a scenario. `assessments`: by the name of an upper bound."""
 
     verdict: Verdict
     reasons: tuple[str, ...]

@@ -87,7 +87,7 @@ class FirstLook(NotARun):
 
 
 class Store:
-    """The runs in one folder. `notes` names the folders that the last call passed over, with reasons."""
+    """The runs in one folder of reports. `notes` names the folders that the last call passed over, with reasons."""
 
     def __init__(self, reports: pathlib.Path):
         self.reports = reports
@@ -273,7 +273,7 @@ class _Plan(msgspec.Struct):
 
 
 def _plan(folder: pathlib.Path) -> _Plan:
-    """Reads a plan. Raises `NotARun`, or `FirstLook` for a folder of `chaos init`."""
+    """Reads a stored run's plan.json. Raises `NotARun`, or `FirstLook` for a folder of `chaos init`."""
     try:
         plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
