@@ -35,7 +35,7 @@ MOMENTS = {
 
 
 class Display(CampaignObserver, contextlib.AbstractContextManager["Display"]):
-    """Prints the events of a `CampaignObserver`. A trainer's texts are shown as plain text."""
+    """Prints the progress of a scenario's jobs. A trainer's texts are shown as plain text."""
 
     def __init__(self, console: Console):
         self.console = console

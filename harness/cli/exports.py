@@ -48,7 +48,7 @@ Chosen = Mapping[str, tuple[Export, str]]  # by its name: an export, and the val
 
 @functools.cache
 def exports() -> Mapping[str, Export]:
-    """Returns all exports by name. One that cannot be loaded is reported on stderr, and stops no command."""
+    """Returns all ways to pass runs to other tools, by name. One that cannot be loaded is reported on stderr."""
     found = {}
     for name, point in entry_points(GROUP).items():
         try:

@@ -97,7 +97,7 @@ COMMANDS = {
 
 
 def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
-    """Returns the command line. The code of a command is imported when it is called; `loaded` is called then, too."""
+    """Returns the command line. The code of a command is imported when called; `loaded` is called then, too."""
     import typer
     from typer.core import TyperCommand, TyperGroup
 

@@ -27,7 +27,7 @@ OURS = "chaos-harness"
 
 
 class Plugin(NamedTuple):
-    """One plug-in of another package. `wrong` is the reason why it cannot be used, or empty."""
+    """One plug-in (such as a fault) of another package. `wrong` is the reason why it cannot be used, or empty."""
 
     kind: str
     name: str
