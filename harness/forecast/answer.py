@@ -61,7 +61,8 @@ def forecast(
     what_ifs: Sequence[str] = (),
     prices: Prices | None = None,
 ) -> Forecast:
-    """Computes the forecast. Raises `UsageError` for a what-if without effect, or for too much to simulate."""
+    """Computes what a job will cost at scale. Raises `UsageError` for a what-if without effect, or for too much to
+    simulate."""
     if only_spot := next((text for text in what_ifs if text.startswith("spot_")), None):
         raise UsageError(f"--what-if {only_spot[:80]}: prices are no part of it; set it with --set")
     job = job.completed()
@@ -114,7 +115,7 @@ def hours_text(hours: float) -> str:
 
 
 def days_text(days: float, unit: bool = True) -> str:
-    """Formats days: `54.4 days`; a whole number as `54 days`."""
+    """Formats a number of days: `54.4 days`; a whole number as `54 days`."""
     number = f"{days:,.0f}" if days == int(days) or days >= 100 else f"{days:.1f}" if days >= 1 else f"{days:.2g}"
     return f"{number} {'day' if days == 1 else 'days'}" if unit else number
 
@@ -201,7 +202,8 @@ def assumptions(found: Forecast) -> list[str]:
 
 
 def to_json(found: Forecast) -> dict[str, Any]:
-    """Returns the forecast for programs. `schema` grows with every change of meaning. Infinite values are null."""
+    """Returns the forecast as JSON values for programs. `schema` grows with every change of meaning. Infinite values
+    are null."""
     job, advice = found.job, found.advice
     best = {"best_interval": advice.best_interval, "best_spares": advice.best_spares}
     values: dict[str, Any] = {

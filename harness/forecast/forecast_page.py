@@ -95,7 +95,7 @@ Drawn = list[list[Markup | None]]  # charts of a section, each wide and narrow
 
 
 def _charts(found: Forecast) -> dict[str, Drawn]:
-    """Returns the charts by section title. The tables below the charts show the same figures."""
+    """Returns the charts of a forecast by section title. The tables below the charts show the same figures."""
     advice, settings = found.advice, found.job.settings
     every, spares = settings["checkpoint_every"].mean, settings["spares"].mean
     best_every, best_spares = advice.best_interval, advice.best_spares

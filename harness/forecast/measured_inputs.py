@@ -89,7 +89,8 @@ def _fit(folder: pathlib.Path) -> Report:
 
 
 def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
-    """Reads the runs. Raises `UsageError` for a run that is missing, did not pass, or is given twice."""
+    """Reads a forecast's measurements from stored runs. Raises `UsageError` for a run that is missing, did not pass, or
+    is given twice."""
     if len(names) > RUNS_MAX:
         raise UsageError(f"{len(names):,} runs; up to {RUNS_MAX:,} are allowed")
     found = Measured()

@@ -73,7 +73,7 @@ class Money:
 def money_of(
     prices: Prices, question: Question, job: Job, measured: Measured, found: Outcome, histories: Histories
 ) -> Money:
-    """Computes the costs. `histories` are those from which `found` was made."""
+    """Computes a forecast's costs in dollars. `histories` are those from which `found` was made."""
     paid_nodes = question.paid_gpus(job) / question.gpus_per_node
     hours = histories.time[0] / HOUR_S
     bought = [_bought(ON_DEMAND, prices, job, prices.on_demand * paid_nodes * hours, histories.days[0])]

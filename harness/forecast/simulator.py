@@ -285,7 +285,8 @@ class _Away:
         self.used[rows] += size
 
     def counted(self, time: Floats, enough: Floats) -> Ints:
-        """Returns how many nodes are away. If these are at most `enough`, some that are back may be counted, too."""
+        """Returns how many lost nodes are away in each simulated history. If these are at most `enough`, some that are
+        back may be counted, too."""
         unsure = self.used > enough
         if unsure.any():
             self._order(unsure, time)
