@@ -34,7 +34,7 @@ class Booked:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Booked:
-        """Makes the ledger from the result of `harness.campaign.ledger_so_far`."""
+        """Makes a game day's account of GPU time from the result of `harness.campaign.ledger_so_far`."""
         apart = told.get("since")
         amounts = told["allocated"], told["wasted_all"], told["wasted_faults"], told["dollars"]
         return cls(*amounts, None if apart is None else cls.of(apart))

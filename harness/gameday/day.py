@@ -62,7 +62,7 @@ def run_day(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> Ended:
-    """Runs a day in `reports/<run id>/` and judges it. Raises `ChaosError` if the job cannot be launched."""
+    """Runs a game day in `reports/<run id>/` and judges it. Raises `ChaosError` if the job cannot be launched."""
     guarantees()  # a plug-in that cannot be used is refused now, not after the day
     stop = stop or StopRequest()
     kept = _fault_free(day, reports, backend, observer, stop)
@@ -110,7 +110,7 @@ def _fault_free(
 
 
 def load_day(run_dir: pathlib.Path) -> DayPlan:
-    """Reads the plan of a stored day. Raises `UsageError` if it is missing or unreadable."""
+    """Reads the plan of a stored game day. Raises `UsageError` if it is missing or unreadable."""
     try:
         data = json.loads(untrusted_files.read(run_dir, FILE, BYTES_MAX))
     except (OSError, ValueError, FaultError, RecursionError) as error:
@@ -133,7 +133,7 @@ def find_day(name: str, reports: pathlib.Path) -> pathlib.Path:
 
 
 def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> DayResult:
-    """Judges a stored day from its event log, and writes the reports of the day and of its rehearsals."""
+    """Judges a stored game day from its event log, and writes its reports and those of its rehearsals."""
     result, cards = judge_stored(run_dir, observer)
     write_day(run_dir, result, cards)
     return result
@@ -212,7 +212,7 @@ def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scor
 
 
 def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> Ended:
-    """Undoes open faults after the harness was killed during a day, and judges the day.
+    """Undoes open faults after the harness was killed during a game day, and judges the day.
 
     Raises `UsageError` if the day still goes on, and `FaultError` if a fault could not be undone.
     """
@@ -227,7 +227,7 @@ def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAI
 
 
 def twin_line(run_dir: pathlib.Path) -> Series | None:
-    """Returns the losses of the day's fault-free run, or `None` if there is no such run."""
+    """Returns the losses of a game day's fault-free run, or `None` if there is no such run."""
     try:
         return line(losses.surviving(timeline.load(run_dir / FAULT_FREE).steps))
     except (EventLogError, OSError):

@@ -207,7 +207,7 @@ class GameDay(Parameters):
 
 
 def load_gameday(path: pathlib.Path) -> tuple[GameDay, Document]:
-    """Reads and checks a plan file. Raises `ScenarioError` with all mistakes in the file.
+    """Reads and checks the plan file of a game day. Raises `ScenarioError` with all mistakes in the file.
 
     The returned document gives the places of mistakes that are found later.
     """

@@ -123,7 +123,7 @@ class StoredDay(msgspec.Struct):
 
 
 def read(folder: pathlib.Path) -> StoredDay:
-    """Reads the report of a day. Raises `ReportError` if the day was not judged or the report is unreadable."""
+    """Reads a game day's report. Raises `ReportError` if the day was not judged or the report is unreadable."""
     if not os.path.lexists(folder / REPORT):
         raise run_report.ReportError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
     return run_report.read_as(folder / REPORT, StoredDay)

@@ -111,7 +111,7 @@ class ActResult:
 
     @property
     def wasted_gpu_s(self) -> float:
-        """Returns the GPU-seconds that the rehearsal's faults wasted, by the ledger; 0 if unknown."""
+        """Returns the GPU-seconds that a rehearsal's faults wasted; 0 if this is unknown."""
         scores = self.card.scores.get("wasted_gpu_hours", {}) if self.card else {}
         return float(scores.get("gpu_seconds_wasted_by_faults") or 0.0)
 
@@ -155,7 +155,7 @@ def judge_day(
     job: Scorecard | None,
     probes: Sequence[tuple[str, str]] = (),
 ) -> DayResult:
-    """Judges a day by the harness's events, in order, with `at` in ns, and by the `cards` of begun rehearsals.
+    """Judges a game day by the harness's events, in order, and by the `cards` of begun rehearsals.
 
     `probes` holds name and moment of each probe that must answer around every entry."""
     begin = int(events[0]["at"]) if events else 0
@@ -245,7 +245,7 @@ def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
 
 
 def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int], str]:
-    """Returns a function that says why it proves nothing if no alert or person reacted within some ns."""
+    """Returns a function that says why a missing alert or reaction within so many ns proves nothing; or ""."""
 
     def why(within_ns: int) -> str:
         if injected is None:
@@ -329,7 +329,7 @@ def _windows(acts: Sequence[ActResult]) -> list[_Window]:
 
 
 def _alerts(windows: Sequence[_Window], firings: Sequence[tuple[int, str]], ends: int) -> dict[str, list[TimedCheck]]:
-    """Checks the expected alerts of each rehearsal. One firing counts for one expectation only."""
+    """Checks whether the alerts that rehearsals expect fired. One firing counts for one expectation only."""
     served: set[int] = set()
     found: dict[str, list[TimedCheck]] = defaultdict(list)
     for window in windows:

@@ -216,7 +216,7 @@ def _outage(director: Director, job: LiveJob) -> list[tuple[str, float]]:
 
 
 def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
-    """Returns the part of the view that a role may see. `feed` holds the lines for participants.
+    """Returns the part of the live page's data that a role may see. `feed` holds the lines for participants.
 
     Participants must find the problem by themselves. They see only past entries, without titles."""
     if role != "participant":
@@ -241,7 +241,7 @@ def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
 
 
 def feed_for_participants(feed: Iterable[News], begin_ns: int) -> list[NewsView]:
-    """Returns the news by participants and alerts. The game master's news would reveal the faults."""
+    """Returns the news that participants may see. The game master's news would reveal the faults."""
     shown = [each for each in feed if each.kind == "alert" or (each.kind == "person" and each.role != "master")]
     return _newest(shown, begin_ns)
 

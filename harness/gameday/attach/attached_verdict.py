@@ -40,7 +40,7 @@ def not_judged(records: Sequence[Record]) -> list[str]:
 
 
 def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:
-    """Judges the records of a day of strikes. `planned` is the number of strikes in the schedule."""
+    """Judges the records of strikes on a running job. `planned` is the number of strikes in the schedule."""
     findings = [*_of_the_schedule(records, planned)]
     struck = False
     for record in records:

@@ -26,7 +26,7 @@ class JobLog:
         self._before: dict[str, list[str]] = {}
 
     def add(self, tails: Mapping[str, Sequence[str]], last: bool = False) -> None:
-        """Adds each node's newest log lines. A line without an end is added once it has one, or by the last call."""
+        """Adds each node's newest log lines. A line without an end is added once it ends, or by the last call."""
         for node, tail in tails.items():
             lines = list(tail if last else tail[:-1])
             before = self._before.get(node, [])

@@ -161,7 +161,7 @@ class Page:
         return text
 
     async def act(self, request: Request) -> Response:
-        """Handles a button press. Cookie, own origin and JSON are required: another site cannot send all three."""
+        """Handles a press of a button. Cookie, own origin and JSON are required: no other site can send all."""
         role = self._role_of_cookie(request)
         if role not in LOOKS:
             return _refused("no token, or a wrong token")
