@@ -19,7 +19,8 @@ RANK = f"0 to {RANKS_SHOWN - 1}; the higher ones together are `{OTHER}`"
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. `labels`: the meaning of each label. The name ends with the unit, and a counter's with `_total`."""
+    """The declaration of one metric that is served: name, kind, labels and meaning. `labels`: the meaning of each
+    label. The name ends with the unit, and a counter's with `_total`."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]

@@ -128,7 +128,7 @@ def _groups(run: Timeline, together: int) -> Iterator[Ints]:
 
 
 def _losses(run: Timeline) -> Iterator[Event]:
-    """Yields the losses of the lowest rank."""
+    """Yields the losses of the lowest rank as events of a trace."""
     steps = run.steps
     rows = np.flatnonzero(steps.rank == steps.rank.min()) if len(steps) else np.zeros(0, np.int64)
     for row in rows[:: max(1, math.ceil(len(rows) / SLICES_MAX))]:
