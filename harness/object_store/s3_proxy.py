@@ -248,7 +248,7 @@ def reset(answer: asyncio.StreamWriter) -> None:
 
 
 async def main(host: str, port: int, upstream: str, folder: str) -> None:
-    """Runs the proxy. Raises `KeyError` if there is no key to demand."""
+    """Runs the proxy in front of an object store. Raises `KeyError` if there is no key to demand."""
     proxy = Proxy(upstream, pathlib.Path(folder), Key(KEY_NAME, os.environ[KEY_ENV]))
     server = await asyncio.start_server(proxy.serve, host, port, limit=HEAD_BYTES_MAX)
     print(server.sockets[0].getsockname()[1], flush=True)

@@ -1,4 +1,5 @@
-"""Compares a save with earlier ones. A difference that a healthy save may have, too, is only suspicious."""
+"""Compares a save with earlier saves of its series. A difference that a healthy save may have, too, is only
+suspicious."""
 
 from __future__ import annotations
 

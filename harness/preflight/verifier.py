@@ -143,6 +143,7 @@ def _left_in(root: pathlib.Path, folder: str) -> Iterator[tuple[str, str, float]
 
 
 def verdict(saves: Sequence[Save], notes: Sequence[str]) -> Verdict:
-    """Returns the worst verdict. Anything that was not examined prevents a pass. Unfinished saves are ignored."""
+    """Returns the worst verdict on these saves. Anything that was not examined prevents a pass. Unfinished saves are
+    ignored."""
     asked = [VERDICTS.get(save.state, Verdict.INCONCLUSIVE) for save in saves if save.state is not State.UNFINISHED]
     return merge([*asked, *(Verdict.INCONCLUSIVE for _ in notes)])
