@@ -19,7 +19,7 @@ SHARED = {  # the thing that ranks along an axis share
 
 @dataclass(frozen=True)
 class Mesh:
-    """A mesh of ranks. `sizes` maps axes to their ranks, outermost first, as `init_device_mesh` takes them."""
+    """The mesh of a job's ranks. `sizes`: number of ranks by axis, outermost first, as for `init_device_mesh`."""
 
     sizes: Mapping[Axis, int]
 

@@ -42,7 +42,7 @@ class Family:
     part: str = ""
 
     def names(self) -> tuple[str, ...]:
-        """Returns the names of all plug-ins, sorted. Raises `UsageError` if two have the same name."""
+        """Returns the names of all plug-ins of this kind, sorted. Raises `UsageError` if two have the same name."""
         own = _names(tuple(importlib.import_module(self.package).__path__), self.part)
         added = self.added()
         for name in added:

@@ -25,7 +25,7 @@ from harness.trainers.contract import Workload
 
 
 def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile: str | None = None) -> Plan:
-    """Makes the plan. Raises `ScenarioError` for an impossible target or a trigger that can never come."""
+    """Makes a run's plan. Raises `ScenarioError` for an impossible target, or a trigger that can never come."""
     planned = _plan_faults(scenario, seed)
     places = {fault.id: fault.place("when") for fault in scenario.faults}
     return _checked(
