@@ -38,7 +38,7 @@ EPISODES_MAX = 3  # drawn; the table lists all
 
 
 def render(report: Report, analysis: Analysis | None = None, sections: Sequence[Section] = ()) -> str:
-    """Returns the page. Charts and event lists need the `analysis`. The template and `svg.tag` escape all texts."""
+    """Returns a run's report as an HTML page. Charts and event lists need the `analysis`. All texts are escaped."""
     values = {**_page(report, analysis), **_log(report, analysis), "sections": sections}
     return fill("report.jinja", with_script=True, **values)
 
