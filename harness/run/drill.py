@@ -308,6 +308,6 @@ def saved_folders(workload: Launch) -> list[str]:
 
 
 def written_folders(workload: Launch) -> list[str]:
-    """Returns the folders that nodes may write."""
+    """Returns the folders of the run that its nodes may write."""
     nodes, control = (run_folder.folders_of(workload, node) for node in ("node0", run_folder.CONTROL))
     return sorted({*nodes, *control})

@@ -72,7 +72,7 @@ class Injection:
             self.heal()
 
     def heal(self) -> None:
-        """Heals the fault. Called when the fault is over, and again at the end of the run if that failed."""
+        """Undoes the fault's effects. Called when the fault is over, and again at the end of the run if that failed."""
         if "healed" in self.firing.moments_ns:
             return
         try:

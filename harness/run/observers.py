@@ -20,7 +20,7 @@ class FaultStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """The present state of a job. `phase` and `loss` are the trainer's own words."""
+    """The present state of a running job. `phase` and `loss` are the trainer's own words."""
 
     run_id: str
     elapsed_s: float

@@ -25,7 +25,7 @@ class Before(Protocol):
 
 
 class Rehearsal:
-    """One scenario on a running job. It begins with the job, or after the rehearsal that it `follows`. It is over when
+    """A scenario on a running job. It begins with the job, or after the rehearsal that it `follows`. It is over when
     the job has recovered and done ten more steps, when it took too long or, with `to_the_end`, when the job is over."""
 
     def __init__(self, plan: Plan, name: str = "", follows: Before | None = None, to_the_end: bool = False):
