@@ -305,7 +305,7 @@ def load_scenario(
     overrides: Mapping[str, Any] | None = None,
     scores: ScoreBounds | None = None,
 ) -> Scenario:
-    """Reads and checks a file. Raises `ScenarioError` with all mistakes, `UsageError` for an unknown profile."""
+    """Reads a scenario file. Raises `ScenarioError` with all mistakes, `UsageError` for an unknown profile."""
     return parse_scenario(read_text(path), str(path), profile, overrides, scores)
 
 
@@ -316,8 +316,8 @@ def parse_scenario(
     overrides: Mapping[str, Any] | None = None,
     scores: ScoreBounds | None = None,
 ) -> Scenario:
-    """Parses a scenario. `overrides` replace values of the scenario and its profile, as another profile. Without
-    `scores`, the values under `expect` are not checked; the judge reports unreadable ones."""
+    """Reads a scenario from a text. `overrides` replace values of the scenario and its profile, as another profile.
+    Without `scores`, the values under `expect` are not checked; the judge reports unreadable ones."""
     document = _document(text, source)
     if profile is not None:
         written = document.data.get("profiles")
@@ -334,7 +334,7 @@ def parse_scenario(
 
 
 def scenario_of(document: Document, folder: pathlib.Path, scores: ScoreBounds | None = None) -> Scenario:
-    """Checks a document's data as a scenario. Its file paths are relative to `folder`. Raises `ScenarioError`."""
+    """Checks the data of a YAML file as a scenario. Its file paths are relative to `folder`. Raises `ScenarioError`."""
     if scores is not None:
         check_expectations(document, document.data.get("expect"), scores)
     scenario = document.valid(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))
@@ -458,7 +458,7 @@ def _circle(begin: str, followed: Mapping[str, str | None]) -> list[str]:
 
 
 def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Sequence[str]) -> None:
-    """Checks ids, phases and followed faults. `phases`: phases that the workers log; empty: unknown."""
+    """Checks faults' ids, phases, and the faults they follow. `phases`: those that workers log; empty: unknown."""
     ids = {fault.id for fault in faults}
     followed_by = {fault.id: fault.when.following for fault in faults}
     seen: set[str] = set()

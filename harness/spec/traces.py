@@ -74,7 +74,7 @@ def find_trace(name: str, *folders: pathlib.Path) -> pathlib.Path:
 
 
 def load_trace(path: pathlib.Path) -> Trace:
-    """Reads a trace. Raises `ScenarioError` with all mistakes, `UsageError` for an unreadable file."""
+    """Reads a trace of node failures. Raises `ScenarioError` with all mistakes, `UsageError` for an unreadable file."""
     return parse_trace(read_text(path), str(path))
 
 
@@ -186,7 +186,7 @@ def _time(text: str) -> tuple[str, float]:
 
 
 def _bamboo(text: str, source: str) -> list[_Row]:
-    """Reads rows `ms,add|remove,node`. The first rows add the initial nodes."""
+    """Reads a trace with rows `ms,add|remove,node`. The first rows add the initial nodes."""
     there: set[str] = set()
 
     def read(fields: list[str], number: int) -> _Row:
