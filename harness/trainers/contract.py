@@ -82,7 +82,7 @@ class Trainer(Parameters, abc.ABC):
         """Returns the files on this machine that decide how the trainer runs. Raises `UsageError` if one is missing."""
 
     def environment(self) -> Mapping[str, str]:
-        """Returns the variables that the scenario sets. Secrets are references such as `${HF_TOKEN}`."""
+        """Returns the trainer's variables that a scenario sets. Secrets are references such as `${HF_TOKEN}`."""
         return {}
 
     def declares(self) -> frozenset[Tell] | None:
@@ -121,7 +121,7 @@ load_trainer: Callable[[str], type[Trainer]] = _FAMILY.load
 
 
 def build_trainer(written: object) -> Trainer:
-    """Builds a trainer from YAML. Raises `ValueError` for an unknown one, pydantic's error for wrong parameters."""
+    """Builds a trainer from a scenario. Raises `ValueError` for an unknown one, pydantic's error for a wrong one."""
     if isinstance(written, Trainer):
         return written
     own = written if isinstance(written, Mapping) else {}

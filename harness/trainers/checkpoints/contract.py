@@ -109,7 +109,7 @@ def _age(place: CheckpointFolder, checkpoint: FoundCheckpoint) -> tuple[int, int
 
 
 def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
-    """Returns the first pointer by name. A pointer to a missing save is found only by a usual name of pointers."""
+    """Returns the first file or link, by name, that names a save; of a missing save, only with a usual name."""
     mine = {file for each in checkpoints for file in each.files}
     by_name = {name: each.path for each in reversed(checkpoints) for name in (each.path, each.name)}
     folders = {each.path.rpartition("/")[0] for each in checkpoints}

@@ -34,7 +34,7 @@ _PART = re.compile(r"\*\*|\*|\{\w*\}")
 
 @dataclass(frozen=True)
 class Told:
-    """One event. `wall_ns` is its time by the source's own clock; with `None`, the time of reading counts.
+    """One event in a trainer's output. `wall_ns`: its time by the source's clock; `None`: that of reading counts.
 
     `took_ns` is the duration of the step, if known; `rank` is the event's rank.
     """
@@ -119,7 +119,7 @@ class LineSource(Source):
 
     @abc.abstractmethod
     def line(self, text: str) -> Iterator[Told]:
-        """Returns the events in one line. Raises `ValueError` if no further line can be read."""
+        """Returns the events in one line of a trainer's output. Raises `ValueError` if no further line can be read."""
 
 
 def number(text: object) -> float | None:

@@ -22,7 +22,7 @@ Command = tuple[str, ...]
 
 
 class CustomTrainer(Trainer):
-    """A user's trainer. A subclass defines the commands that start it."""
+    """The base of all trainers except the reference trainer. A subclass defines the commands that start it."""
 
     last: ClassVar[str] = "args"  # the key whose words its command ends with
 

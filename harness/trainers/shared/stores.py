@@ -14,7 +14,7 @@ GROUP = "chaos_harness.stores"
 
 @dataclass(frozen=True)
 class Store:
-    """A store of checkpoints. `server`: the words before a command that run the store beside it, until either ends.
+    """A store for checkpoints. `server`: the words before a command that run the store beside it, until either ends.
     `around`: the words before a trainer's command that give it access. `place`: the URL of its checkpoints."""
 
     server: tuple[str, ...]
