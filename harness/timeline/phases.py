@@ -149,7 +149,7 @@ class _State:
         self.struck = self.noticed = self.draining = self.in_gap = False
 
     def stopped(self, first: bool) -> None:
-        """Records a stop of progress. Signs of failure before the stop count only after a fault or eviction notice."""
+        """Records that the job stopped. Signs of failure before that count only after a fault or eviction notice."""
         self.noticed = first or (self.noticed and (self.struck or self.draining))
         self.joined_here = self.restored = False
         self.in_gap = True

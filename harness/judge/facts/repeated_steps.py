@@ -185,7 +185,7 @@ class _Band:
         self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
 
     def judge(self, off: Off) -> tuple[int | None, int | None]:
-        """Returns the first row that surely differs too much, and the first without enough earlier restarts."""
+        """Returns the first repeated step that surely differs too much, and the first that cannot be judged yet."""
         reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
         most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
         known = off.after < reach

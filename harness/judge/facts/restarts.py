@@ -202,8 +202,8 @@ def without_a_step(run: Timeline, saves: Saves) -> Iterator[Restore]:
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
-    """Returns the series of checkpoints that this job may restore. A series from which it never restored is left out if
-    all its saves hold only the model, or were made by failing processes after their last steps."""
+    """Returns the series of checkpoints (by file name) that this job may restore. A series from which it never restored
+    is left out if all its saves hold only the model, or were made by failing processes after their last steps."""
     order, places = run.rows_by_process
 
     def dumped(save: Save) -> bool:

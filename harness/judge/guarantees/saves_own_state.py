@@ -97,7 +97,7 @@ def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields saves with another number or other bytes of tensors than fault-free saves have at every world size."""
+    """Yields saves whose number or bytes of tensors no fault-free run has, at whatever number of ranks."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return
