@@ -89,7 +89,7 @@ def done_again(told: Executed) -> list[Again]:
     rank, step, life = told.rank[order], told.step[order], told.life[order]
     pair = np.flatnonzero((step[1:] == step[:-1]) & (rank[1:] == rank[:-1]) & (life[1:] > life[:-1]))
     before, again = order[pair], order[pair + 1]
-    by_life = np.argsort(told.life[again], kind="stable")
+    by_life = np.lexsort((told.life[again],))
     lives, begins = np.unique(told.life[again][by_life], return_index=True)
     parts = zip(lives.tolist(), np.split(by_life, begins[1:]) if len(lives) else (), strict=True)
     computed = [_Figure.of(told, name, before, again, _means(told)) for name in COMPUTED]

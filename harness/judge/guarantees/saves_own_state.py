@@ -113,9 +113,8 @@ def _sizes(run: Timeline) -> set[int]:
 
 
 def nothing(evidence: Analysis) -> str:
-    if len(evidence.run.epochs) < 2:
-        return "the job did not restart"
-    return "" if evidence.fault_free is not None else "there is no fault-free run to compare with"
+    alone = "" if evidence.fault_free is not None else "there is no fault-free run to compare with"
+    return evidence.no_restart() or alone
 
 
 CAUSES = ("saves.whole", "saves.written_when_told")
