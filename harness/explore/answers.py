@@ -11,7 +11,8 @@ from harness.evidence.restarts import Losses, Restart, apart
 
 
 class Came(enum.StrEnum):
-    """The class of a restore from a state that a crash may leave. A save is due if it was finished before the crash."""
+    """How the job's restore came out in one of the states of its checkpoint folder that a crash may leave. A save is
+    due if it was finished before the crash."""
 
     RESUMED = "resumed"  # from a save that is due, or from a later one, with the losses of that save
     FELL_BACK = "fell back"  # to an older save than the last one that is due, with a word
@@ -39,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Usual:
-    """The healthy job: the losses of the run that saved, and for each save those of a restart from it undamaged.
+    """How the healthy job behaves: the losses of the run that saved, and of a restart from each undamaged save.
 
     A save without such a restart, or whose restart restored another step, is missing in `after`.
     """
@@ -49,7 +50,8 @@ class Usual:
 
     @property
     def tolerance(self) -> float:
-        """Returns the allowed relative difference of losses: 0 for a job that repeats itself bit for bit."""
+        """Returns by how much losses may differ, relatively, from those of the healthy job: 0 if it repeats itself bit
+        for bit."""
         return TOLERANCE * max((apart(losses, self.run) or 0.0 for losses in self.after.values()), default=0.0)
 
     @property
@@ -66,8 +68,8 @@ class Usual:
 
 
 def answer(found: Restart, ended: str, due: int, usual: Usual) -> Answer:
-    """Classifies a restore. `ended` says how the job failed, or is empty. `due` is the step of the last save that the
-    job had reported as finished before the crash."""
+    """Returns how the job's restore from a state after a crash came out. `ended` says how the job failed, or is empty.
+    `due` is the step of the last save that the job had reported as finished before the crash."""
     if found.step is None:
         if ended or found.failed_workers:
             return Answer(Came.CRASHED, detail=ended or "its workers failed")
@@ -87,7 +89,7 @@ def answer(found: Restart, ended: str, due: int, usual: Usual) -> Answer:
 
 
 def _same_losses(found: Restart, step: int, due: int, usual: Usual) -> Answer:
-    """Classifies a restore without a loss that is unlike those of its save."""
+    """Returns how a restore came out that had no loss unlike those after its save."""
     if usual.blind and (step >= due or (found.told and step)):
         return Answer(Came.UNKNOWN, step, "the job's losses cannot tell a right restore from a wrong one")
     if step >= due:

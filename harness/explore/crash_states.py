@@ -22,7 +22,8 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class CrashState:
-    """A state of the disk. `during` is the number of the operation during which the crash came.
+    """A state of the disk that a crash may leave: the changes that had reached the disk by then. `during` is the number
+    of the operation during which the crash came.
 
     `kept` holds the numbers of the changes that reached the disk. `why` says why this state is tried.
     """
@@ -33,7 +34,7 @@ class CrashState:
 
 
 class Crashes:
-    """The legal states of one recording on one file system.
+    """All states of the disk that a crash of one recorded job may leave on one kind of file system.
 
     `begin` is the first operation during which a crash is tried. All changes before it are durable. `end` is the
     number of operations: a crash during it comes after all of them.
@@ -50,7 +51,7 @@ class Crashes:
         self._before = {each.number: each.after for each in changes}
 
     def forced(self, during: int) -> frozenset[int]:
-        """Returns the changes that every crash during this operation keeps."""
+        """Returns the changes of the disk that are sure to survive a crash during this operation."""
         return frozenset(number for number, durable in self._durable.items() if durable < during)
 
     def moments(self) -> list[int]:
@@ -63,12 +64,12 @@ class Crashes:
         return sorted(found | {self.end}, reverse=True)
 
     def left_open(self, during: int) -> list[int]:
-        """Returns the changes that a crash during this operation may keep or lose, in order."""
+        """Returns the changes of the disk that a crash during this operation may keep or lose, in order."""
         forced = self.forced(during)
         return [each.number for each in self.changes if each.operation <= during and each.number not in forced]
 
     def with_all_before(self, wanted: Iterable[int], forced: frozenset[int]) -> frozenset[int]:
-        """Returns the smallest legal set of changes that holds the changes `wanted`."""
+        """Returns the smallest set of changes that holds `wanted` and that a crash can leave."""
         kept, todo = set(forced), list(wanted)
         while todo:
             number = todo.pop()
@@ -78,7 +79,8 @@ class Crashes:
         return frozenset(kept)
 
     def without(self, lost: Iterable[int], among: Sequence[int], forced: frozenset[int]) -> frozenset[int]:
-        """Returns the largest legal set of the changes `among` that holds none of `lost`. `among` is in order."""
+        """Returns the largest set of the changes `among` that holds none of `lost` and that a crash can leave. `among`
+        is in order."""
         gone = set(lost) - forced
         for number in among:
             if number not in gone and not gone.isdisjoint(self._before[number]):
@@ -86,7 +88,8 @@ class Crashes:
         return forced | (frozenset(among) - gone)
 
     def every_state(self) -> Iterator[CrashState]:
-        """Makes all legal states at all moments. Their number grows as two to the power of the open changes."""
+        """Makes all states of the disk that crashes can leave. Their number grows as two to the power of the open
+        changes."""
         for during in self.moments():
             forced = self.forced(during)
             for kept in self._sets(self.left_open(during), forced):
@@ -102,7 +105,8 @@ class Crashes:
             yield from self._sets(rest, kept | {first})
 
     def chosen_states(self, names: Mapping[int, str]) -> Iterator[CrashState]:
-        """Makes the states worth a restore, each once. `names` gives the path of each inode, to tell its part."""
+        """Makes the few states of the disk, each once, from which a restore is tried. `names` gives the path of each
+        inode, to tell its part."""
         seen = set[frozenset[int]]()
         for during in self.moments():
             for kept, why in self._chosen_at(during, names):
@@ -134,7 +138,8 @@ class Crashes:
                     )
 
     def _units(self, left: Sequence[int]) -> list[Unit]:
-        """Groups open changes: each change of names alone, and each unbroken row of changes of one file's content."""
+        """Groups changes of the disk: each change of names alone, each unbroken row of changes of one file's content
+        together."""
         found = list[Unit]()
         latest: dict[int, Unit] = {}
         for number in left:
@@ -153,14 +158,14 @@ class Crashes:
 
 @dataclass
 class Unit:
-    """A group of changes that the chosen states keep or lose together, except for torn writes."""
+    """Changes of the disk, such as the writes of one file, that are kept or lost together in the states to try."""
 
     numbers: list[int]
     first: Change
     words: str = ""
 
     def torn(self) -> Iterator[tuple[Sequence[int], str]]:
-        """Makes the parts of a file's new content that may be lost alone."""
+        """Makes the parts of a file's new content that a crash may lose while it keeps the other parts."""
         count = len(self.numbers)
         if self.first.inode is None or count < 2:
             return
@@ -172,8 +177,8 @@ class Unit:
 
 
 def _told_apart(units: Sequence[Unit], names: Mapping[int, str]) -> list[Unit]:
-    """Drops units that play the same part as others: of files whose names differ only in numbers, the first and the
-    last stay."""
+    """Drops groups of changes that play the same part as others: of files whose names differ only in numbers, the first
+    and the last stay."""
     alike: dict[str, list[Unit]] = {}
     for unit in units:
         unit.words = _in_words(unit, names)

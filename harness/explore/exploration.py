@@ -40,7 +40,8 @@ CHOICE_S_MAX = 60.0  # to choose the states of one kind of file system
 
 @dataclass(frozen=True)
 class State:
-    """A state to restore from. `id` is its name in the exploration; `due`: the step of the last finished save."""
+    """A state of the checkpoint folder after a crash, from which the job is to restore. `id` is its name in the
+    exploration; `due`: the step of the last finished save."""
 
     id: str
     profile: str
@@ -50,8 +51,8 @@ class State:
 
 @dataclass
 class Profile:
-    """The legal states on one kind of file system. `open_changes`: the most changes that one crash may keep or lose, so
-    that one moment has at most two to the power of this number of states."""
+    """The states that crashes may leave on one kind of file system. `open_changes`: the most changes that one crash may
+    keep or lose, so that one moment has at most two to the power of this number of states."""
 
     name: str
     changes: Sequence[Change]
@@ -79,7 +80,8 @@ class Tried:
 
 @dataclass
 class Exploration:
-    """The result. `why` is the reason why nothing can be said about the job, or empty."""
+    """The result of trying a job's restore in the states of its checkpoint folder that crashes may leave. `why` is the
+    reason why nothing can be said about the job, or empty."""
 
     run_id: str
     trainer: str
@@ -98,7 +100,7 @@ class Exploration:
 
     @property
     def left(self) -> int:
-        """Returns the number of states that were not tried."""
+        """Returns how many planned states were not tried."""
         return self.planned - len(self.tried)
 
     def came(self, profile: str = "") -> Counter[Came]:
@@ -114,7 +116,7 @@ class Exploration:
         return Verdict.INCONCLUSIVE if unsure else Verdict.PASS
 
     def worst(self) -> list[Tried]:
-        """Returns, for each profile and kind of bad answer, the state that lost the fewest changes."""
+        """Returns, for each kind of file system and of bad restore, the state that lost the fewest changes."""
         smallest: dict[tuple[str, Came], Tried] = {}
         for each in self.tried:
             key = each.state.profile, each.answer.came
@@ -125,7 +127,7 @@ class Exploration:
         return list(smallest.values())
 
     def lost(self, state: State) -> int:
-        """Returns how many changes up to its crash a state lost."""
+        """Returns how many changes of the disk are lost in this state, of those up to its crash."""
         changes = self.profile(state.profile).changes
         return sum(each.operation <= state.crash.during and each.number not in state.crash.kept for each in changes)
 
@@ -162,7 +164,7 @@ def _disk(profile: str, changes: Sequence[Change], crash: CrashState) -> Disk:
 
 
 def make_state(recorded: Recorded, profile: Profile, state: State, folder: pathlib.Path) -> None:
-    """Makes the files of a state in an empty folder."""
+    """Writes the files of a state of the checkpoint folder into an empty folder."""
     with recorded.data.open("rb") as data:
         _disk(profile.name, profile.changes, state.crash).write(folder, data)
 
@@ -176,7 +178,8 @@ def make_save(recorded: Recorded, end: int, folder: pathlib.Path) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and for how long to explore. `states` is the largest number of states to try, or 0."""
+    """The options of an exploration of crash states: where, for how long, and how many states. `states` is the largest
+    number of states to try, or 0."""
 
     reports: pathlib.Path
     backend: Backend
@@ -188,7 +191,8 @@ class Setting:
 
 
 def explore(plan: Plan, setting: Setting) -> Exploration:
-    """Records three saves, then restores from each state. Raises `ChaosError` if nothing can be explored."""
+    """Records a job's saves, then tries its restore in each state of the checkpoint folder that a crash may leave.
+    Raises `ChaosError` if nothing can be explored."""
     if plan.backend != "local" or plan.workload.checkpoint.store != "directory":
         raise CannotRunError("crash states are made in a folder of this machine: use the local backend, and a folder")
     with setting.stop.attended():
@@ -262,7 +266,7 @@ class _Explorer:
         return next_one
 
     def _wanted(self) -> Iterator[Wanted]:
-        """Yields the restores in order: from each undamaged save, the last one first, and then from each state."""
+        """Yields the restores to try, in order: from each undamaged save, the last one first, then from each state."""
         for save in reversed(self.recorded.saves):
             make = functools.partial(make_save, self.recorded, save.end)
             yield Wanted(f"save-{save.step}", make, functools.partial(self._hear_save, save.step))
@@ -295,8 +299,8 @@ class _Explorer:
             self.setting.tell(f"{len(self.found.tried)} of {self.found.planned} states")
 
     def _confirm(self) -> None:
-        """Restarts the whole job on the smallest state of each bad answer. If that answer is good, the forked ranks
-        were at fault, and nothing is blamed by their answers."""
+        """Restarts the whole job on the smallest state of each kind of bad restore, to confirm it. If that answer is
+        good, the forked ranks were at fault, and nothing is blamed by their answers."""
         for each in self.found.worst():
             self.setting.tell(f"{each.state.id}: {each.answer.came}; a whole restart of the job must confirm it")
             again = self._restarted(each.state)

@@ -30,7 +30,8 @@ _FIELDS = {field.name for field in fields(Operation)}
 
 @dataclass(frozen=True)
 class Save:
-    """A finished save. `end` is the number of the first operation after the job reported it as finished."""
+    """A save of the recorded job that was finished. `end` is the number of the first operation after the job reported
+    it as finished."""
 
     step: int
     end: int
@@ -38,7 +39,7 @@ class Save:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The recording of a run: its operations up to the end of the last explored save, and its losses."""
+    """A recorded job: its file operations up to the end of the last explored save, and its losses."""
 
     operations: Sequence[Operation]
     data: pathlib.Path
@@ -47,12 +48,12 @@ class Recorded:
     tellers: int  # number of ranks that told of their steps
 
     def due(self, during: int) -> int:
-        """Returns the step of the last save that was finished before a crash during this operation."""
+        """Returns the step of the last save that was finished when a crash during this operation came."""
         return max((save.step for save in self.saves if save.end <= during), default=0)
 
 
 class Recording(LocalBackend):
-    """The local backend, which records the operations of nodes on one folder."""
+    """The local backend, made to record the file operations of nodes on one folder."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -66,7 +67,7 @@ class Recording(LocalBackend):
 
 
 class _UntilSaved(restarts.Until):
-    """Ends the job once this many saves are finished and some more steps are done."""
+    """Ends the recorded job once this many saves are finished and some more steps are done."""
 
     def __init__(self, users: StopRequest) -> None:
         super().__init__(users, self._enough)

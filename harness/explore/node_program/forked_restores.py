@@ -1,4 +1,4 @@
-"""Restores one state of the checkpoint folder after the other, each in processes forked from this one.
+"""Restores the job from one state of its checkpoint folder after the other, in processes forked from this one.
 
 This process imports the modules of the first restore, so that no later restore waits for them. The command is `python
 forked_restores.py ORDERS STATES`; ORDERS is a JSON file of the harness. For each folder `STATES/00000`, `STATES/00001`,
@@ -64,7 +64,8 @@ def clear_events(folder: pathlib.Path, attempt: int) -> None:
 
 
 def restore(orders: dict[str, Any], folder: pathlib.Path, first: bool) -> dict[str, Any]:
-    """Starts all ranks. Returns how they ended. `enough`: they restored, and did the requested steps."""
+    """Restores from one state of the checkpoint folder: starts all ranks, and returns how they ended. `enough`: the
+    ranks restored, and did the requested steps."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     ranks = {fork(orders, folder, rank, port, first): rank for rank in range(len(orders["ranks"]))}
@@ -82,14 +83,14 @@ def restore(orders: dict[str, Any], folder: pathlib.Path, first: bool) -> dict[s
 
 
 class Steps:
-    """Counts the logged steps of each writer of events."""
+    """Counts the steps in each event file of the restored job."""
 
     def __init__(self, events: pathlib.Path) -> None:
         self._events = events
         self._read: dict[str, tuple[int, int]] = {}  # name → (bytes read, steps told)
 
     def done(self, least: int) -> int:
-        """Returns how many writers have logged this many steps."""
+        """Returns how many event files hold this many steps."""
         for path in self._events.glob("*.jsonl"):
             offset, count = self._read.get(path.name, (0, 0))
             with contextlib.suppress(OSError), path.open("rb") as file:
@@ -125,7 +126,7 @@ def fork(orders: dict[str, Any], folder: pathlib.Path, rank: int, port: int, fir
 
 
 def become(rank: dict[str, Any], folder: pathlib.Path, port: int, observed: bool) -> int:
-    """Runs the trainer's script as Python does. Returns its exit code."""
+    """Runs a rank's script in this process, as Python does. Returns its exit code."""
     place = {"@RUN_DIR@": str(folder), "@PORT@": str(port)}
 
     def filled(word: str) -> str:
@@ -167,7 +168,7 @@ def reap(ranks: dict[int, int], codes: list[int | None]) -> None:
 
 
 def kill_all(ranks: dict[int, int]) -> None:
-    """Kills the ranks with their sessions, and any processes that they left behind."""
+    """Kills the ranks of a restored job, with their sessions and any processes that they left behind."""
     deadline = time.monotonic() + GONE_S_MAX
     for rank in ranks:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -195,7 +196,7 @@ def tell_modules(path: pathlib.Path) -> None:
 
 
 def import_as(path: pathlib.Path) -> None:
-    """Imports the installed modules of this list, but not the trainer's own, which may depend on the rank."""
+    """Imports the installed modules in a list, but not the trainer's own, which may depend on the rank."""
     roots = tuple({os.path.realpath(place) + os.sep for place in (sys.prefix, sys.base_prefix)})
     with contextlib.suppress(OSError, ValueError):
         for name in json.loads(path.read_text()):
