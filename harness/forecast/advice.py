@@ -26,8 +26,8 @@ class Tried:
 
 @dataclass(frozen=True)
 class Worth:
-    """A recurring event, such as a restart, and the GPU-hours that a second less of it would save. `of_all`: its
-    GPU-hours; `of_a_second`: those of one second less each time, if it takes that long."""
+    """An event that comes `times` times and takes `seconds` each, such as a restart, with the worth of a second less.
+    `of_all`: its GPU-hours; `of_a_second`: those of one second less each time, if it takes that long."""
 
     what: str
     times: float
@@ -38,8 +38,8 @@ class Worth:
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice of a forecast: checkpoint intervals and numbers of spare nodes, with what each would cost. The best of
-    the tried values: the interval by days, the spares by GPU-hours."""
+    """The advice of a forecast. `young_s`, `daly_s`: 0 if checkpoints cost nothing, or nothing fails: then no interval
+    is best. The best of the tried values: the interval by days, the spares by GPU-hours."""
 
     young_s: float
     daly_s: float

@@ -76,7 +76,7 @@ class Measured:
 
 
 def _fit(folder: pathlib.Path) -> Report:
-    """Reads the report of a run that a forecast can use."""
+    """Reads the report of a run for a forecast. Raises `UsageError` if it shows nothing about a stack that recovers."""
     if stored_kind_of(folder):
         raise UsageError(f"{folder.name} is no run of one scenario; name its runs one by one")
     if not (folder / "report.json").exists():

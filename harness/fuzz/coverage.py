@@ -49,7 +49,8 @@ def pairs_of(schedule: Schedule) -> set[tuple[str, str]]:
 
 @dataclass
 class Coverage:
-    """What the runs of a search have covered. `pairs`: how often two faults acted in one run."""
+    """What the runs of a search have covered. `cells`: how often a fault struck in a phase. `pairs`: how often two
+    faults acted in one run."""
 
     cells: Counter[tuple[str, str]] = field(default_factory=Counter)
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)

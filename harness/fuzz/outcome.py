@@ -16,8 +16,9 @@ class Strike(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one run of a schedule of faults. `unacted`: kinds of the faults that did not act as meant. `run`:
-    the id of the stored run. `seconds`: the duration, with its fault-free runs and restarts."""
+    """The outcome of one run of a schedule of faults. `codes`: what failed, as the findings of the judge name it.
+    `unacted`: kinds of the faults that did not act as meant. `run`: the id of the stored run. `seconds`: the duration,
+    with its fault-free runs and restarts."""
 
     verdict: Verdict
     codes: tuple[str, ...] = ()

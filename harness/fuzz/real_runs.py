@@ -43,7 +43,8 @@ class RealRuns:
     count: int = field(default=0, init=False)
 
     def __call__(self, schedule: Schedule) -> Outcome:
-        """Runs the job under one schedule of faults."""
+        """Runs the job under one schedule of faults. Raises `Ended` if the user stopped it, and `ChaosError` if nothing
+        can be run."""
         begin = time.monotonic()
         plan = self.base.plan(schedule, new_run_id(self.base.name))
         try:
@@ -75,7 +76,8 @@ class RealRuns:
 
 
 def outcome_of(card: Scorecard) -> Outcome:
-    """Returns the outcome of a judged run."""
+    """Returns the outcome of a judged run. Raises `ChaosError` if it failed without a fault: then nothing was
+    injected."""
     run = card.evidence.run
     reason = card.reasons[0] if card.reasons else ""
     if not run.plan.get("faults"):

@@ -94,7 +94,8 @@ class Base:
         return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
     def plan(self, schedule: Schedule, run_id: str = "fuzz") -> Plan:
-        """Returns the plan of a run with these faults."""
+        """Returns the plan of a run with these faults. Raises `ScenarioError` if they cannot be planned, or if no job
+        could survive or end."""
         spec = parse_scenario(self.text(schedule), "schedule.yaml")
         plan = make_plan(spec, self.seed, self.backend, run_id)
         left = [fault for fault in plan.faults if fault.action.replaced() is False or fault.action.sticks]

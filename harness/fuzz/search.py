@@ -63,7 +63,9 @@ class Found:
 
 @dataclass
 class Search:
-    """A search for schedules of faults that a job does not survive."""
+    """A search for schedules of faults that a job does not survive. `run` runs a schedule and may raise `Ended`;
+    `goes_on` says whether there is time for one more; `guided`: by what was covered, else each schedule is drawn by
+    itself; `findings_max`: the search ends with so many failures."""
 
     space: Space
     log: SearchLog

@@ -68,7 +68,7 @@ def prepare(run_dir: pathlib.Path) -> dict[str, str]:
 
 
 def order(run_dir: pathlib.Path, node: str, how: str, delay_s: float = 0.0) -> None:
-    """Orders how all that the node's processes send over RDMA is disturbed from now on: one of `HOW`."""
+    """Orders how all that the node's processes send over RDMA is disturbed from now on. `how` is one of `HOW`."""
     fresh = run_dir / FOLDER / f".{node}.new"
     fresh.write_bytes(_ORDER.pack(HOW.index(how), round(delay_s * 1e9)))
     fresh.chmod(0o644)

@@ -303,7 +303,7 @@ UNDO = _undo
 
 
 def saved_folders(workload: Launch) -> list[str]:
-    """Returns the folders of the run that hold saves: those that nodes may write, and the training data's."""
+    """Returns the folders of a run that a restart needs: those that nodes may write, and the training data's."""
     return sorted({*written_folders(workload), "data"})
 
 

@@ -124,7 +124,7 @@ def _trace(rows: Sequence[_Row], name: str, text: str, source: str) -> Trace:
 
 
 def _csv_rows(text: str, source: str, read: Callable[[list[str], int], _Row]) -> list[_Row]:
-    """Parses each line of a CSV file by `read`, and collects the mistakes."""
+    """Parses each line of a CSV file by `read`, which raises `ValueError` for an invalid line."""
     rows, problems = [], []
     for number, line in _lines(text):
         try:

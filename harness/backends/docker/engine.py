@@ -45,7 +45,7 @@ class Engine:
     """A connection to a Docker daemon. Several threads may call."""
 
     def __init__(self, limit_s: float = CALL_S_MAX):
-        """Connects to the Docker daemon."""
+        """Connects to the Docker daemon. Raises `CannotRunError` with the remedy if there is no client or no daemon."""
         try:
             import docker
             import docker.utils

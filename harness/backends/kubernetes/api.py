@@ -58,7 +58,7 @@ class Api:
     `BackendError` if it fails."""
 
     def __init__(self, settings: Settings):
-        """Connects to the API server."""
+        """Connects to the API server. Raises `CannotRunError` with the remedy without client, kubeconfig or answer."""
         try:
             import kubernetes
         except ImportError as error:

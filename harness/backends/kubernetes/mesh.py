@@ -24,7 +24,8 @@ DIRECTIONS = {"egress": "to", "ingress": "from", "both": "both"}
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """The network traffic of one pod that Chaos Mesh disturbs: with which pods, and in which direction."""
+    """The network traffic of `pod` that Chaos Mesh disturbs: with certain pods (`None`: with everything), and in which
+    direction."""
 
     pod: str
     direction: str = "both"

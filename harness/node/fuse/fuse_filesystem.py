@@ -173,8 +173,8 @@ class FileSystem:
         raise UsageError(f"unknown storage rule {number}")
 
     def try_out(self, rule: dict[str, Any], pid: int | None) -> dict[str, int]:
-        """Returns how active rules like this one would answer file operations of a node: delays and errors. Changes
-        nothing, and is not counted."""
+        """Returns how active rules equal to this one answer operations of the node of `pid` (`None`: of any node):
+        delays and errors. Changes nothing, and is not counted."""
         spec = StorageRule(**rule | {"operations": tuple(rule["operations"])})
         alike = [each for each in self._rules if each.spec == spec and (pid is None or each.covers(pid))]
         met = [[each.would(operation) for each in alike] for operation in spec.operations]
