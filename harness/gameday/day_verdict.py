@@ -155,7 +155,7 @@ def judge_day(
     job: Scorecard | None,
     probes: Sequence[tuple[str, str]] = (),
 ) -> DayResult:
-    """Judges a game day by the harness's events, in order, and by the `cards` of begun rehearsals.
+    """Judges a game day by the harness's events (in order, `at` in ns) and by the `cards` of begun rehearsals.
 
     `probes` holds name and moment of each probe that must answer around every entry."""
     begin = int(events[0]["at"]) if events else 0

@@ -28,7 +28,8 @@ _ORDER = struct.Struct("=qq")
 
 @dataclass(frozen=True)
 class Counts:
-    """How much a process sent over RDMA (work requests), and how much of that was disturbed."""
+    """A process's counts of RDMA work: requests posted to its device, those `struck` by a fault, the seconds that these
+    waited in all, and queries of a port that got the answer that it is down."""
 
     posted: int = 0
     struck: int = 0
