@@ -39,7 +39,7 @@ class UsageError(ChaosError):
 
 
 class ScenarioError(UsageError):
-    """A mistake in a scenario file. `problems` holds texts `file:line:column: message`."""
+    """A mistake in a scenario file, with its place. `problems` holds texts `file:line:column: message`."""
 
     def __init__(self, problems: list[str]):
         super().__init__("\n".join(problems))
@@ -67,7 +67,7 @@ class EventLogError(ChaosError):
 
 
 def each(act: Callable[[T], object], items: Iterable[T]) -> None:
-    """Calls a function on each item. Raises `BackendError` with all failures after it has tried all items."""
+    """Calls a function on each item, even after failures. Raises `BackendError` with all failures."""
     failed = []
     for item in items:
         try:

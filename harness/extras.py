@@ -14,7 +14,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 @contextlib.contextmanager
 def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
-    """Wraps the imports of an extra. Raises `CannotRunError` if the extra is not installed."""
+    """Wraps imports that need an optional extra. Raises `CannotRunError` if the extra is not installed."""
     try:
         yield
     except ImportError as error:

@@ -19,7 +19,7 @@ SHARED = {  # the thing that ranks along an axis share
 
 @dataclass(frozen=True)
 class Mesh:
-    """A mesh of ranks. `sizes` maps axes to their ranks, outermost first, as `init_device_mesh` takes them."""
+    """The mesh of a job's ranks. `sizes`: number of ranks by axis, outermost first, as for `init_device_mesh`."""
 
     sizes: Mapping[Axis, int]
 
@@ -49,7 +49,7 @@ class Mesh:
         return {axis: [each for each in self.ranks(line) if each != rank] for axis, line in lines.items()}
 
     def in_words(self, rank: int) -> str:
-        """Returns a text: `rank 3 is pp 1, tp 1; it shares the pipeline with rank 1, split tensors with rank 2`."""
+        """Says where a rank is in the mesh: `rank 3 is pp 1, tp 1; it shares the pipeline with rank 1`."""
         near = {axis: ranks for axis, ranks in self.beside(rank).items() if ranks}
         parts = [f"{SHARED[axis]} with {_ranks(ranks)}" for axis, ranks in near.items()]
         return f"rank {rank} is {shown(self.of(rank))}" + (f"; it shares {', '.join(parts)}" if parts else "")

@@ -17,7 +17,7 @@ Share = Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=10
 
 
 def _take_numbers_only(schema: Any) -> None:
-    """Makes numbers strict everywhere: by default pydantic takes `true` and `'1'` for the number 1."""
+    """Makes numbers strict in a model's schema: by default pydantic takes `true` and `'1'` for the number 1."""
     if isinstance(schema, dict):
         if schema.get("type") in ("int", "float"):
             schema["strict"] = True

@@ -33,8 +33,8 @@ _GROUPS = {package: group for group, package in OPEN.items()}
 
 @dataclass(frozen=True)
 class Family:
-    """The plug-ins in one package, and those that other packages add to it. Each is a module that defines `attribute`
-    or, with `part`, a folder whose module `part` does so. Nothing is imported before it is loaded."""
+    """All plug-ins of one kind, such as faults: in this package, and in others. Each is a module that defines
+    `attribute` or, with `part`, a folder whose module `part` does so. Nothing is imported before it is loaded."""
 
     kind: str  # as messages say it: "fault"
     package: str
@@ -42,7 +42,7 @@ class Family:
     part: str = ""
 
     def names(self) -> tuple[str, ...]:
-        """Returns the names of all plug-ins, sorted. Raises `UsageError` if two have the same name."""
+        """Returns the names of all plug-ins of this kind, sorted. Raises `UsageError` if two have the same name."""
         own = _names(tuple(importlib.import_module(self.package).__path__), self.part)
         added = self.added()
         for name in added:
@@ -55,17 +55,17 @@ class Family:
         return tuple(sorted((*own, *added)))
 
     def module(self, name: str) -> ModuleType:
-        """Returns the plug-in's module. Raises `UsageError` for one of another package that cannot be used."""
+        """Returns the module of a plug-in. Raises `UsageError` for one of another package that cannot be used."""
         if name in (added := self.added()):
             return _outside(added[name], self.kind)
         return importlib.import_module(".".join(filter(None, (self.package, name, self.part))))
 
     def added(self) -> Mapping[str, importlib.metadata.EntryPoint]:
-        """Returns the plug-ins of other packages by name. Raises `UsageError` if two have the same name."""
+        """Returns other packages' plug-ins of this kind by name. Raises `UsageError` if two have the same name."""
         return entry_points(_GROUPS[self.package]) if self.package in _GROUPS else {}
 
     def known(self, name: str, also: tuple[str, ...] = ()) -> str:
-        """Returns the name. Raises `ValueError` for a name that is neither a plug-in nor in `also`."""
+        """Checks the name of a plug-in, and returns it. Raises `ValueError` if it is neither known nor in `also`."""
         if name not in (*also, *self.names()):
             raise ValueError(f"unknown {self.kind} {name!r}; {choice(name, (*also, *self.names()))}")
         return name
@@ -84,7 +84,7 @@ class Family:
         return self.module(file).__doc__ or ""
 
     def load(self, name: str) -> Any:
-        """Returns the attribute that the plug-in defines. Raises `UsageError` if plug-in or attribute is missing."""
+        """Imports a plug-in, and returns what it defines. Raises `UsageError` if plug-in or attribute is missing."""
         try:
             module = self.module(self.known(name))
         except ValueError as error:

@@ -106,7 +106,7 @@ class _Quantity:
 
 @dataclass(frozen=True)
 class Duration(_Quantity):
-    """A duration: `Duration("1.5s").ns == 1_500_000_000`."""
+    """A duration, as a text with its unit: `Duration("1.5s").ns == 1_500_000_000`."""
 
     ns: int = field(init=False)
 
@@ -127,7 +127,7 @@ class Duration(_Quantity):
 
 @dataclass(frozen=True)
 class Size(_Quantity):
-    """A size: `Size("64MiB").bytes == 67_108_864`."""
+    """A number of bytes, as a text with its unit: `Size("64MiB").bytes == 67_108_864`."""
 
     bytes: int = field(init=False)
 
@@ -141,7 +141,7 @@ class Size(_Quantity):
 
 @dataclass(frozen=True)
 class Rate(_Quantity):
-    """A bandwidth: `Rate("1gbit").bits_per_s == 1_000_000_000`."""
+    """A bandwidth, as a text with its unit: `Rate("1gbit").bits_per_s == 1_000_000_000`."""
 
     bits_per_s: int = field(init=False)
 
@@ -154,7 +154,7 @@ class Rate(_Quantity):
 
 
 def counted(number: int, noun: str, many: str = "") -> str:
-    """Formats a count in words: `1 step`, `1,024 steps`, `2 entries`."""
+    """Formats a number of things in words: `1 step`, `1,024 steps`, `2 entries`."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 

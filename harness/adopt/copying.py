@@ -46,17 +46,19 @@ def working_in_copy(reports: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def moved(word: str, folder: pathlib.Path, copy: pathlib.Path) -> str:
-    """Returns a word of the command. An absolute path into the folder becomes a path into the copy."""
+    """Returns a word of the trainer's command, changed to the folder's copy. An absolute path into the folder becomes a
+    path into the copy."""
     return re.sub(rf"(?<![^=:,]){re.escape(str(folder))}(?=/|$)", lambda _: str(copy), word)
 
 
 def original(path: str, copy: pathlib.Path, folder: pathlib.Path) -> str:
-    """Returns a path in the copy as a path in the user's folder. Other paths do not change."""
+    """Returns a path with the user's folder in place of the folder's copy. Other paths do not change."""
     return str(folder / pathlib.Path(path).relative_to(copy)) if pathlib.Path(path).is_relative_to(copy) else path
 
 
 def _files(folder: pathlib.Path, reports: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files and folders to copy, each folder before its contents. Raises `UsageError` for too much."""
+    """Returns the user's files and folders to copy, each folder before its contents. Raises `UsageError` for too
+    much."""
     found: list[pathlib.Path] = []
     sizes: dict[pathlib.Path, int] = {}
     for place, folders, names in os.walk(folder, followlinks=True):
@@ -75,7 +77,7 @@ def _files(folder: pathlib.Path, reports: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _too_much(folder: pathlib.Path, what: str, sizes: dict[pathlib.Path, int]) -> str:
-    """Returns an error that names the folder's largest entries, below which there may be many small files."""
+    """Returns an error on a folder that is too large to copy, with its three largest entries."""
     entries: dict[str, tuple[int, int]] = {}
     for path, amount in sizes.items():
         name = path.relative_to(folder).parts[0]

@@ -34,7 +34,7 @@ PASS_WAIT_S = 60.0  # for the end of the first pass over the data, since the fir
 
 @dataclass(frozen=True)
 class Facts:
-    """What a first look found. Times are in seconds."""
+    """The facts that `chaos init` found by watching a training for some steps. Times are in seconds."""
 
     steps_seen: int
     steps_total: int | None  # of the whole job; `None`: it had not ended yet
@@ -81,9 +81,9 @@ def _expanded(first: int, count: int = 1, stride: int = 1) -> range:
 
 
 class _Enough(Together):
-    """Passes the status on, and asks for the end once enough was seen: the steps, a checkpoint or a long wait for one,
-    and the end of the first pass over the data, if that comes soon. It also asks once a worker failed before the first
-    step, as launchers restart such a worker again and again."""
+    """Ends a first look once it saw enough: the steps, a checkpoint or a long wait for one, and the end of the first
+    pass over the data, if that comes soon. It also asks once a worker failed before the first step, as launchers
+    restart such a worker again and again."""
 
     def __init__(
         self, observer: CampaignObserver, events: pathlib.Path, steps: int, user: StopRequest, job: StopRequest
@@ -177,7 +177,7 @@ def facts_of(run: timeline.Timeline) -> Facts:
 
 
 def _began_anew(run: timeline.Timeline, committed: Sequence[Mapping[str, Any]]) -> int:
-    """Returns the step of a save that a new process ignored, by doing the first step again; 0 if none did."""
+    """Returns the step of the last save that a restarted process ignored when it began anew; 0 if none."""
     first = min((p.first_step for p in run.processes if p.first_step is not None), default=0)
     anew = (p for p in run.processes if p.restored is None or p.restored_step == 0)  # else its step may be unknown
     again = [process.started for process in anew if process.first_step == first]

@@ -52,7 +52,7 @@ ELSEWHERE = {
 
 
 def numbers(words: Sequence[str], option: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yields place and match of the number in each such option, as `--steps 200` or `--steps=200`."""
+    """Yields index and match of each command-line option that holds a number, as `--steps 200`."""
     for at, (before, word) in enumerate(zip(["", *words], words, strict=False)):
         if match := option.fullmatch(word) or option.fullmatch(f"{before} {word}"):
             yield at, match
@@ -65,7 +65,8 @@ def steps_asked(words: Sequence[str]) -> int:
 
 
 def sizes_asked(words: Sequence[str]) -> dict[Axis, int]:
-    """Returns how many ranks the command asks for along each axis. Options do not tell the order of the axes."""
+    """Returns how many ranks the command's options ask for along each axis of the mesh. Options do not tell the order
+    of the axes."""
     found = {_AXES[match["axis"]]: int(match["number"]) for _, match in numbers(words, _PARALLEL)}
     return {axis: size for axis, size in found.items() if size > 1}
 
@@ -78,7 +79,7 @@ def resume_option(script: str, words: Sequence[str]) -> str:
 
 
 def another_launcher(command: Sequence[str], script: str) -> str:
-    """Returns what to write if an unknown program comes before the launcher, or starts a cluster; or ""."""
+    """Returns advice if an unknown program precedes the launcher in a command, or starts a cluster; or ""."""
     program = pathlib.PurePath(command[0]).name
     if program in ELSEWHERE:
         return f"{program} {ELSEWHERE[program]}"

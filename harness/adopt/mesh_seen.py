@@ -27,7 +27,7 @@ def mesh_of(told: Places, ranks: int) -> tuple[dict[Axis, int], str]:
 
 
 def _row_major(places: Mapping[int, Mapping[Axis, tuple[int, int]]], ranks: int) -> dict[Axis, int]:
-    """Returns the axes with several ranks, the outermost first; empty if a rank is not at its place."""
+    """Returns the axes of a row-major mesh, the outermost first; empty if any rank is at another place."""
     sizes = {axis: size for axis, (_, size) in places[0].items() if size > 1}
     # Row-major: the first rank at index 1 of an axis is the stride of that axis.
     first = {axis: next((rank for rank in places if places[rank].get(axis, (0, 1))[0] == 1), 0) for axis in sizes}
@@ -50,5 +50,5 @@ def victim_of(mesh: Mapping[Axis, int]) -> dict[Axis, int | str]:
 
 
 def in_words(mesh: Mapping[Axis, int | str]) -> str:
-    """Formats a mesh as in a scenario: `{pp: 2, tp: 4}`."""
+    """Formats a mesh as a scenario writes it: `{pp: 2, tp: 4}`."""
     return "{" + ", ".join(f"{axis}: {size}" for axis, size in mesh.items()) + "}"

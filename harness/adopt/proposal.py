@@ -31,8 +31,9 @@ LONG_S = 15 * 60.0  # of one run of the job; each rehearsal is one
 
 @dataclass(frozen=True)
 class Proposed:
-    """One proposed scenario. `faults` is YAML, in which `{step}`, `{rank}` (not 0, if possible), `{place}` (the same,
-    or a place in the mesh) and `{last}` (the last node) are filled in. `saves`: checkpoints needed before the fault."""
+    """A scenario that `chaos init` may propose for a trainer. `faults` is YAML, in which `{step}`, `{rank}` (not 0, if
+    possible), `{place}` (the same, or a place in the mesh) and `{last}` (the last node) are filled in. `saves`:
+    checkpoints needed before the fault."""
 
     name: str
     title: str
@@ -131,7 +132,8 @@ REHEARSALS = (
 
 
 def workload_of(found: Recognised, folder: pathlib.Path, ranks: int = 0) -> dict[str, Any]:
-    """Returns a scenario's workload in `folder`. `ranks`: number of ranks of a command that starts its own."""
+    """Returns the `workload` section of a scenario in `folder` for a recognised command. `ranks`: number of ranks of a
+    command that starts its own."""
     trainer = dict(found.trainer)
     if found.script:
         script = found.script if os.path.isabs(found.script) else os.path.relpath(found.script, folder)
@@ -166,7 +168,7 @@ def with_steps_left(found: Recognised, facts: Facts) -> tuple[Recognised, str]:
 
 
 def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
-    """Maps file names to texts of the proposed scenarios for which the job is long enough, as far as known."""
+    """Maps file names to texts of the proposed scenarios, of those for which the job has enough steps."""
     world = workload["nodes"] * workload.get("ranks_per_node", 1)
     if facts.elastic:
         workload = {**workload, "min_nodes": 1}
@@ -225,7 +227,7 @@ abort:  # {_longest(facts)}
 
 
 def _who_starts_again(trainer: Mapping[str, Any]) -> str:
-    """Returns a comment on who starts dead ranks again."""
+    """Returns a comment for a scenario that says who starts dead ranks again."""
     if "deepspeed" in trainer:
         return "deepspeed starts no rank again: a job that loses one is over."
     goes_on = "it must go on from its newest checkpoint by itself."
@@ -235,8 +237,9 @@ def _who_starts_again(trainer: Mapping[str, Any]) -> str:
 
 
 def _step(rehearsal: Proposed, facts: Facts) -> int:
-    """Returns the step of a fault, half-way between two checkpoints: after the second checkpoint and, if the job is so
-    long, late enough for a restart in the second pass over the data. Many resumes are right in the first pass only."""
+    """Returns the step at which a proposed fault strikes: half-way between two checkpoints, after the second one and,
+    if the job is so long, late enough for a restart in the second pass over the data. Many resumes are right in the
+    first pass only."""
     every, saves = facts.save_every or SAVE_EVERY, max(rehearsal.saves, USUAL_SAVES)
     first = facts.saves[0] if facts.saves else SAVE_EVERY
     half = max(1, every // 2)
@@ -257,7 +260,7 @@ def _target(place: Mapping[Axis, int | str], rank: str) -> str:
 
 
 def run_s(facts: Facts) -> float:
-    """Returns about how many seconds the job takes without faults; if its length is unknown, as far as the look saw."""
+    """Returns about how many seconds the whole job takes without faults; if unknown, its part in the first look."""
     return facts.start_s + (facts.steps_total or facts.steps_seen) * facts.step_s
 
 

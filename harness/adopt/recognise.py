@@ -45,7 +45,7 @@ class Recognised:
 
     @property
     def words(self) -> list[str]:
-        """Returns the words of the script or, if the command starts its own ranks, all words."""
+        """Returns the trainer script's arguments or, if the command starts its own ranks, the whole command."""
         return list(self.trainer.get("args") or self.trainer.get("command") or ())
 
 
@@ -61,7 +61,8 @@ DEEPSPEED_KEPT = {"num-gpus", "num-nodes", "m", "module", "no-local-rank"}
 
 
 def recognise(command: Sequence[str]) -> Recognised:
-    """Recognises a command. An unknown launcher is started once, as it is. Raises `UsageError` if none is found."""
+    """Finds launcher, script and number of ranks in a training's command. An unknown launcher is started once, as it
+    is. Raises `UsageError` if none is found."""
     if not command:
         raise UsageError("write the command that starts your training after --: chaos init -- torchrun train.py")
     name, words, python = _program(list(command))
@@ -69,7 +70,8 @@ def recognise(command: Sequence[str]) -> Recognised:
 
 
 def _program(command: list[str]) -> tuple[str, list[str], str | None]:
-    """Returns (launcher, its words, its interpreter). `python -m torch.distributed.run` is torchrun."""
+    """Splits a command into its launcher, the launcher's arguments, and the Python interpreter that runs it. `python -m
+    torch.distributed.run` is torchrun."""
     name = pathlib.PurePath(command[0]).name
     python = _interpreter(command[0])
     if name.startswith("python") and command[1:3] == ["-m", "torch.distributed.run"]:
@@ -98,7 +100,7 @@ def _interpreter(program: str) -> str | None:
 
 
 def _options(words: Sequence[str], flags: set[str]) -> tuple[dict[str, str], list[str]]:
-    """Returns the options before the script, without dashes and with `_` for `-`, and the script with its words."""
+    """Splits a launcher's words into its options (without dashes, `_` for `-`), and the script with its arguments."""
     options, rest = dict[str, str](), list(words)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         name, given, value = rest.pop(0).lstrip("-").partition("=")
@@ -157,7 +159,7 @@ def _other(words: Sequence[str], _: str | None, command: Sequence[str]) -> Recog
 
 
 def _started_once(launcher: str, script: str, words: list[str]) -> Recognised:
-    """Returns a workload that is started once, and starts its own ranks: on two nodes it would be two jobs. It gets two
+    """Returns a workload for a command that starts all ranks by itself: on two nodes it would be two jobs. It gets two
     nodes only if the command names its node, and for torchft, which starts replicas one by one."""
     found = _recognised(launcher, script, {"command": words}, None, 1, {}, set())
     of_several = any(name in ON_NODES for word in words for name in placeholders.names_in(word))
@@ -186,7 +188,7 @@ def _script(options: dict[str, str], rest: Sequence[str], command: Sequence[str]
 
 
 def _count(text: str) -> int:
-    """Parses a number of processes. `gpu` and `auto` count as one."""
+    """Parses the number of processes in a launcher's option. `gpu` and `auto` count as one."""
     return int(text) if text.isdecimal() else 1
 
 

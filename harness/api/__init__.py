@@ -32,7 +32,8 @@ Path = str | os.PathLike[str]
 
 
 class _Judged:
-    """The common part of all results. Its `repr` is short, because pytest cuts long ones."""
+    """The common base of the results that runs and gates return: verdict and folder. Its `repr` is short, because
+    pytest cuts long ones."""
 
     verdict: str
     folder: pathlib.Path
@@ -51,8 +52,9 @@ class _Judged:
 
 @dataclass(frozen=True, repr=False)
 class Result(_Judged):
-    """A judged run. `verdict` is pass, fail, inconclusive or invalid; `folder` holds all its evidence. With `repeat`
-    more than 1, the verdict is on all runs together, and `report` and `folder` are those of the last run."""
+    """The result of one run of a scenario, with its verdict. `verdict` is pass, fail, inconclusive or invalid; `folder`
+    holds all its evidence. With `repeat` more than 1, the verdict is on all runs together, and `report` and `folder`
+    are those of the last run."""
 
     verdict: str
     reasons: tuple[str, ...]
@@ -62,7 +64,8 @@ class Result(_Judged):
 
 @dataclass(frozen=True, repr=False)
 class GateResult(_Judged):
-    """A judged suite. `scenarios` maps names to verdicts; `values` is the content of suite.json."""
+    """The result of a gate: a suite of scenarios with one verdict. `scenarios` maps names to verdicts; `values` is the
+    content of suite.json."""
 
     verdict: str
     reason: str
@@ -170,7 +173,7 @@ def delay(folder: Path, after_ns: int, by_ns: int) -> None:
 
 
 def _written(scenario: Path | Mapping[str, Any], command: Sequence[str], reports: pathlib.Path) -> pathlib.Path:
-    """Writes a scenario file: the given content, or a named scenario with the command as its workload."""
+    """Writes a scenario file: the given content, or a known scenario with this command as its trainer."""
     import yaml
 
     from harness.adopt.proposal import workload_of

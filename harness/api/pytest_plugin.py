@@ -93,7 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _uses_ours(item: pytest.Item) -> bool:
-    """Returns True unless the test has another fixture with this name."""
+    """Returns True unless the test overrides the fixture `chaos` by one of its own."""
     known = getattr(item, "_fixtureinfo", None)
     found = known.name2fixturedefs.get("chaos", ()) if known else ()
     return any(each.func.__module__ == __name__ for each in found[-1:])

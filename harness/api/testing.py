@@ -15,7 +15,8 @@ from harness.node.types import ProcessState
 
 
 class FakeNode(Node):
-    """A node for tests, with one process. A verb that neither it nor a subclass defines raises an error."""
+    """A node with one process, to test a fault without a job. A verb that neither it nor a subclass defines raises an
+    error."""
 
     done: list[str]  # names of the methods that were called: signal, kill, freeze, thaw
     alive: bool = True
@@ -74,7 +75,8 @@ class FaultContext:
     def wait(
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
     ) -> bool:
-        """Asks `until` once. If `waits` is True, waits until the time is over, as in a run."""
+        """Waits as a fault does in a run, but in tests asks the function `until` only once. If `waits` is True, waits
+        until the time is over, as in a run."""
         end = time.monotonic() + (seconds if self.waits else 0)
         while not (until and until()):
             if time.monotonic() >= end:

@@ -22,7 +22,7 @@ class DockerJob(AttachedJob):
     verbs = ("pause", "stop", "disconnect", "kill")
 
     def __init__(self, engine: Engine, label: str, containers: Mapping[str, str], allows_kill: bool):
-        """`containers` maps names to container ids."""
+        """Takes the containers of the job: `containers` maps names to container ids."""
         self.engine, self.name, self.allows_kill = engine, f"docker {label}", allows_kill
         self._ids = dict(containers)
         self.nodes = sorted(containers)
@@ -74,7 +74,7 @@ class DockerJob(AttachedJob):
 
 
 def attach(selection: str) -> DockerJob:
-    """Returns the running containers with this label. Raises `UsageError` unless all of them have the opt-in."""
+    """Returns the job whose containers have this label. Raises `UsageError` unless all of them have the opt-in."""
     if "=" not in selection:
         raise UsageError(f"--attach docker:{selection}: write the whole label, KEY=VALUE: a key may fit several jobs")
     engine = Engine()
@@ -131,7 +131,7 @@ def _seen(engine: Engine, identity: str) -> Seen:
 
 
 def _signal_all(engine: Engine, identity: str, signal: str) -> None:
-    """Signals everything in the container: process 1 from outside, the others from inside."""
+    """Sends a signal to every process in a container: process 1 from outside, the others from inside."""
     made = engine.api.exec_create(identity, ["sh", "-c", f"kill -{signal} -1"])
     engine.api.exec_start(made["Id"])
     engine.api.kill(identity, f"SIG{signal}")
@@ -140,7 +140,8 @@ def _signal_all(engine: Engine, identity: str, signal: str) -> None:
 def _undo(
     container: str, verb: str, life: str, networks: dict[str, dict[str, Any]], environment: dict[str, str]
 ) -> None:
-    """Undoes one act. Does nothing if it is undone already, or if the container is gone."""
+    """Undoes a stop, pause or disconnection of a container. Does nothing if it is undone already, or if the container
+    is gone."""
     import docker.errors
 
     with BACKEND.as_recorded(environment):
@@ -170,7 +171,7 @@ def _take_back(
 
 
 def _join(engine: Engine, container: str, network: str, kept: Mapping[str, Any]) -> None:
-    """Joins a network again, with the old address if the network allows this, because peers know the address."""
+    """Connects a container to a network again, with its old address if possible, as its peers know that."""
     import docker.errors
 
     aliases = [str(each) for each in kept.get("aliases") or ()]

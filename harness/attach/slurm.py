@@ -76,7 +76,7 @@ class SlurmJobAttached(AttachedJob):
 
 
 def attach(selection: str) -> SlurmJobAttached:
-    """Returns a running job by its id. Raises `UsageError` for another user's job, or without the opt-in."""
+    """Returns the running Slurm job with this id. Raises `UsageError` for another user's job, or without the opt-in."""
     if not selection.isdecimal():
         raise UsageError(f"--attach slurm:{selection}: write the id of a job, like slurm:1234")
     slurm, job_id = find_slurm(), int(selection)
@@ -110,14 +110,14 @@ def _ended(slurm: Slurm, job_id: int) -> int | None:
 
 
 def _step(slurm: Slurm, job_id: int, host: str, what: str) -> list[str]:
-    """Returns one line of /proc/PID/stat for each task process on a host."""
+    """Runs a small script in a job on one host, and returns a line of /proc/PID/stat for each task process."""
     where = (f"--jobid={job_id}", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--mem=0")
     answer = slurm.run("srun", "--overlap", "--quiet", *where, *OPTIONS, "/bin/sh", "-c", SCRIPT, "sh", what)
     return [line for line in answer.splitlines() if line.strip()]
 
 
 def _seen(lines: Sequence[str]) -> Seen:
-    """Parses lines of /proc/PID/stat: the state after the name in brackets, and the times in fields 14, 15 and 22."""
+    """Returns a node's state from /proc/PID/stat of its processes: state, start, and used CPU time."""
     rows = [line.rpartition(")")[2].split() for line in lines]
     living = [row for row in rows if len(row) > 19 and row[0] != "Z"]
     used_s = sum(int(row[11]) + int(row[12]) for row in living) / os.sysconf("SC_CLK_TCK")
@@ -127,7 +127,7 @@ def _seen(lines: Sequence[str]) -> Seen:
 
 
 def _undo(job_id: int, host: str, environment: dict[str, str]) -> None:
-    """Lets the job's tasks on that node continue. Does nothing if the job is over."""
+    """Lets the stopped tasks of a Slurm job on one host continue. Does nothing if the job is over."""
     with BACKEND.as_recorded(environment):
         slurm = find_slurm()
     job = slurm.job(job_id)

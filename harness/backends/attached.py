@@ -39,7 +39,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Undo:
-    """A record of the undo journal: the name of an action and its arguments."""
+    """A record of the undo journal: the name of an undo function and its arguments."""
 
     action: str
     arguments: dict[str, Any]
@@ -64,7 +64,7 @@ class AttachedJob(abc.ABC):
 
     @abc.abstractmethod
     def look(self) -> Mapping[str, Seen]:
-        """Returns the present state of every node."""
+        """Returns the present state of every node of the job."""
 
     @abc.abstractmethod
     def log_tails(self) -> Mapping[str, Sequence[str]]:
@@ -72,27 +72,27 @@ class AttachedJob(abc.ABC):
 
     @abc.abstractmethod
     def undo_of(self, verb: str, node: str) -> Undo:
-        """Returns the undo record of a verb, to be stored before `act`. Raises `UsageError` if it is impossible."""
+        """Returns the undo record of an act, to be stored before it. Raises `UsageError` for an impossible act."""
 
     @abc.abstractmethod
     def act(self, verb: str, node: str) -> None:
-        """Carries out a verb on a node. `look` shows whether this has an effect."""
+        """Carries out an act, such as `stop`, on a node of the job. `look` shows whether this has an effect."""
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
-        """Returns True if the node shows that the last act on it has an effect."""
+        """Returns True if the node's state shows that the last act on it took effect."""
         return seen.state == STATE_AFTER[verb]
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """Returns True if no effect of the verb is left that we could undo."""
+        """Returns True if no effect of this act on a node is left that we could undo."""
         return seen.state in (RUNNING, ENDED)
 
     def close(self) -> None:
-        """Closes the connection to the engine. The job goes on."""
+        """Closes the connection to the engine that runs the job. The job goes on."""
         return None
 
 
 def attach(text: str) -> AttachedJob:
-    """Attaches to a job: `docker:KEY=VALUE`, `slurm:JOBID` or `kubernetes:SELECTOR`.
+    """Attaches to a running job that somebody else started: `docker:KEY=VALUE`, `slurm:JOBID` or `kubernetes:SELECTOR`.
 
     Raises `UsageError` if the job does not exist or does not allow it.
     """
@@ -109,7 +109,7 @@ def attach(text: str) -> AttachedJob:
 
 
 def refuse_unasked(what: str, told: str | None, how: str) -> bool:
-    """Returns True if the owner allows kills, too. Raises `UsageError` if the owner allows nothing at all."""
+    """Returns True if a job's owner allows kills, too. Raises `UsageError` if the owner allows nothing at all."""
     if told not in ("true", "kill"):
         said = f"{OPT_IN}={told}" if told else f"no {OPT_IN}"
         raise UsageError(f"{what} has {said}: its owner must allow this first, {how}; nothing was touched")

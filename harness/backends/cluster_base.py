@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class EngineBackend(Backend):
-    """A backend whose engine may be missing. `never` maps verbs that it has on no machine to the reasons."""
+    """A backend whose engine may be missing. `never` maps acts that it can do on no machine to the reasons."""
 
     never: Mapping[Verb, str]
     absent: tuple[type[ChaosError], ...] = (ChaosError,)  # what says that the engine is not there; others are raised
@@ -25,7 +25,7 @@ class EngineBackend(Backend):
 
     @abc.abstractmethod
     def try_out(self) -> tuple[str, Mapping[Verb, str]]:
-        """Returns one line about the engine, and the missing verbs with the reasons."""
+        """Tries the engine, and returns one line about it, and the reason for each act that it cannot do on a node."""
 
     def probe(self) -> Capability:
         if self._found is None:
@@ -41,7 +41,7 @@ class EngineBackend(Backend):
 
 
 class Box(collections.deque[T]):
-    """A list that any thread fills and that the harness empties."""
+    """A queue of events that any thread fills and that the harness's loop empties."""
 
     def take(self) -> list[T]:
         """Returns everything that was put in since the last call, the oldest first."""
@@ -49,7 +49,7 @@ class Box(collections.deque[T]):
 
 
 class TellingCluster(Cluster):
-    """A cluster whose threads report by boxes. Once it is `broken`, the state of the job is unknown."""
+    """A cluster whose threads put its events into queues. Once it is `broken`, the job's state is unknown."""
 
     def __init__(self) -> None:
         self.ends: Box[Exit] = Box()
@@ -58,7 +58,7 @@ class TellingCluster(Cluster):
         self.broken: ChaosError | None = None
 
     def exits(self) -> list[Exit]:
-        """Returns new exits. Raises the error that broke the cluster."""
+        """Returns the commands that ended since the last call. Raises the error that broke the cluster."""
         if self.broken:
             raise self.broken
         return self.ends.take()
@@ -71,7 +71,7 @@ class TellingCluster(Cluster):
 
 
 class ControlHost(Protocol):
-    """The host on which the control command runs."""
+    """The host beside the nodes that runs the control command, such as the rendezvous store."""
 
     @property
     def command_runs(self) -> bool: ...

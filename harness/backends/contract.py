@@ -41,7 +41,7 @@ NO_LABELS = "this backend's engine labels no nodes: write workload: {node_labels
 
 
 class Verb(enum.StrEnum):
-    """The acts that a node may offer. The value is the word in messages and tables."""
+    """The acts that a node may offer, such as a kill. The value is the word in messages and tables."""
 
     SIGNAL = "signal"  # a signal to one process or all of them
     KILL = "kill"  # everything on the node dies at once
@@ -70,7 +70,7 @@ class Verb(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Launch:
-    """The commands for every node, complete in every detail.
+    """All commands that a run starts on its nodes, with their environment and folders.
 
     `command` and `control` may hold the placeholders `{address}` (of the node), `{control}` (address of the control
     host), `{head}` (address of node 0), `{index}` (0-based place of the node in the job), `{incarnation}`, `{run_dir}`,
@@ -103,7 +103,7 @@ PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|(?<!\$)\{(" + "|".jo
 
 
 def fill_placeholders(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """Returns `command` with each `{name}` of `PLACEHOLDERS` replaced, and `{{name}}` by `{name}`.
+    """Returns a command's words with each placeholder `{name}` filled from `values`, and `{{name}}` as `{name}`.
 
     Raises `UsageError` for a placeholder that has no value here (`control` has no `{index}`).
     """
@@ -143,7 +143,7 @@ class Change:
 
 @dataclass(frozen=True)
 class ClockReading:
-    """A host's wall clock minus the harness's. The true offset is at most the uncertainty away, either way."""
+    """A host's wall clock minus the harness's. The true value is at most the uncertainty away, either way."""
 
     host: str  # as it calls itself in its events
     offset_ns: int
@@ -152,7 +152,7 @@ class ClockReading:
 
 @dataclass(frozen=True)
 class Traffic:
-    """A part of a node's traffic: a direction, and the peers at the other end.
+    """The part of a node's network traffic that a disturbance concerns: its direction, and the peers.
 
     `nodes`: all other nodes, also those that come later. `control`: the host of the harness. `spared` peers are left
     out; only `cut` and `impair` support that.
@@ -164,19 +164,19 @@ class Traffic:
 
 
 class Disturbance(abc.ABC):
-    """A change of a node that lasts until it is healed."""
+    """A change of a node, such as a network delay, that lasts until it is healed."""
 
     @abc.abstractmethod
     def heal(self) -> None:
-        """Restores the state before. Can be called again."""
+        """Undoes the disturbance. Can be called again."""
 
     @abc.abstractmethod
     def counts(self) -> Mapping[str, int]:
-        """Returns the effects so far (`packets`, `lost`, `damaged`), if they are counted."""
+        """Returns how much the disturbance did so far (`packets`, `lost`, `damaged`), as far as it is counted."""
 
 
 class Node(abc.ABC):
-    """One host of the job. A replacement is a new `Node` with the same `name` and the next `incarnation`."""
+    """One host of the job, and the acts on it. A replacement has the same `name` and the next `incarnation`."""
 
     name: str
     index: int  # its place in the job, from 0
@@ -218,7 +218,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.NOTICE)
 
     def evict(self, grace_s: float) -> None:
-        """Asks the engine to take the node, with `grace_s` seconds for its processes if the engine lets us choose.
+        """Asks the engine to take the node away, after `grace_s` seconds if the engine lets us choose.
 
         Returns once the engine was asked; `alive` becomes False when the node is taken.
         """
@@ -248,7 +248,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.CPU)
 
     def cpu_use(self) -> CpuUse:
-        """Returns the CPU time that the node used and was denied so far. Two readings give a rate."""
+        """Returns the CPU time that the node used, and that it was denied. Two readings give a rate."""
         raise self._missing(Verb.CPU)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
@@ -284,12 +284,12 @@ class Node(abc.ABC):
         raise self._missing(Verb.GPU)
 
     def watch_gpus(self, pid: int | None) -> str | None:
-        """Reads the GPUs several times a second as this process (numbered as in `pids`) sees them; `None` ends this.
-        Returns the process's CUDA_VISIBLE_DEVICES, or `None` if it has none."""
+        """Reads the node's GPUs several times a second, as this process (numbered as in `pids`) sees them; `None` ends
+        this. Returns the process's CUDA_VISIBLE_DEVICES, or `None` if it has none."""
         raise self._missing(Verb.GPU)
 
     def gpus(self) -> GpuReading:
-        """Returns the newest answers of `watch_gpus`."""
+        """Returns the newest state of the node's GPUs that `watch_gpus` has read."""
         raise self._missing(Verb.GPU)
 
     def rdma(self) -> RdmaDevices | None:
@@ -309,13 +309,13 @@ class Node(abc.ABC):
         raise self._missing(Verb.NET_LINK)
 
     def cut(self, traffic: Traffic) -> Disturbance:
-        """Drops the traffic, without notice to the sender."""
+        """Drops all packets of this traffic, without an error to the sender."""
         raise self._missing(Verb.NET_PARTITION)
 
     def send_packets(
         self, peer: Node | None, count: int, interval_s: float, back: bool = False, wait_s: float = 0.2
     ) -> Arrivals:
-        """Measures the path to `peer` (`None`: the control host), or the way `back`, with real packets.
+        """Measures the network path to `peer` (`None`: the control host), or the path `back`, by real packets.
 
         A packet counts as lost if no packet has come for `wait_s` after the last one was sent.
         """
@@ -324,14 +324,14 @@ class Node(abc.ABC):
     def fill_path(
         self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
     ) -> float:
-        """Sends to `peer` (`None`: the control host), or `back`, at full speed. Returns bits per second.
+        """Measures the rate to `peer` (`None`: the control host), or `back`. Returns bits per second.
 
         With `through`, a rate limit, all traffic that passes it is counted, including the job's own.
         """
         raise self._missing(Verb.NET_RATE)
 
     def connections(self, pids: Sequence[int]) -> Connections:
-        """Returns TCP connections of these processes (numbered as in `pids`) and their children, with their bytes.
+        """Returns the TCP connections of these processes (numbered as in `pids`) and of their children, with bytes.
 
         Without `pids`, or if processes cannot be told apart: those of the whole node, if it has its own network.
         """
@@ -344,7 +344,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.NET_RESET)
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
-        """Applies the rule to the node's operations in `mount`, one of the workload's mounts.
+        """Makes the node's file operations in one of the workload's `mounts` slow or fail, as the rule says.
 
         `counts()` tells how many operations `matched`, how many were `tried` on and `failed`; `waits`, the `delayed_ns`
         of all of them, and the `busy_ns` in which at least one waited; `bytes` that passed; for a rule with `power`
@@ -355,8 +355,8 @@ class Node(abc.ABC):
         raise self._missing(Verb.STORAGE)
 
     def try_storage(self, mount: str, rule: StorageRule) -> StorageAnswers:
-        """Returns how the file system over `mount` would answer each operation of such a rule. Nothing is written, and
-        no rule counts this."""
+        """Returns whether the file system over `mount` would delay or fail file operations under such a rule. Nothing
+        is written, and no rule counts this."""
         raise self._missing(Verb.STORAGE)
 
     def _missing(self, verb: Verb) -> UsageError:
@@ -385,7 +385,7 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def replace(self, node: Node) -> Node:
-        """Replaces a dead node by a new one, and starts the node's command."""
+        """Starts a new node, with the node's command, in the place of a dead one."""
 
     def refuse_replacement(self, node: Node) -> None:
         """Raises `UsageError` unless `node` is the newest in its place, and gone."""
@@ -396,15 +396,15 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def exits(self) -> list[Exit]:
-        """Returns the ends of main commands since the last call. Never blocks."""
+        """Returns the nodes' and the control command's exits since the last call. Never blocks."""
 
     @property
     def waiting(self) -> bool:
-        """Returns True if the engine may still bring nodes, or has not yet said how the job ended."""
+        """Returns True if the engine may still bring nodes, or has not yet told how the job ended."""
         return False
 
     def changes(self) -> list[Change]:
-        """Returns nodes that came or went since the last call, if `tells_changes` is True. Never blocks."""
+        """Returns the nodes that the engine gave or took since the last call, if `tells_changes`. Never blocks."""
         return []
 
     def clocks(self) -> list[ClockReading]:
@@ -413,11 +413,11 @@ class Cluster(abc.ABC):
 
     @property
     def control_running(self) -> bool:
-        """Returns True if the control command is running."""
+        """Returns True if the control command, which runs beside the nodes, is running."""
         raise UsageError("this backend cannot tell whether the control command runs")
 
     def node_labels(self, key: str) -> list[str]:
-        """Returns the value of the engine's label `key` for each of `nodes`; empty for a node without it. Raises
+        """Returns the value of the engine's label `key` on each node; empty for a node without it. Raises
         `CannotRunError` if the engine does not tell labels."""
         raise CannotRunError(NO_LABELS)
 
@@ -426,7 +426,7 @@ class Cluster(abc.ABC):
         raise UsageError("this backend cannot kill the control command")
 
     def restart_control(self) -> None:
-        """Starts the control command again, without its earlier data, at the same address."""
+        """Starts the control command again, at the same address and without its earlier data."""
         raise UsageError("this backend cannot start the control command again")
 
     def change_command(self, command: tuple[str, ...], env: Mapping[str, str]) -> None:
@@ -434,12 +434,12 @@ class Cluster(abc.ABC):
         raise UsageError("this backend cannot change the command of a job")
 
     def give_up(self, node: Node) -> None:
-        """Declares that this node gets no replacement, so that an engine that waits for one starts the job without."""
+        """Tells the engine that this node gets no replacement, so that the engine stops waiting for one."""
         return None
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Removes everything, and waits until it is gone. Can be called again."""
+        """Removes all nodes and everything else of this run, and waits until it is gone. Can be called again."""
 
     def __enter__(self) -> Self:
         return self
@@ -450,7 +450,7 @@ class Cluster(abc.ABC):
 
 @dataclass(frozen=True)
 class Capability:
-    """The abilities of a backend on this machine. `missing` maps each absent verb to the reason and the remedy."""
+    """The acts that work on this machine's nodes. `missing` maps each other act to the reason and the remedy."""
 
     available: bool
     summary: str
@@ -468,12 +468,12 @@ class Backend(abc.ABC):
     settings: tuple[str, ...] = ()  # environment variables that choose and configure the engine
 
     def whereabouts(self) -> dict[str, str]:
-        """Returns the values of `settings` by which the engine is found again, from any shell or folder."""
+        """Returns the environment variables by which the engine is found again from any shell or folder."""
         return {name: os.environ[name] for name in self.settings if name in os.environ}
 
     @contextlib.contextmanager
     def as_recorded(self, recorded: Mapping[str, str]) -> Iterator[None]:
-        """Returns the environment of a recorded run, as far as `settings` go, for undoing the run from anywhere.
+        """Sets the environment by which a recorded run's engine is found, while the `with` block undoes the run.
 
         Raises `FaultError` for a variable that is not one of `settings`.
         """
@@ -493,7 +493,7 @@ class Backend(abc.ABC):
         return None
 
     def sweep(self, dry_run: bool = False) -> list[str]:
-        """Removes things of dead harnesses that no journal records, as of killed probes. Returns kind and name of each.
+        """Removes what dead harnesses left in the engine, in no journal. Returns kind and name of each.
 
         Removes only things that name the process that made them; nothing if the engine is missing. Raises
         `BackendError` for things that cannot be removed.
@@ -502,10 +502,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def probe(self) -> Capability:
-        """Finds out what works here by trying it on a small scale. Leaves nothing behind."""
+        """Finds out which acts on nodes work here, by trying each on a small scale. Leaves nothing behind."""
 
     def lacks(self) -> Mapping[str, Mapping[Verb, str]]:
-        """Maps each way to run, by name, to the verbs that it has on no machine, with the reasons. Pure.
+        """Maps each mode of the backend, by name, to the acts that it can do on no machine, with the reasons. Pure.
 
         `probe` tells what this machine lacks in addition. If both give a reason, that of `probe` begins with this one.
         A backend that declares nothing has no column in docs/backends.md.
@@ -514,15 +514,15 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def render(self, workload: Launch) -> Any:
-        """Returns the native request as plain data, without any fact about this machine. Pure."""
+        """Returns the request that the engine would get for this workload, without facts about this machine. Pure."""
 
     def render_as(self, workload: Launch, kind: str, run_id: str) -> Any:
-        """Returns the same request in one of `kinds`, with this run's names. Pure."""
+        """Returns the engine's request in one of the forms `kinds`, with this run's names. Pure."""
         raise UsageError(f"--as {kind}: backend {self.name} has one kind of request only")
 
     @abc.abstractmethod
     def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> Cluster:
-        """Creates the nodes of `workload`. They run no command before `Cluster.start()`.
+        """Creates the nodes that run `workload`. They run no command before `Cluster.start()`.
 
         `run_dir` is absolute, is the same path on every node, and holds `events/` and `logs/`. Every process gets
         `workload.env` plus CHAOS_EVENTS, CHAOS_NODE, CHAOS_INCARNATION and CHAOS_RUN_ID.

@@ -1,4 +1,4 @@
-"""Makes the archive that the harness copies to every node: `harness/node/`, importable by Python.
+"""Makes the archive of our own programs that the harness copies to every node: `harness/node/`, importable by Python.
 
 A node needs only `python3`. The archive is on the path of every trainer, so that `from harness.events import Emitter`
 works there. Our own processes on a node run from this archive, too.
@@ -30,7 +30,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold: the 
 
 
 def sources() -> dict[str, pathlib.Path]:
-    """Returns the delivered files by their names in the archive."""
+    """Maps paths in the archive for nodes to the files that it holds."""
     root = pathlib.Path(boot.place())
     found = sorted(path for pattern in _CONTENT for path in root.glob(pattern))
     return {str(path.relative_to(root)): path for path in found}
@@ -70,7 +70,7 @@ def deliver(run_dir: pathlib.Path) -> pathlib.Path:
 
 
 def runs_reference_trainer(workload: Launch) -> bool:
-    """Returns True if the nodes need the reference trainer, in the version of this checkout."""
+    """Returns True if a command of the workload runs this checkout's reference trainer."""
     return any(word.startswith(TRAINER) for word in (*workload.command, *(workload.control or ())))
 
 

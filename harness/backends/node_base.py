@@ -1,4 +1,4 @@
-"""Turns the verbs of a node into calls to our process that carries them out: its init, a helper there, or a lab."""
+"""Carries out acts on a node by calls to our process there: its init, a helper, or the lab."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FILL_S_MAX = 40.0
 
 
 def refused_libraries() -> dict[Verb, str]:
-    """Returns the verbs that need a library in each process, if that fails here, with the reasons."""
+    """Maps each act that needs a library in every process to the reason why that fails on this machine, if it does."""
     found = {Verb.CLOCK: skew.why_not(), Verb.GPU: gpu_health.why_not()}
     return {verb: reason for verb, reason in found.items() if reason}
 
 
 class Caller(Protocol):
-    """A receiver of calls: a lab, a sidecar or a helper. When it has `ended`, the kernel has undone all its acts."""
+    """Our process that carries out calls: a lab, a sidecar or a helper. Once it `ended`, all its acts are undone."""
 
     @property
     def ended(self) -> bool: ...
@@ -34,7 +34,7 @@ class Caller(Protocol):
 
 
 class NodeBase(Node):
-    """A node whose verbs are calls to a process on it. A backend sends the calls, and overrides some verbs."""
+    """The base of nodes on which a process of ours carries out all acts. A backend sends the calls to it."""
 
     def __init__(self, name: str, index: int, incarnation: int, run_dir: pathlib.Path):
         self.name, self.index, self.incarnation, self.address = name, index, incarnation, ""
@@ -42,7 +42,7 @@ class NodeBase(Node):
 
     @contextlib.contextmanager
     def there(self) -> Iterator[None]:
-        """Raises `NodeGone` if the node is gone, and for errors that come because it is being taken."""
+        """Raises `NodeGone` if the node is gone, and instead of any error in the `with` block once the node is gone."""
         if not self.alive:
             raise NodeGone(f"node {self.key} is gone")
         try:
@@ -59,7 +59,7 @@ class NodeBase(Node):
 
     @abc.abstractmethod
     def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
-        """Calls the process on the node. Raises `NodeGone` if the node is gone."""
+        """Calls our process that acts on the node. Raises `NodeGone` if the node is gone."""
 
     def pids(self) -> list[int]:
         return self._listed("pids")
@@ -109,11 +109,11 @@ class NodeBase(Node):
         self._call("doom", pid=pid)
 
     def skew_clock(self, offset_s: float) -> None:
-        """Writes the offset into a file of the run, which the preloaded library of each process reads."""
+        """Shifts the wall clock of the node's processes, by a file that the preloaded library in each of them reads."""
         skew.set_offset(self._run_dir, self.name, offset_s)
 
     def set_gpu_health(self, gpu: int, health: Mapping[str, int]) -> None:
-        """Writes the figures into a file of the run, which the library of each process reads."""
+        """Changes what a GPU reports to the node's processes, by a file that the library in each of them reads."""
         gpu_health.set_health(self._run_dir, self.name, gpu, health)
 
     def watch_gpus(self, pid: int | None) -> str | None:

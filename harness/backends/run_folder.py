@@ -57,12 +57,12 @@ def folders_of(workload: Launch, node: str) -> tuple[str, ...]:
 
 
 def writable(workload: Launch, node: str, key: str) -> list[str]:
-    """Returns everything in the run's folder that this incarnation of the node may write."""
+    """Returns all paths in the run's folder that one incarnation of a node may write."""
     return [events_of(node), answers_of(node), log_of(key), *folders_of(workload, node)]
 
 
 def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner: Owner | None = None) -> None:
-    """Prepares a run's folder before any node is there. Folders that nodes may write get the owner `owner`.
+    """Makes the run's folder as nodes need it at their start. Folders that nodes may write get the owner `owner`.
 
     Raises `UsageError` for a relative path, which nodes could not find.
     """
@@ -92,12 +92,12 @@ def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner
 
 
 def key_of(run_dir: pathlib.Path) -> dict[str, str]:
-    """Returns the variable with the secret that this run's nodes share, and that is in no other file of the run."""
+    """Returns the environment variable with the secret that all nodes of this run share."""
     return {KEY_ENV: untrusted_files.read(run_dir, KEY, 1024).decode()}
 
 
 def prepare_log(run_dir: pathlib.Path, key: str, owner: Owner | None = None) -> None:
-    """Makes the log file of this incarnation of a node, so that the node need not write the folder of logs."""
+    """Makes the log file of one incarnation of a node, so that the node itself need not write to the folder of logs."""
     descriptor = untrusted_files.open_file(run_dir, log_of(key), os.O_WRONLY | os.O_CREAT)
     try:
         if owner is not None:

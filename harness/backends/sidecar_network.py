@@ -1,4 +1,4 @@
-"""Sends network calls for containers: each call goes to the sidecar of the node that it concerns.
+"""Sends calls that disturb a container's network to the sidecar (our process in that network) of its node.
 
 The calls are those of a lab (`net.shape`, `net.heal` …), so that a node's network verbs are the lab's own. A sidecar is
 started for the first disturbance or measurement, and ends with its node.
@@ -20,7 +20,7 @@ CALL_S_MAX = 30.0
 
 
 class NetworkHost(Protocol):
-    """The facts about a node, or about the control host, that network calls need."""
+    """A node, or the control host, as calls to disturb or measure its network need it."""
 
     address: str
 
@@ -32,7 +32,7 @@ class NetworkHost(Protocol):
 
 @dataclass(frozen=True)
 class End:
-    """An end of a measured path: its address, and our process there."""
+    """One end of a network path that is measured: its address, and the connection to our process there."""
 
     address: str
     line: Line
@@ -41,7 +41,7 @@ class End:
 def send_packets(
     source: End, sink: End, count: int, interval_s: float, size: int, wait_s: float, limit_s: float
 ) -> dict[str, Any]:
-    """Measures a path by packets. Returns the fields of `Arrivals` at the receiving end."""
+    """Sends packets from one end of a path to the other. Returns the fields of `Arrivals` at the receiving end."""
     port = sink.line.call("receive_packets", limit_s, address=sink.address, count=count)
     how = {"count": count, "interval_s": interval_s, "size": size}
     source.line.call("send_packets", limit_s, address=source.address, to=[sink.address, port], **how)
@@ -50,7 +50,7 @@ def send_packets(
 
 
 def fill_path(source: End, sink: End, seconds: float, limit_s: float, rate: Callable[[], float] | None = None) -> float:
-    """Returns the bits per second of a stream of our own or, with `rate`, what `rate` measures during the stream."""
+    """Measures the rate of a network path, in bits per second, by a stream or, during the stream, by `rate`."""
     port = sink.line.call("receive_stream", limit_s, address=sink.address)
     with ThreadPoolExecutor(1) as pool:
         to = [sink.address, port]
@@ -62,7 +62,7 @@ def fill_path(source: End, sink: End, seconds: float, limit_s: float, rate: Call
 
 @dataclass
 class Disturbed:
-    """A disturbance of one node: the sidecars that keep it up, and its number in each."""
+    """A disturbance of one node's network: the sidecars that carry it out, and its number in each of them."""
 
     node: str
     traffic: dict[str, Any]
@@ -71,7 +71,7 @@ class Disturbed:
 
 
 class Network:
-    """The disturbances of a network. `hosts` returns the present hosts; `start` starts a host's sidecar."""
+    """The active network disturbances of a run. `hosts` returns the present hosts; `start` starts a host's sidecar."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Network:
         return self._begin(host, method.removeprefix("net."), limit_s, params)
 
     def joined(self, host: NetworkHost) -> None:
-        """Adds a new host to the delays that the receiving hosts keep up."""
+        """Begins the delays that are active and concern a new host's incoming packets on that host, too."""
         for disturbed in list(self._disturbances.values()):
             if disturbed.impairment is not None and host in self._receivers(disturbed):
                 self._delay_from(disturbed, host)
@@ -147,7 +147,7 @@ class Network:
         return params | {"traffic": disturbed.traffic | {"direction": "ingress"}}
 
     def _receivers(self, disturbed: Disturbed) -> list[NetworkHost]:
-        """Returns the living hosts that receive the node's disturbed packets."""
+        """Returns the living hosts that receive packets of the node that a disturbance concerns."""
         peers, spared = disturbed.traffic["peers"], disturbed.traffic["spared"]
         others = [host for host in self._hosts() if host.alive and host.key != disturbed.node]
         if isinstance(peers, list):
@@ -164,7 +164,7 @@ class Network:
         disturbed.parts.append((line, number))
 
     def forget(self, key: str) -> None:
-        """Forgets a node that is gone. Its network ends once no process of ours is in it."""
+        """Forgets a node that is gone, and ends its sidecar. Its network ends once no process of ours is in it."""
         with self._lock:
             line = self._sidecars.pop(key, None)
         if line is not None:
@@ -197,7 +197,7 @@ class Network:
         return line
 
     def _heal(self, number: int, limit_s: float) -> None:
-        """Heals a disturbance and forgets it. Healing it again does nothing."""
+        """Ends a network disturbance on all its sidecars. Ending it again does nothing."""
         disturbed = self._disturbances.get(number)
         if disturbed is None:
             return

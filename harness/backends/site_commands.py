@@ -1,4 +1,4 @@
-"""Runs a command of the site (of Slurm, a power command, a reclaim command) to its end."""
+"""Runs a command of the site, such as a Slurm command or one that powers a host off, and waits for its end."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ WORDS_MAX = 300  # of what a command says when it fails
 
 
 def answer_of(command: Sequence[str], environment: Mapping[str, str], limit_s: float) -> str:
-    """Returns a command's output. Raises `BackendError` if it is missing, fails, or does not end in time."""
+    """Runs a command, and returns its output. Raises `BackendError` if it is missing, fails or does not end in time."""
     path = shutil.which(command[0], path=environment.get("PATH"))
     if path is None:
         raise BackendError(f"{command[0]}: not found, or not executable")

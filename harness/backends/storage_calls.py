@@ -1,4 +1,4 @@
-"""Turns the storage verb of a node into calls to its lab, or to a process that does the lab's work."""
+"""Disturbs a node's storage by calls to its lab, or to a process that does the lab's work."""
 
 import abc
 import contextlib
@@ -27,18 +27,18 @@ class StorageDisturbance(Disturbance):
         self._healed = True
 
     def counts(self) -> Mapping[str, int]:
-        """Returns the present counts or, after the healing, the last ones."""
+        """Returns how many file operations a storage disturbance has changed: until now or, once healed, in all."""
         if not self._healed:
             self._last = self._lab.call("storage.counts", folder=self._folder, number=self._number)
         return self._last
 
 
 class StoringNode(NodeBase):
-    """The base of a node whose storage can be disturbed."""
+    """The base of a node whose file operations can be made slow or failing."""
 
     @abc.abstractmethod
     def _storage(self) -> Caller:
-        """Returns the receiver of the node's storage calls."""
+        """Returns our process that carries out the node's storage disturbances."""
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         folder = str(self._run_dir / mount)
@@ -53,7 +53,7 @@ class StoringNode(NodeBase):
 
 
 def mount(lab: Line, run_dir: pathlib.Path, mounts: tuple[str, ...], recorded: tuple[str, ...] = ()) -> None:
-    """Puts folders (made if missing) behind a disturbable file system, before any node is made.
+    """Covers folders of the run, made if missing, by a file system of ours that can be disturbed, before nodes start.
 
     The record of each of `recorded` is in `RECORDS/<its name>` of the run's folder."""
     for name in mounts:
@@ -65,7 +65,7 @@ def mount(lab: Line, run_dir: pathlib.Path, mounts: tuple[str, ...], recorded: t
 
 
 def examine(open_lab: Callable[[], Line]) -> str | None:
-    """Returns why storage cannot be disturbed, with a remedy, or `None` if it can."""
+    """Returns why a node's file operations cannot be disturbed here, with a remedy, or `None` if they can."""
     with contextlib.closing(open_lab()) as lab:
         try:
             return lab.call("storage.examine") or None

@@ -13,7 +13,7 @@ from harness.units import counted
 
 @dataclass(frozen=True)
 class Stage:
-    """One job of a campaign. `again`: it is a fault-free run made anew, because its pace differed from the run's.
+    """One job of a campaign. `again`: a fault-free run made anew, because its pace differed from the run's.
 
     `at`: it ends at the save of this step, or goes on from that save. `folder`: the place of its log, if known before.
     `fault_free`: the folder with its fault-free runs.
@@ -34,26 +34,26 @@ class Stage:
 
 
 class CampaignObserver(Silent):
-    """Is told the events of a campaign in order, and does nothing. A subclass's methods must return at once."""
+    """Base of observers of a campaign (the jobs for a scenario). Its methods do nothing, and must return at once."""
 
     def stage(self, stage: Stage) -> None:
-        """Is told that the campaign is now at this job."""
+        """Called when a job of the campaign is about to run."""
 
     def stage_ended(self, stage: Stage, how: str) -> None:
-        """Is told how a job ended: its outcome, or `cached` if it did not have to run."""
+        """Called when a job of the campaign has ended, with its outcome, or `cached` if it did not have to run."""
 
     def note(self, text: str) -> None:
-        """Is told a remark for the user that changes no verdict."""
+        """Called with a remark for the user that changes no verdict."""
 
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
-        """Is told the verdict of a run, and the files of its report."""
+        """Called with the verdict of a run, and the files of its report."""
 
     def begins(self, name: str, about: str) -> None:
-        """Is told that a gate begins, or one of its scenarios."""
+        """Called when a gate begins, or one of its scenarios."""
 
 
 class Together(CampaignObserver):
-    """Several observers that act as one."""
+    """Several observers of a campaign that act as one."""
 
     def __init__(self, *observers: CampaignObserver):
         self.observers = observers
@@ -75,7 +75,7 @@ SILENT_CAMPAIGN = CampaignObserver()
 
 
 def staged(observer: CampaignObserver, stage: Stage, run: Callable[[], Outcome]) -> Outcome:
-    """Runs the job of this stage, and tells the observer of its begin and end."""
+    """Runs one job of a campaign, and tells the observer of its begin and end."""
     observer.stage(stage)
     outcome = run()
     observer.stage_ended(stage, outcome.outcome)

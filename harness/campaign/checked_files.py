@@ -19,7 +19,7 @@ ASKED_PLAN = "asked-plan.json"  # plan that was asked for, if a failed fault-fre
 
 
 def score_bounds() -> ScoreBounds:
-    """Returns the model of each score's bounds, by its name in `expect:`. A plug-in's guarantee can be `off`."""
+    """Returns the model for the keys of each score, by its name in `expect:`. A plug-in's guarantee can be `off`."""
     theirs = dict.fromkeys(entry_points("chaos_harness.guarantees"), OF_A_PLUGIN)
     bounds_by_name = {**theirs, **bounds_by_score()}
     return {name: Allowed(bounds, bool(bounds.by_default)) for name, bounds in bounds_by_name.items()}
@@ -28,7 +28,7 @@ def score_bounds() -> ScoreBounds:
 def load_scenario(
     path: pathlib.Path, profile: str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Scenario:
-    """Reads a scenario. Raises `ScenarioError` with all mistakes, or `UsageError` for an unknown profile."""
+    """Reads a scenario's file. Raises `ScenarioError` with all mistakes, `UsageError` for an unknown profile."""
     return scenario.load_scenario(path, profile, overrides, score_bounds())
 
 
@@ -43,7 +43,7 @@ def load_plan(path: pathlib.Path) -> Plan:
 
 
 def find_plan(name: str, reports: pathlib.Path) -> pathlib.Path:
-    """Returns a plan's path: as given, or of a run by its folder, its id, the beginning of its id, or `last`."""
+    """Returns the path of a plan from its path, or from a run's folder, id, first letters of an id, or `last`."""
     given = pathlib.Path(name)
     from harness.campaign.run_store import Store, refuse_first_look
 

@@ -51,8 +51,8 @@ def run_experiment(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> tuple[pathlib.Path, bool]:
-    """Runs all jobs of a scenario. Returns the run's folder, and True if the user stopped it. If the workload does not
-    even finish without faults, the folder is that of the fault-free run."""
+    """Runs all jobs of a scenario, with faults and without. Returns the run's folder, and True if the user stopped it.
+    If the workload does not even finish without faults, the folder is that of the fault-free run."""
     guarantees()  # a plug-in that cannot be used is refused now, not after the run
     return _Experiment(plan, reports, backend, observer, stop or StopRequest()).run()
 
@@ -130,7 +130,7 @@ class _Experiment:
         return folder, outcome
 
     def _renew(self) -> bool:
-        """Makes the fault-free runs anew, because the host's load was another. Returns True if the user stopped."""
+        """Makes the fault-free runs anew, as this host's load has changed. Returns True if the user stopped."""
         try:
             with borrowed(self.reports, self.plan.run_id, self._not_removed) as fresh:
                 outcome = self._make_anew(fresh)
@@ -158,7 +158,7 @@ class _Experiment:
         return None
 
     def _resume(self) -> None:
-        """Makes fault-free runs that change size as the run did, and more while too few could accuse the run."""
+        """Makes fault-free runs that change size as the run did, and more while they are too few for a verdict."""
         run, fault_free = timeline.load(self.run_dir), self.run_dir / FAULT_FREE
         at = resize(self.plan, run, timeline.load(fault_free))
         resumed = at and Resumed(self.plan, at, run, self.reports, self.backend, self.observer, self.stop)
@@ -172,7 +172,7 @@ class _Experiment:
             self.observer.note(f"Not all fault-free runs that this run is compared with could be made: {error}")
 
     def _make_one_more(self, resumed: Resumed | None, fault_free: pathlib.Path) -> bool:
-        """Makes one more fault-free run if it is needed. Returns True if it was made."""
+        """Makes one more fault-free run if too few could show how far runs scatter. Returns True if it was made."""
         kind = RESUMED if resumed else CALIBRATION
         known = {path.name for path in self.run_dir.glob(f"{kind}*")} - {BEFORE, SAME}
         if len(known) >= REPEATS_MAX:
@@ -191,7 +191,7 @@ class _Experiment:
 
 
 def _digests(held: pathlib.Path) -> dict[str, str]:
-    """Returns the digests of the event logs by name; `damaged` for an unreadable one."""
+    """Returns the digest of each fault-free run's event log by the run's name; `damaged` for an unreadable log."""
     found = {}
     for path in held.iterdir():
         try:
@@ -202,7 +202,7 @@ def _digests(held: pathlib.Path) -> dict[str, str]:
 
 
 def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
-    """Returns the plan with the fault-free run's number of steps, if the scenario gives none and the run logs one."""
+    """Returns the plan with as many steps as the fault-free run did, if the scenario gives no number of steps."""
     if plan.workload.steps is not None:
         return plan
     alone = timeline.load(held / FAULT_FREE)

@@ -48,11 +48,11 @@ def ensure_fault_free(
     repeat: int = 0,
     before: Plan | None = None,
 ) -> tuple[pathlib.Path, Outcome | None]:
-    """Returns the folder of a completed run of `plan` (without faults), and its outcome if it ran now. A stored run is
-    used if its seal is valid and it ran as asked; with `anew`, it is replaced once a new run has completed. A run that
-    did not run as asked is made again once. `repeat` distinguishes runs of the same plan. `before` is the run with
-    faults for which it is made. A run that did not complete is not stored: its folder and outcome are returned for the
-    report."""
+    """Returns the folder of a completed fault-free run of `plan`, stored or run now, and its outcome if it ran now. A
+    stored run is used if its seal is valid and it ran as asked; with `anew`, it is replaced once a new run has
+    completed. A run that did not run as asked is made again once. `repeat` distinguishes runs of the same plan.
+    `before` is the run with faults for which it is made. A run that did not complete is not stored: its folder and
+    outcome are returned for the report."""
     digest = plan.outcome_digest() + (f"-{repeat}" if repeat else "")
     kept = cache(reports) / digest
     if not anew and seal.holds(kept) and not _flaw(plan, kept):
@@ -73,7 +73,7 @@ def ensure_fault_free(
 
 
 def _flaw(plan: Plan, made: pathlib.Path) -> str:
-    """Returns how a run of `plan` did not run as asked, if the judge would refuse it; empty if it did."""
+    """Returns how a stored run differs from the run that `plan` asks for, or an empty text if it does not."""
     try:
         run = timeline.load(made)
     except EventLogError as error:
@@ -84,7 +84,7 @@ def _flaw(plan: Plan, made: pathlib.Path) -> str:
 
 
 def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
-    """Stores this run, so that later runs are compared with it."""
+    """Stores a fault-free run in the cache, so that later runs are compared with it."""
     with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
         untrusted_files.remove_tree(attempt, "checkpoints")
     # The events become our own copies, which no process left over has open.
@@ -103,14 +103,14 @@ def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
 
 
 class FaultFree(NamedTuple):
-    """A run for comparison. `repeat` is its number among several runs of the same plan."""
+    """The plan of one fault-free run. `repeat` is its number among several runs of the same plan."""
 
     plan: Plan
     repeat: int = 0
 
 
 def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFree]:
-    """Returns the fault-free run of `plan` and its repeats, by their folder in the run's own.
+    """Returns the fault-free run and its repeats that `plan` needs, by the name of their folder.
 
     `band`: True if losses need a tolerance interval from repeats; by default as the plan expects.
     """
@@ -124,7 +124,7 @@ def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFre
 
 
 def another_repeat(plan: Plan, known: int) -> FaultFree:
-    """Returns one more repeat besides `known` ones, whose world sizes take turns."""
+    """Returns the plan of one more repeat of a fault-free run, which takes its turn among the world sizes."""
     first = [other for name, other in fault_free_plans(plan).items() if name != FAULT_FREE]
     sizes = {other.plan.workload.nodes: other.plan for other in first}
     chosen = [*sizes.values()][known % len(sizes)]
@@ -149,7 +149,7 @@ def cache(reports: pathlib.Path) -> pathlib.Path:
 
 
 def own_folder(reports: pathlib.Path, name: str) -> pathlib.Path:
-    """Makes a folder in the cache that belongs to this process until it ends or calls `release`."""
+    """Makes a folder in the cache of fault-free runs that belongs to this process until it ends or calls `release`."""
     while True:
         folder = cache(reports) / f"{name}.{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
@@ -164,7 +164,7 @@ def own_folder(reports: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def release(folder: pathlib.Path) -> None:
-    """Gives up the lock on a folder of `own_folder`. The folder may be gone or elsewhere by now."""
+    """Gives up this process's lock on a folder that `own_folder` made. The folder may be gone or elsewhere by now."""
     descriptor = _locks.pop(str(folder), None)
     if descriptor is not None:
         os.close(descriptor)
@@ -174,7 +174,7 @@ def release(folder: pathlib.Path) -> None:
 def borrowed(
     reports: pathlib.Path, name: str, not_removed: Callable[[FaultError], object] = lambda error: None
 ) -> Iterator[pathlib.Path]:
-    """Yields a folder like `own_folder`, and removes it unless it was stored or moved meanwhile."""
+    """Yields a folder of this process in the cache, and removes it at the end unless it was stored or moved."""
     folder = own_folder(reports, name)
     try:
         yield folder
@@ -203,7 +203,7 @@ def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list
 
 @contextlib.contextmanager
 def _dead(folder: pathlib.Path) -> Iterator[bool]:
-    """Yields True if this folder's process is surely dead; its lock is held in the `with` block."""
+    """Yields True if the process that owns this folder of the cache is dead, and holds the folder's lock meanwhile."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -219,7 +219,7 @@ def _dead(folder: pathlib.Path) -> Iterator[bool]:
 
 
 def _set_aside(kept: pathlib.Path) -> None:
-    """Renames a stored run and removes it. A run that is not healed yet is removed later."""
+    """Removes a stored fault-free run from the cache. A run that is not healed yet is removed later."""
     aside = kept.with_name(f"{kept.name}.{secrets.token_hex(4)}")
     try:
         os.rename(kept, aside)

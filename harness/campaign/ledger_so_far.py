@@ -36,7 +36,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]  # this harness, whatever l
 
 
 def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: str = "") -> dict[str, Any] | None:
-    """Returns the ledger so far from a process of low priority, or `None` if it cannot be computed.
+    """Returns the GPU time of a running job by account, or `None` if it cannot be computed.
 
     `fault_free` is the folder with the fault-free runs, if the run's own folder does not hold them yet.
     """
@@ -51,8 +51,8 @@ def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: st
 
 
 def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> dict[str, Any]:
-    """Returns GPU-seconds by account, derived figures, and this computation's CPU time. Raises `ChaosError` for an
-    unreadable log."""
+    """Returns a running job's GPU-seconds by account, derived figures, and the CPU time of this computation. Raises
+    `ChaosError` for an unreadable log."""
     at = time.time()
     log = reading.read(run_dir / "events")
     events = log.harness.events if log.harness else []
@@ -66,7 +66,7 @@ def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> 
 
 
 def booked(evidence: Evidence, since: int | None = None) -> dict[str, Any]:
-    """Returns the ledger of a job, or of the job's time since that moment."""
+    """Returns the GPU time of a job by account or, with `since`, that of its time from then on."""
     if since is not None:
         part = narrowed(evidence.run, since)
         own = replace(part.beside, job=part.beside.job or evidence.run)
@@ -75,7 +75,7 @@ def booked(evidence: Evidence, since: int | None = None) -> dict[str, Any]:
 
 
 def as_told(evidence: Analysis) -> dict[str, Any]:
-    """Returns the ledger in the form of a report's `wasted_gpu_hours`, in GPU-seconds."""
+    """Returns a job's GPU time by account in the form of a report's `wasted_gpu_hours`, in GPU-seconds."""
     ledger, price = evidence.ledger, price_per_gpu_hour(evidence.run)
     wasted, productive = ledger.wasted / S, ledger.accounts["productive"]
     return {
@@ -89,7 +89,7 @@ def as_told(evidence: Analysis) -> dict[str, Any]:
 
 
 def first(events: Iterable[Mapping[str, Any]], name: str) -> int | None:
-    """Returns the time of the first event with this name and without `ok: false`."""
+    """Returns the time of the first event with this name, except events with `ok: false`; or `None`."""
     return min((event["at"] for event in events if event["event"] == name and event.get("ok", True)), default=None)
 
 

@@ -39,7 +39,7 @@ _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)s?[\s=_:#-]*(\d{1,10
 
 
 def reader_of(text: str) -> Reader:
-    """Makes a reader from its name, or from YAML such as `lines: {regex: …}`. Raises `UsageError`."""
+    """Makes a reader of trainer logs from its name, or from YAML such as `lines: {regex: …}`. Raises `UsageError`."""
     try:
         return reader_as(yaml.safe_load(text))
     except (ValueError, yaml.YAMLError) as error:
@@ -51,7 +51,7 @@ def reader_of(text: str) -> Reader:
 
 
 def reader_as(given: object) -> Reader:
-    """Makes a reader from its name or mapping. Raises `ValueError`."""
+    """Makes a reader of trainer logs from its name or from a mapping. Raises `ValueError`."""
     if isinstance(given, str) and given in readers.reader_names():
         return readers.load_reader(given)()
     if isinstance(given, (Mapping, Reader)):
@@ -86,7 +86,7 @@ class _LargeSource(LineSource):
 
 @dataclass
 class _Rank:
-    """One rank of one file. A smaller step is a restart if the next line goes on from it, else a late line."""
+    """The state of reading a rank's log. A smaller step is a restart if the next line goes on from it, else late."""
 
     last: int | None = None  # the newest step
     row: int = -1  # row of the newest step
@@ -120,7 +120,7 @@ class _Reading:
         self.too_large: list[str] = []  # numbers that no step can have, as they are written
 
     def take(self, told: Told, of: _Rank) -> None:
-        """Takes a step, in the order of the file."""
+        """Adds a step that a rank's log shows, in the order of the file."""
         step = int(told.fields["step"])
         if of.held is not None:
             held, of.held = of.held, None
@@ -160,7 +160,7 @@ def _figure(told: Told, name: str) -> float:
 
 
 def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
-    """Reads the logs of one job, oldest first. A new file, or a step no later, is a restart. Raises `UsageError`."""
+    """Reads a job's own logs, oldest first. A new file, or a step no later, is a restart. Raises `UsageError`."""
     if reader.whole:
         raise UsageError(f"--read {reader.name}: its files hold the whole history without repeated steps")
     reading = _Reading()
@@ -235,7 +235,7 @@ def _untold(reading: _Reading, told: Executed) -> list[str]:
 
 
 def _stride(told: Executed) -> int:
-    """Returns the usual number of steps between two lines of a rank."""
+    """Returns by how many steps two lines of a rank's log are usually apart."""
     order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
     same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
     apart = np.diff(told.step[order])[same]
@@ -259,7 +259,7 @@ def _gaps(told: Executed) -> list[str]:
 
 
 def _events(path: pathlib.Path, reader: Reader) -> Iterator[Told]:
-    """Yields the events of a file. A last line without an end was cut off, and is not read."""
+    """Yields the events in a trainer's log. A last line without an end was cut off, and is not read."""
     source = reader.open()
     of_lines = isinstance(source, LineSource)
     saves = _SavesSource() if of_lines and "checkpoints" not in reader.tells else None

@@ -1,4 +1,4 @@
-"""Gives one verdict on several runs of one scenario, by the tail of their figures. Pure: the bootstrap is seeded.
+"""Gives one verdict on several runs of a scenario, by what 90 % of runs stay below. Pure: the bootstrap is seeded.
 
 If any run fails, the verdict is fail, however good the others are: a stack that fails some runs is *flaky*. If all
 pass, the tail decides for every bound that the scenario sets: with 95 % confidence, 90 % of all runs must stay within
@@ -28,7 +28,7 @@ _FACTORS = (20.581, 6.155, 4.162, 3.407, 3.006, 2.755, 2.582, 2.454, 2.355)
 
 @dataclass(frozen=True)
 class RepeatVerdict:
-    """The verdict of several runs. `assessments`: by the name of an upper bound."""
+    """The one verdict on several runs of a scenario. `assessments`: by the name of an upper bound."""
 
     verdict: Verdict
     reasons: tuple[str, ...]
@@ -36,7 +36,7 @@ class RepeatVerdict:
 
 
 def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
-    """Returns the verdict on one run, or on several by the tail of their figures."""
+    """Returns the verdict on one run, or one verdict on several runs of the same scenario."""
     if len(cards) == 1:
         return RepeatVerdict(cards[0].verdict, tuple(cards[0].reasons))
     verdict = merge(card.verdict for card in cards)
@@ -66,7 +66,7 @@ def _together(cards: Sequence[Scorecard]) -> list[str]:
 
 
 def _figures(cards: Sequence[Scorecard], score: str, name: str) -> list[float]:
-    """Returns the values in ascending order, or no values if a run lacks the figure."""
+    """Returns one figure of all runs in ascending order, or no values if a run lacks the figure."""
     found = [card.scores.get(score, {}).get(name) for card in cards]
     return sorted(float(value) for value in found if value is not None) if None not in found else []
 
@@ -87,7 +87,7 @@ def _failures(cards: Sequence[Scorecard]) -> str:
 
 
 def _assessments(cards: Sequence[Scorecard]) -> dict[str, "Assessment"]:
-    """Assesses the bounds that the scenario itself sets. Default bounds are not assessed by their tail."""
+    """Compares what 90 % of runs stay below with each bound that the scenario itself sets, by the bound's name."""
     lines = (line for card in cards for line in card.expectations if line.name.partition(".")[0] in _expected(card))
     shares = grouped((line.name, line.share) for line in lines if line.share is not None)
     return {name: assess(values) for name, values in shares.items() if len(values) == len(cards)}
@@ -116,7 +116,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def tolerance_factor(runs: int) -> float:
-    """Returns how many standard deviations above the mean 90 % of a normal population lie, with 95 % confidence."""
+    """Returns how many standard deviations above the mean 90 % of values lie at most, with 95 % confidence."""
     if runs < 2:
         return math.inf
     if runs - 2 < len(_FACTORS):
@@ -128,8 +128,8 @@ def tolerance_factor(runs: int) -> float:
 
 
 def tail_bound(values: Sequence[float]) -> float:
-    """Returns the value that 90 % of all runs stay below, with 95 % confidence. Durations and costs vary by factors, so
-    logarithms of positive values count as normal, else the values themselves. One value gives no bound."""
+    """Returns an estimate (95 % confidence) of the value that 90 % of all runs stay below. Durations and costs vary by
+    factors, so logarithms of positive values count as normal, else the values themselves. One value gives no bound."""
     if len(values) < 2:
         return math.inf
     scale = _scale(values)
@@ -152,7 +152,7 @@ def failure_bound(runs: int) -> float:
 
 
 def _rate(most: int, runs: int, probability: float) -> float:
-    """Returns the failure rate at which `most` failures or fewer in `runs` have this probability, by bisection."""
+    """Returns the failure rate at which `most` or fewer of `runs` runs fail with this probability."""
     if most < 0:
         return 0.0
     low, high = 0.0, 1.0
@@ -165,7 +165,7 @@ def _rate(most: int, runs: int, probability: float) -> float:
 
 @dataclass(frozen=True)
 class Assessment:
-    """One figure of all runs, in shares of its upper bound: 1 is all that is allowed."""
+    """One figure of several runs, divided by its upper bound: 1 is as much as the bound allows."""
 
     runs: int
     median: float
@@ -179,14 +179,14 @@ class Assessment:
 
 
 def assess(shares: Sequence[float]) -> Assessment:
-    """Assesses shares of a bound (at least one)."""
+    """Assesses one figure of several runs, given as shares of its upper bound."""
     tail = tail_bound(shares)
     more = 0 if tail <= 1 else _more(shares)
     return Assessment(len(shares), float(np.median(shares)), median_interval(shares), tail, more)
 
 
 def _more(shares: Sequence[float]) -> int | None:
-    """Returns how many further runs of the same mean and scatter would bring the tail bound to 1 or below."""
+    """Returns how many further runs like these would show that 90 % of runs keep the bound; `None`: no number would."""
     if len(shares) < 2:
         return 2  # scatter is seen from two on, and bounded usefully from three
     scale = _scale(shares)

@@ -47,8 +47,8 @@ def remove_saves(plan: Plan, folder: pathlib.Path) -> None:
 
 
 def own_folder(folder: pathlib.Path) -> None:
-    """Makes a folder for several runs. An empty file `undo.jsonl` marks the folder as the harness's own, so that the
-    nodes of a run write only into their run's folder."""
+    """Makes a folder for several restarts of a job. An empty file `undo.jsonl` marks the folder as the harness's own,
+    so that the nodes of a run write only into their run's folder."""
     folder.mkdir(parents=True)
     (folder / JOURNAL).touch(0o600)
 

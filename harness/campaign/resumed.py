@@ -40,7 +40,7 @@ REPEATS = 3  # runs of the third kind for a job that does not compute the same t
 
 
 def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Returns where the run first changed its number of nodes, if that is judged and can be repeated."""
+    """Returns where the run first changed its number of nodes, if fault-free runs can do the same for comparison."""
     # Any other store ends with the job.
     reached = plan.backend in drill.REACHED and plan.workload.checkpoint.store == DIRECTORY
     return made_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None
@@ -48,7 +48,7 @@ def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | N
 
 @dataclass
 class Resumed:
-    """Makes these runs, or takes stored ones. `run` is the run that changed its size, at `at`."""
+    """Makes fault-free runs that change their size as the run `run` did at `at`, or takes stored ones."""
 
     plan: Plan
     at: Resize
@@ -59,7 +59,7 @@ class Resumed:
     stop: StopRequest
 
     def runs(self, fault_free: pathlib.Path) -> dict[str, pathlib.Path]:
-        """Returns the folder of each run by its name. Raises `ChaosError` if one cannot be made."""
+        """Returns the folders of the fault-free runs that change size, by name. Raises `ChaosError` without them."""
         before = self._kept(BEFORE)
         names = self._names(before, fault_free) if self._holds(BEFORE) else []
         if not names or not all(map(self._holds, names)):
@@ -87,7 +87,7 @@ class Resumed:
         return cache(self.reports) / f"{digest}-at-{self.at.step}{size}-{name}"
 
     def _holds(self, name: str) -> bool:
-        """Returns True if a run of this name is stored and ran as asked."""
+        """Returns True if a fault-free run of this name is stored, and did what the harness asked for."""
         return seal.holds(self._kept(name)) and not self._flaw(name, self._kept(name), self.at.step)
 
     def _flaw(self, name: str, folder: pathlib.Path, step: int) -> str:
@@ -102,7 +102,7 @@ class Resumed:
         return compare(*(surviving(timeline.load(folder).steps) for folder in (before, fault_free))).identical
 
     def _make(self, step: int, names_of: Callable[[pathlib.Path], list[str]]) -> list[str]:
-        """Makes the runs that go on from the save of this step, after the run that makes the save."""
+        """Makes the fault-free runs that go on from the save of this step, after making the run with this save."""
         with borrowed(self.reports, self._kept(BEFORE).name) as before:
             self._execute(BEFORE, before, step)
             names = names_of(before)
@@ -115,7 +115,7 @@ class Resumed:
         return names
 
     def _execute(self, name: str, folder: pathlib.Path, step: int, before: pathlib.Path | None = None) -> None:
-        """Runs up to the save of this step, or on from that of `before`; again, if the first did not run as asked."""
+        """Runs up to the save of this step or, with `before`, on from its save; again if that did not run as asked."""
         nodes = None if name in (BEFORE, SAME) else self.at.nodes
         plan = self.plan.without_faults(f"{self.plan.run_id}-{name}", nodes)
         stage = Stage("fault-free run", plan.workload.nodes, at=step, until_there=before is None)

@@ -36,7 +36,7 @@ _DATE = "2026-11-22T08:00:00+00:00"
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The properties by which a run is found. `verdict` is `None` if it was not judged (it goes on or was killed)."""
+    """The facts by which a stored run is found. `verdict` is `None` for a run that is going or was killed."""
 
     run_id: str
     begun_s: float  # seconds since 1970
@@ -71,7 +71,7 @@ class Wanted:
 
 
 class ByLog(NamedTuple):
-    """A stored run as its event log shows it."""
+    """The result of judging a stored run again from its event log."""
 
     run: StoredRun
     report: Report
@@ -79,15 +79,15 @@ class ByLog(NamedTuple):
 
 
 class NotARun(Exception):
-    """Raised with the reason why a folder is passed over."""
+    """Raised with the reason why a folder among the reports is no run."""
 
 
 class FirstLook(NotARun):
-    """Raised for a folder that `chaos init` made. Lists leave it out silently."""
+    """Raised for a folder that `chaos init` made, which is no run. Lists leave it out silently."""
 
 
 class Store:
-    """The runs in one folder. `notes` names the folders that the last call passed over, with reasons."""
+    """The runs in one folder of reports. `notes` names the folders that the last call passed over, with reasons."""
 
     def __init__(self, reports: pathlib.Path):
         self.reports = reports
@@ -104,7 +104,7 @@ class Store:
         return self.once(run for run in judged if stored_kind_of(self.reports / run.run_id) is None)
 
     def once(self, runs: Iterable[StoredRun]) -> list[StoredRun]:
-        """Returns each run once, though it may have been copied; the worst verdict counts. Notes the copies."""
+        """Returns each run once, even if its folder was copied: the copy with the worst verdict. Notes the copies."""
         once = dict[tuple[float, str, str, str], StoredRun]()
         for run in runs:
             kept = once.setdefault(key := (run.begun_s, run.scenario, run.backend, run.seed), run)
@@ -114,7 +114,7 @@ class Store:
         return list(once.values())
 
     def find(self, name: str) -> pathlib.Path:
-        """Returns a run's folder by path, id, its beginning, or `last`. Raises `UsageError`, also for a first look."""
+        """Returns a run's folder by path, id, start of an id, or `last`. Raises `UsageError`, also for a first look."""
         if name != "last":
             for given in (pathlib.Path(name), self.reports / name):
                 files = (given / "report.json", given / "plan.json")
@@ -129,7 +129,7 @@ class Store:
         return self.reports / picked(name, known, "run", self.reports)
 
     def _read(self) -> tuple[list[StoredRun], list[str]]:
-        """Returns all runs, and the names of first looks. Notes the other folders, which are no runs or are damaged."""
+        """Returns all runs, and the names of first looks. Notes why each other folder is no run, or is damaged."""
         runs, looks = list[StoredRun](), list[str]()
         self.notes = []
         for folder in _folders(self.reports):
@@ -151,7 +151,7 @@ T = TypeVar("T")
 def usable(
     name: str, reports: pathlib.Path, read: Callable[[pathlib.Path], T], passed_over: list[str]
 ) -> tuple[pathlib.Path, T]:
-    """Returns the folder of a run, as `Store.find` does, and the result of `read`. `last` is the newest readable run.
+    """Returns the folder of the named run, and the result of `read` for this folder. `last` is the newest readable run.
     Notes in `passed_over` why newer runs were not used. Raises `UsageError` if none can be used."""
     if name != "last":
         folder = Store(reports).find(name)
@@ -181,14 +181,14 @@ def refuse_first_look(folder: pathlib.Path) -> None:
 
 
 def part_of_a_day(folder: pathlib.Path) -> tuple[pathlib.Path, str | None]:
-    """Splits a rehearsal's folder into its day's folder, which has the log, and its name; else returns it as given."""
+    """Splits the folder of a game day's rehearsal into the day's folder, which holds the log, and the name."""
     day = folder.absolute().parent.parent
     is_one = folder.absolute().parent.name == REHEARSALS and not (folder / "events").exists()
     return (day, folder.name) if is_one and (day / "events").is_dir() else (folder, None)
 
 
 def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) -> str:
-    """Returns the known name that begins with this text or, for `last`, the first name, which is the newest."""
+    """Returns the known name that begins with `name` or, for `last`, the newest, which is the first."""
     fitting = known[:1] if name == "last" else [each for each in known if each.startswith(name)]
     if len(fitting) == 1:
         return fitting[0]
@@ -200,7 +200,7 @@ def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) ->
 
 
 def _folders(reports: pathlib.Path) -> list[pathlib.Path]:
-    """Returns folders with a plan, and links to folders, by name. Hidden folders are caches."""
+    """Returns the folders in a folder of reports that have a plan, and links, by name. Hidden folders are caches."""
     try:
         entries = sorted(path for path in reports.iterdir() if not path.name.startswith("."))
     except OSError:
@@ -209,7 +209,7 @@ def _folders(reports: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
-    """Reads a run. Returns it with its report's flaw. Raises `NotARun` for a folder that is no run of ours."""
+    """Reads a stored run and the flaw of its report, if any. Raises `NotARun` for a folder that is no run of ours."""
     if folder.is_symlink():
         raise NotARun("a link; a run is a folder of its own")
     if not _RUN_ID.match(folder.name):
@@ -265,7 +265,7 @@ class _Named(msgspec.Struct):
 
 
 class _Plan(msgspec.Struct):
-    """The part of plan.json by which a run is found."""
+    """The fields of plan.json by which a stored run is found."""
 
     scenario: _Named
     backend: str
@@ -273,7 +273,7 @@ class _Plan(msgspec.Struct):
 
 
 def _plan(folder: pathlib.Path) -> _Plan:
-    """Reads a plan. Raises `NotARun`, or `FirstLook` for a folder of `chaos init`."""
+    """Reads a stored run's plan.json. Raises `NotARun`, or `FirstLook` for a folder of `chaos init`."""
     try:
         plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -25,8 +25,8 @@ _BLOCK = 2**20
 
 
 def state_folder() -> pathlib.Path:
-    """Returns this user's folder on this host that no node may write: `CHAOS_STATE`, or else one in /var/tmp. Raises
-    `ChaosError` if somebody else owns it or could write it."""
+    """Returns the folder for this user's secrets on this host, which no node may write: `CHAOS_STATE`, or else one in
+    /var/tmp. Raises `ChaosError` if somebody else owns it or could write it."""
     folder = pathlib.Path(os.environ.get(STATE_ENV) or f"/var/tmp/chaos-{os.geteuid()}")
     try:
         with contextlib.suppress(FileExistsError):
@@ -53,12 +53,12 @@ def digest_of(events: pathlib.Path) -> str:
 
 
 def put(folder: pathlib.Path) -> None:
-    """Seals the events of this run. Raises `ChaosError`, `EventLogError` and `OSError`."""
+    """Seals the event log of a stored run against changes. Raises `ChaosError`, `EventLogError` and `OSError`."""
     untrusted_files.replace(folder, SEAL, _seal(folder, digest_of(folder / "events")).encode(), mode=0o444)
 
 
 def holds(folder: pathlib.Path) -> bool:
-    """Returns True if this run's events were sealed here, for this folder."""
+    """Returns True if the event log of this run is unchanged since it was sealed here, in a folder of this name."""
     try:
         given = untrusted_files.read(folder, SEAL, 1024)
         return hmac.compare_digest(given, _seal(folder, digest_of(folder / "events")).encode())
@@ -67,7 +67,7 @@ def holds(folder: pathlib.Path) -> bool:
 
 
 def _seal(folder: pathlib.Path, digest: str) -> str:
-    """Returns the seal of a digest and of the folder's name up to its first dot: each plan has its own seals."""
+    """Returns the seal (an HMAC) for the digest of an event log and for the plan in its folder's name."""
     told = f"{folder.name.partition('.')[0]}:{digest}"
     return hmac.new(_key(state_folder()), told.encode(), hashlib.sha256).hexdigest()
 

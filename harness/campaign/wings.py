@@ -28,7 +28,7 @@ _FAMILY = Family("wing", "harness", "WING", part="wing")
 
 
 class Part(NamedTuple):
-    """One part of a result, such as a rehearsal of a game day."""
+    """One part of a stored result, such as a rehearsal of a game day."""
 
     name: str
     verdict: Verdict | None  # `None`: not judged
@@ -46,7 +46,7 @@ class Result:
 
 
 class StoredKind(Protocol):
-    """One kind of stored result. `report` is the name of its file in a run's folder."""
+    """A kind of result of several runs, such as a game day. `report` is the name of its file in a folder."""
 
     report: str
 
@@ -54,13 +54,13 @@ class StoredKind(Protocol):
         """Returns True if this folder holds a result of this kind, judged or not."""
 
     def read(self, folder: pathlib.Path) -> Result:
-        """Reads the result. Raises `ReportError` if it was not judged, or its report cannot be read."""
+        """Reads the result in a folder. Raises `ReportError` if it was not judged, or cannot be read."""
 
     def values(self, folder: pathlib.Path) -> Any:
-        """Returns the result as JSON data."""
+        """Returns the result in a folder as JSON data."""
 
     def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
-        """Judges the result again from the event log alone. Returns it, and a function that writes its reports."""
+        """Judges the result again from its event logs. Returns it, and a function that writes its reports."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class FileKind:
 
 
 class Item(enum.StrEnum):
-    """A question that should be answered before a launch."""
+    """A question of the checklist that should be answered before a launch."""
 
     RESUMES = "checkpoints resume"
     DATA = "data balanced"
@@ -88,8 +88,8 @@ class Item(enum.StrEnum):
 
 
 class Proof(NamedTuple):
-    """The answer of a stored result to an item. `at_s`: seconds since 1970. `commits`, `trainers`: commits of the
-    project under test and names of trainers in its runs, as far as known."""
+    """The answer that a stored result gives to a question of the checklist before a launch. `at_s`: seconds since 1970.
+    `commits`, `trainers`: commits of the project under test and names of trainers in its runs, as far as known."""
 
     item: Item
     verdict: Verdict
@@ -101,7 +101,7 @@ class Proof(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """The result of a sweep over a job. `run_id` is the folder of its report."""
+    """The result of trying a job's restarts from its saves. `run_id` is the folder of its report."""
 
     run_id: str
     verdict: Verdict
@@ -150,13 +150,13 @@ def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, flo
 
 
 class _Planned(msgspec.Struct):
-    """The part of a plan that names the trainer."""
+    """The field of a plan that names the trainer."""
 
     workload: dict[str, object]
 
 
 def trainers_of(*plans: object) -> frozenset[str]:
-    """Returns the names of the trainers of these plans, or plan.json files, as far as they can be read."""
+    """Returns the names of the trainers in these plans, given as values or as paths of plan.json files."""
     found = set()
     for plan in plans:
         with contextlib.suppress(OSError, msgspec.MsgspecError, KeyError, ValueError, RecursionError):

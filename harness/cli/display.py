@@ -35,7 +35,7 @@ MOMENTS = {
 
 
 class Display(CampaignObserver, contextlib.AbstractContextManager["Display"]):
-    """Prints the events of a `CampaignObserver`. A trainer's texts are shown as plain text."""
+    """Prints the progress of a scenario's jobs. A trainer's texts are shown as plain text."""
 
     def __init__(self, console: Console):
         self.console = console
@@ -85,7 +85,7 @@ class Display(CampaignObserver, contextlib.AbstractContextManager["Display"]):
             self._say(f"  {status.elapsed_s:6.1f} s  {done}{f' · {phase}' * (status.phase != 'training')}")
 
     def _step(self, status: Status) -> str:
-        """Returns how far the job is. A new world has done no step yet, so the step before counts."""
+        """Says at which step the job is. While a restarted job has done no step, the step before it counts."""
         return f"step {status.step}" if status.step or not self._furthest else f"restarting after step {self._furthest}"
 
     def _left(self, status: Status) -> str:

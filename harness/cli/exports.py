@@ -48,7 +48,7 @@ Chosen = Mapping[str, tuple[Export, str]]  # by its name: an export, and the val
 
 @functools.cache
 def exports() -> Mapping[str, Export]:
-    """Returns all exports by name. One that cannot be loaded is reported on stderr, and stops no command."""
+    """Returns all ways to pass runs to other tools, by name. One that cannot be loaded is reported on stderr."""
     found = {}
     for name, point in entry_points(GROUP).items():
         try:
@@ -60,7 +60,7 @@ def exports() -> Mapping[str, Export]:
 
 
 def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds the options of these exports to a command, which gets the exports that the user chose as `chosen`."""
+    """Adds the options of some exports to a command, which then gets the chosen exports as `chosen`."""
 
     def offer(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
@@ -87,7 +87,7 @@ def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]]
 
 
 def writers(chosen: Chosen) -> list[Callable[[pathlib.Path], str]]:
-    """Returns functions that export a run's folder. Raises `UsageError`, and `CannotRunError` without the extra."""
+    """Returns functions that export a run's folder to the chosen tools. Raises `UsageError` or `CannotRunError`."""
     found = []
     for name, (export, value) in chosen.items():
         if export.stored is not None:
@@ -97,7 +97,7 @@ def writers(chosen: Chosen) -> list[Callable[[pathlib.Path], str]]:
 
 
 class Telling(CampaignObserver):
-    """Exports each judged run. An error there is printed, and changes no verdict."""
+    """Passes each judged run to the chosen exports. An error there is printed, and changes no verdict."""
 
     def __init__(self, chosen: Chosen, *others: Callable[[pathlib.Path], str | None]) -> None:
         self._tell = [*others, *writers(chosen)]
@@ -113,7 +113,7 @@ class Telling(CampaignObserver):
 
 @contextlib.contextmanager
 def watched(observer: CampaignObserver, chosen: Chosen, budget: float | None = None) -> Iterator[CampaignObserver]:
-    """Yields the observer, joined with the observers of the chosen exports.
+    """Yields an observer that also passes a running job on to the chosen exports.
 
     `budget` is the share of GPU time that may be wasted if the job's plan does not state it.
     """

@@ -181,7 +181,7 @@ def _parameters(name: str) -> list[dict[str, Any]]:
 
 
 class Bound(NamedTuple):
-    """One key of `expect:`. `default` is empty if the key is judged only where it is written."""
+    """A key that a scenario may set under `expect:`. `default` is empty if it is judged only where it is written."""
 
     key: str
     example: str
@@ -204,7 +204,7 @@ def bounds() -> Iterator[Bound]:
 
 
 def _example(field: Mapping[str, Any]) -> str:
-    """Returns a value that a field with this JSON schema may have."""
+    """Returns an example value for a field with this JSON schema."""
     if "anyOf" in field:
         return _example(field["anyOf"][0])
     if field.get("type") == "object":

@@ -44,7 +44,7 @@ class Finding:
 
 
 def examine() -> tuple[list[Finding], dict[str, Capability]]:
-    """Returns facts about the machine, and the probed capability of each backend."""
+    """Returns facts about this machine, and for each backend what it can do here."""
     supported = sys.version_info >= (3, 11)
     lacking_torch = f"not installed; the reference trainer needs it: {how_to_install('trainer')}"
     torch = importlib.util.find_spec("torch") is not None
@@ -64,7 +64,7 @@ def examine() -> tuple[list[Finding], dict[str, Capability]]:
 def scenarios_here(
     names: Sequence[str], scenarios: pathlib.Path, capabilities: Mapping[str, Capability]
 ) -> list[tuple[str, dict[str, str]]]:
-    """Returns for each scenario (default: all shipped) why it cannot run on each backend. Raises `UsageError`."""
+    """Returns why each scenario (default: all shipped) cannot run here, by backend. Raises `UsageError`."""
     paths = [find_scenario(name, scenarios) for name in names] or sorted(scenarios.glob("*.yaml"))
     usable = {name: capability for name, capability in capabilities.items() if capability.available}
     found = []
@@ -83,7 +83,7 @@ def scenarios_here(
 
 
 def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dict[str, str]]]:
-    """Returns each fault, even an unusable one: name, description, and per backend `yes` or why not."""
+    """Returns each fault with name, description, and for each backend `yes` or the reason why it cannot inject it."""
     rows = []
     for name in fault_names():
         try:
@@ -105,7 +105,7 @@ def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dic
 
 
 def gpus_found() -> list[Finding]:
-    """Returns a finding on this machine's GPUs, if it has any or NVML hangs; else no finding."""
+    """Returns a finding on the state of this machine's GPUs, or no finding on a machine without any."""
     unwell = nvml.unwell()
     facts = {} if unwell else nvml.facts()
     words = "; ".join(unwell) or (f"{facts['gpus']} well" if facts else "")
@@ -113,7 +113,7 @@ def gpus_found() -> list[Finding]:
 
 
 def programs_found() -> list[Finding]:
-    """Returns missing programs by purpose. Users need few of them, so none counts as a failure."""
+    """Returns which external programs are missing, by purpose. Users need few, so none counts as a failure."""
     findings = []
     for group, purpose in programs.GROUPS.items():
         if group in ("base", "setup"):
@@ -214,7 +214,7 @@ def _print_faults(faults: list[tuple[str, str, dict[str, str]]], capabilities: d
 
 
 def _missing(capability: Capability) -> dict[str, str]:
-    """Returns the verbs that a backend lacks although it runs here, with the reasons."""
+    """Maps each act on nodes that a backend cannot do here to the reason; empty for a backend that cannot run here."""
     lacking = [verb for verb in Verb if capability.available and verb not in capability.verbs]
     return {verb.value: capability.missing.get(verb, "not there") for verb in lacking}
 
@@ -244,7 +244,7 @@ def heal(
 
 
 def _undone(reports: pathlib.Path, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Returns what killed runs left, in words, and a reason for each thing that could not be undone."""
+    """Undoes what killed runs left; returns it in words, and the reason for each thing that could not be undone."""
     runs, failed = undo.heal(reports, dry_run)
     strays, problems = undo.heal_strays(dry_run)
     unfinished, left = fault_free.sweep(reports, dry_run)

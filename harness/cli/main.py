@@ -97,7 +97,7 @@ COMMANDS = {
 
 
 def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
-    """Returns the command line. The code of a command is imported when it is called; `loaded` is called then, too."""
+    """Returns the command line. The code of a command is imported when called; `loaded` is called then, too."""
     import typer
     from typer.core import TyperCommand, TyperGroup
 
@@ -148,7 +148,7 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
         version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True, callback=_version),
         every: bool = typer.Option(False, "--all", help="With --help: list all commands."),
     ) -> None:
-        """Takes the options before the name of a command."""
+        """Takes the options of `chaos` itself, which stand before the name of a command."""
 
     app.callback()(chaos)
     return app
@@ -173,7 +173,7 @@ def _without_bool(options: list[Any]) -> list[Any]:
 
 
 def main() -> None:
-    """Runs the command line. It always ends with a clear message and a meaningful exit code."""
+    """Runs the command `chaos`. It always ends with a clear message and a meaningful exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         # Without standalone mode the exit code is what comes back, and nothing turns it into this process's own.
@@ -192,7 +192,7 @@ def _stop_on_signals() -> None:
 
 
 def _exit_code(error: BaseException) -> int:
-    """Prints an error and returns its exit code."""
+    """Prints an error for the user, and returns the exit code for it."""
     if isinstance(error, ChaosError):
         _say(f"error: {error}")
         return error.exit_code
@@ -245,7 +245,7 @@ def _kept(error: BaseException) -> str:
 
 
 def _say(text: str, style: str = "red") -> None:
-    """Prints on standard error, as plain text if the pretty output itself is broken."""
+    """Prints a message on standard error, as plain text if the formatted output fails."""
     text = re.sub(rf"\S{{{WORD_MAX + 1},}}", lambda word: f"{word[0][: WORD_MAX - 1]}…", text)
     try:
         from rich.text import Text

@@ -31,7 +31,7 @@ err = Console(stderr=True, highlight=False)
 
 
 def safe(value: object) -> str:
-    """Returns the text on one line, with markup escaped."""
+    """Returns a text on one line, escaped so that the terminal library takes none of it as markup."""
     return escape(one_line(value))
 
 
@@ -60,7 +60,7 @@ def print_rows(head: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
 
 
 def print_figures(head: Sequence[str], rows: Iterable[Iterable[object]], all_text: bool = False) -> None:
-    """Prints a table. Its columns after the first one hold figures, or texts with `all_text`."""
+    """Prints a table whose columns after the first one hold figures, or texts with `all_text`."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     for place, name in enumerate(head):
         table.add_column(safe(name), justify="left" if all_text or place == 0 else "right")
@@ -79,7 +79,7 @@ def print_json(values: Any) -> None:
 
 
 def write_page(page: pathlib.Path, text: str) -> None:
-    """Writes the page for the option --page. Raises `UsageError` if that fails."""
+    """Writes an HTML page where the option --page says. Raises `UsageError` if that fails."""
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_files({page.name: text}, page.parent)

@@ -9,7 +9,7 @@ from harness.errors import UsageError
 
 
 def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
-    """Accepts a folder that exists or can be made: no part of its path may be a file."""
+    """Returns a check of an option for a folder: it exists or can be made, and no part of its path is a file."""
 
     def check(given: pathlib.Path) -> pathlib.Path:
         for place in (given, *given.parents):
@@ -32,7 +32,7 @@ def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
 
 
 def file_to_write(option: str) -> Callable[[pathlib.Path | None], pathlib.Path | None]:
-    """Accepts the path of a file that can be made or replaced, but no device and no pipe."""
+    """Returns a check of an option for a file: it can be made or replaced, and is no device and no pipe."""
 
     def check(given: pathlib.Path | None) -> pathlib.Path | None:
         if given is not None:

@@ -27,7 +27,7 @@ OURS = "chaos-harness"
 
 
 class Plugin(NamedTuple):
-    """One plug-in of another package. `wrong` is the reason why it cannot be used, or empty."""
+    """One plug-in (such as a fault) of another package. `wrong` is the reason why it cannot be used, or empty."""
 
     kind: str
     name: str
@@ -57,7 +57,7 @@ def plugins(json: JsonOption = False) -> None:
 
 
 def added() -> list[Plugin]:
-    """Returns the plug-ins of other packages by kind and name, after loading each of them."""
+    """Loads the plug-ins that other packages add, and returns them by kind and name."""
     found = []
     for kind in sorted([*LOADED, "attach", "exports", "stores"]):
         try:

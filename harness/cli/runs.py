@@ -61,7 +61,7 @@ def show(
 
 
 def _judged(folder: pathlib.Path) -> StoredKind | None:
-    """Returns the kind of a stored result. Raises `UsageError` for a run that was not judged."""
+    """Returns the kind of the result in a folder; `None`: one run. Raises `UsageError` if it was not judged."""
     kind = stored_kind_of(folder)
     judged = (folder / (kind.report if kind else "report.json")).exists()
     if judged or (kind and is_running(folder)):  # such a result shows its state while it is at work
@@ -154,7 +154,7 @@ def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
 
 
 def _judge(folder: pathlib.Path, rehearsal: str | None = None, must_write: bool = False) -> Verdict:
-    """Judges a run and prints the verdict, even if the report cannot be written (unless `must_write`)."""
+    """Judges a stored run again and prints the verdict, even if the report cannot be written (unless `must_write`)."""
     folder, part = part_of_a_day(folder)
     kind = stored_kind_of(folder)
     if rehearsal is None and part is None and kind:

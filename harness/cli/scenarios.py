@@ -136,8 +136,8 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
 
 
 def untold(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
-    """Returns the lines on unjudged items, and on bounds that cannot be judged. `tells`: kinds of evidence that the
-    trainer declares (`None`: no declaration). `teller`: the trainer's name."""
+    """Returns lines on what cannot be judged, because the trainer does not report it. `tells`: kinds of evidence that
+    the trainer declares (`None`: no declaration). `teller`: the trainer's name."""
     if tells is None:
         text = "What its trainer reports is seen when it runs. Whatever is missing then will not be judged"
         return [f"{text}, and the verdict names it; what `trainer: {{tells: […]}}` names must be there."]
@@ -154,7 +154,7 @@ def untold(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str 
 
 
 def _needed(expect: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yields each bound with the kinds of evidence that it needs."""
+    """Yields each key of `expect:` that is set, with the kinds of evidence that are needed to judge it."""
     asked = {name: bounds for name, bounds in expect.items() if isinstance(bounds, Mapping)}
     if "loss_continuity" in asked:
         exact = asked["loss_continuity"].get("mode", "exact") == "exact"
@@ -166,7 +166,7 @@ def _needed(expect: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _struck(planned: PlannedFault, work: Workload) -> list[int]:
-    """Returns the first ranks that a fault strikes in a job with a known mesh."""
+    """Returns the numbers of the first ranks that a fault strikes, if the job's mesh is known."""
     each = work.ranks_per_node
     nodes = (range(target.node_index * each, (target.node_index + 1) * each) for target in planned.targets)
     ranks = [target.rank for target in planned.targets if target.rank is not None] or itertools.chain(*nodes)

@@ -40,7 +40,7 @@ def _note_scenarios(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _given(folder: pathlib.Path, set_to: str | None, default: pathlib.Path) -> str:
-    """Returns the folder option that printed commands need, or an empty text if they look there by default."""
+    """Returns the folder for an option in printed commands, or "" if commands look there by default."""
     usual = pathlib.Path(set_to or default).absolute()
     return "" if folder.absolute() == usual else str(folder.absolute())
 

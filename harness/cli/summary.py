@@ -17,12 +17,12 @@ SUMMARY_BYTES_MAX = 1_000_000  # of one report; GitHub takes 1 MiB of a step
 
 
 def summary_to(path: pathlib.Path | None) -> list[Callable[[pathlib.Path], None]]:
-    """Returns a list with a function that appends a run folder's report; an empty list without a path."""
+    """Returns functions to call with each run's folder: one that appends its report to the file, or none."""
     return [] if path is None else [lambda run_dir: append_summary(path, (run_dir / "report.md").read_text())]
 
 
 def append_summary(path: pathlib.Path, report: str) -> None:
-    """Appends a report in Markdown, cut off if it is too long for a job summary."""
+    """Appends a Markdown report to the summary of a CI job, cut off where it would be too long."""
     text = report.encode()
     if len(text) > SUMMARY_BYTES_MAX:
         text = text[:SUMMARY_BYTES_MAX].rpartition(b"\n")[0] + b"\n\n(cut: the whole report is in its folder)\n"

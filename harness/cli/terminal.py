@@ -17,7 +17,7 @@ from harness.report.words import BEYOND, one_line
 
 
 def summary(report: Report, page: pathlib.Path | None = None) -> Group:
-    """Returns verdict, reasons and figures of a run, and where its HTML report is."""
+    """Returns what the terminal shows of a run: verdict, reasons, figures, and where its HTML report is."""
     word = Text(f"{SIGNS[report.verdict]} {report.verdict.value.upper()}", style=STYLES[report.verdict])
     first = Text.assemble(word, "  ", Text(one_line(view.headline(report))))
     others = [Text(f"  - {one_line(reason)}") for reason in view.reasons(report)[1:6]]
@@ -44,7 +44,7 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
 
 
 def print_report(report: Report, page: pathlib.Path | None, console: Console) -> None:
-    """Prints the summary, as plain, unwrapped text if this is no terminal."""
+    """Prints the summary of a run's report, as plain, unwrapped text unless it goes to a terminal."""
     unwrapped(console).print(summary(report, page), crop=False)
 
 

@@ -39,7 +39,7 @@ def validate(
 
 
 def check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
-    """Returns a summary of a correct file. Raises `UsageError` with all mistakes."""
+    """Returns a summary of a correct scenario, suite or plan. Raises `UsageError` with all mistakes."""
     data = Document(read_text(path), str(path)).data
     if not isinstance(data, dict) or "faults" not in data:  # its keys tell its kind, else its folder does
         from harness.campaign.wings import wings

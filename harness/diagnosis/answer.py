@@ -43,7 +43,7 @@ _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One accused part of the cluster. `gpu` is the GPU's number on `node`. An unknown field is `None`."""
+    """A part of the cluster that an answer accuses. `gpu`: its number on `node`. An unknown field is `None`."""
 
     rank: _Rank | None = None
     node: _Name | None = None
@@ -57,7 +57,7 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One answer. `who`: empty if nobody is accused. `at`: ns of the wall clock, or `None`. `sure`: 0 to 1."""
+    """A diagnoser's answer. `who`: empty if nobody is accused. `at`: ns of the wall clock, or `None`. `sure`: 0–1."""
 
     kind: Kind
     who: Annotated[tuple[Suspect, ...], msgspec.Meta(max_length=SUSPECTS_MAX)] = ()
@@ -69,7 +69,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def answer_told(event: Mapping[str, Any], at: int | None) -> Answer:
-    """Returns the answer in a checked `diagnosis` event. `at` is in ns of the wall clock."""
+    """Returns the diagnoser's answer in a checked `diagnosis` event. `at` is in ns of the wall clock."""
     names, decision = Suspect.__struct_fields__, event.get("decision")
     told = [{name: each[name] for name in names if each.get(name) not in (None, "")} for each in event.get("who", ())]
     why = str(event.get("why", ""))[:WORDS_MAX]

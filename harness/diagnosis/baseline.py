@@ -26,8 +26,8 @@ def explain(view: View) -> list[Incident]:
 
 
 def _covers(one: Incident, other: Incident) -> bool:
-    """Returns True if one incident explains another: the same one reported again or, at the same time, a vaguer one, or
-    a less sure one with the same suspects."""
+    """Returns True if one incident makes another superfluous: the same one again or, at the same time, a vaguer or less
+    sure one."""
     if (one.kind, one.who, one.decision) == (other.kind, other.who, other.decision):
         return abs(one.known - other.known) < NEAR_NS
     meets = one.begin - NEAR_NS <= other.known and other.begin <= one.known + NEAR_NS

@@ -46,7 +46,7 @@ class GradedFault:
 
     @property
     def decision_right(self) -> bool | None:
-        """Returns True if the decision helps; `None` if the fault was not found, or no decision was given."""
+        """Returns True if the answer's decision helps against the fault; `None` if it found none or decides nothing."""
         decision = self.answer.decision if self.answer and self.grade in FOUND else None
         return None if decision is None else decision in self.injected.truth.decisions
 
@@ -57,9 +57,9 @@ class GradedFault:
 
 @dataclass(frozen=True)
 class RunGrade:
-    """All grades of a run. `judged`: each answer that accuses, once, and whether it is true of a fault. In a run with
-    an ungraded fault, only true answers are judged: the others may be about that fault. `innocents`: each with the
-    first answer that accused it."""
+    """The grades of all answers about one run. `judged`: each answer that accuses, once, and whether it is true of a
+    fault. In a run with an ungraded fault, only true answers are judged: the others may be about that fault.
+    `innocents`: each with the first answer that accused it."""
 
     truth: RunFaults
     answers: Sequence[Answer]
@@ -70,7 +70,7 @@ class RunGrade:
 
 @dataclass(frozen=True)
 class _Timed:
-    """An answer with its time on the run's clock (`None`: unknown), and its grade for each fault."""
+    """A diagnoser's answer with its time on the run's clock (`None`: unknown), and its grade for each fault."""
 
     answer: Answer
     at: int | None
@@ -100,8 +100,8 @@ def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> Ru
 
 
 def _credited(faults: Sequence[Injected], grades: Sequence[Grade | None], at: int | None) -> list[Grade | None]:
-    """Returns the grades without those of earlier faults: of several faults of one kind and victim, an answer concerns
-    the newest that had begun, and those that began with it."""
+    """Returns an answer's grades without those for earlier faults: of several faults of one kind and victim, an answer
+    concerns the newest that had begun, and those that began with it."""
     begun = [fault.begin for fault, grade in zip(faults, grades, strict=True) if grade in FOUND]
     since = max(begun, default=0) - TOGETHER_NS if at is not None else 0
     pairs = zip(faults, grades, strict=True)
@@ -131,7 +131,7 @@ def _about(fault: Injected, answer: Answer) -> bool:
 
 
 def _grade(fault: Injected, answer: Answer, at: int | None, within_ns: int) -> Grade | None:
-    """Returns how good an answer is for a fault; `None` if it says nothing, or came before the fault."""
+    """Returns an answer's grade for a fault; `None` if the answer accuses nothing, or came before the fault."""
     if answer.kind is Kind.NONE or (at is not None and at < fault.begin - EARLY_NS):
         return None
     if answer.kind is Kind.UNKNOWN:
@@ -146,7 +146,7 @@ def _grade(fault: Injected, answer: Answer, at: int | None, within_ns: int) -> G
 
 
 def _fits(fault: Injected, suspect: Suspect) -> bool | None:
-    """Returns True if a suspect is exactly a fault's victim, False if it names it coarsely, `None` if not at all."""
+    """Returns True if an accused part is exactly a fault's victim, False if roughly, `None` if not at all."""
     place = fault.truth.place
     if suspect.rank is None and suspect.node is None:
         if place is Place.FILE and suspect.file is not None:
@@ -159,7 +159,7 @@ def _fits(fault: Injected, suspect: Suspect) -> bool | None:
 
 
 def _struck(fault: Injected, suspect: Suspect) -> bool | None:
-    """Returns True if a suspect is a victim of a fault, False if only its node is, and `None` if neither."""
+    """Returns True if an accused part is a fault's victim, False if only its node is, `None` if neither."""
     found = [each for victim in fault.victims if (each := _at(fault, victim, suspect)) is not None]
     return any(found) if found else None
 
@@ -182,7 +182,7 @@ def _same_file(told: str, true: str) -> bool:
 
 
 def _innocents(truth: RunFaults, each: _Timed) -> list[str]:
-    """Returns the accused ranks and nodes that no fault had struck when an answer was given."""
+    """Returns the accused ranks and nodes that no fault had struck by the time of the answer."""
     begun = [fault for fault in truth.faults if each.at is None or fault.begin - EARLY_NS <= each.at]
     struck = [fault for fault in begun if fault.truth.place is not Place.JOB]
     parts = (suspect for suspect in each.answer.who if suspect.rank is not None or suspect.node not in (None, CONTROL))

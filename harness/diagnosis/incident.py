@@ -28,7 +28,7 @@ class Incident:
     evidence: tuple[Event, ...]
 
     def answer(self, view: View) -> Answer:
-        """Returns the neutral form. The answer's time is when the evidence was complete."""
+        """Returns the incident as a diagnoser's answer, whose time is when the evidence was complete."""
         at = self.known + view.wall_offset_ns
         return Answer(self.kind, self.who, self.decision, self.why[:WORDS_MAX], at, None, self.sure)
 
@@ -38,7 +38,7 @@ def suspects(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
 
 
 def link(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
-    """Returns the only link between two nodes. Among more nodes, times do not show which link it is."""
+    """Returns the link between the workers' two nodes. Of more nodes, times do not show which link it is."""
     nodes = sorted({worker.node for worker in workers})
     return (Suspect(link=" and ".join(nodes)),) if len(nodes) == 2 else ()
 
@@ -53,5 +53,5 @@ def names(workers: Iterable[Worker]) -> str:
 
 
 def told(events: Iterable[Event | None]) -> tuple[Event, ...]:
-    """Returns the first of these events, each once."""
+    """Returns the first few of these events as evidence, each event once."""
     return tuple({id(event): event for event in events if event}.values())[:EVIDENCE_MAX]

@@ -26,7 +26,7 @@ _FILE = re.compile(r"([^\s:]+/[^\s:]+)")
 
 
 class Victim(NamedTuple):
-    """A struck place. `rank` is `None` if the whole node was struck; `gpu` is the GPU's number on its node."""
+    """A place that a fault struck. `rank` is `None` if a whole node was struck; `gpu` is a number on the node."""
 
     node: str
     rank: int | None = None
@@ -35,8 +35,8 @@ class Victim(NamedTuple):
 
 @dataclass(frozen=True)
 class Injected:
-    """One fault that acted. `begin`: ns on the run's clock. `nodes`: node by rank at that time. `at_index_0`: True if
-    the victim is rank 0 or the first node; `None`: the fault has no single victim."""
+    """One injected fault that had an effect. `begin`: ns on the run's clock. `nodes`: node by rank at that time.
+    `at_index_0`: True if the victim is rank 0 or the first node; `None`: the fault has no single victim."""
 
     id: str
     fault: str
@@ -50,8 +50,8 @@ class Injected:
 
 @dataclass(frozen=True)
 class RunFaults:
-    """The faults of a run. `not_graded`: id and reason of each fault without a known truth. `wall_offset_ns`: the
-    answers' clock minus the run's clock."""
+    """The injected faults of a run, by which answers are graded. `not_graded`: id and reason of each fault without a
+    known truth. `wall_offset_ns`: the answers' clock minus the run's clock."""
 
     name: str
     faults: Sequence[Injected]
@@ -64,7 +64,7 @@ class RunFaults:
         return not self.faults and not self.not_graded
 
     def moment(self, wall_ns: int | None, step: int | None) -> int | None:
-        """Returns the time of an answer on the run's clock, or `None` if it is unknown."""
+        """Returns the time of a diagnoser's answer on the run's clock, or `None` if it is unknown."""
         return None if wall_ns is None else wall_ns - self.wall_offset_ns
 
 
@@ -79,8 +79,8 @@ class RunTruth(RunFaults):
         return at + self.wall_offset_ns
 
     def moment(self, wall_ns: int | None, step: int | None) -> int | None:
-        """Returns the time of an answer on the run's clock, or `None` if it is unknown. An answer that counts steps was
-        given when the first rank ended that step."""
+        """Returns the time of a diagnoser's answer on the run's clock, or `None` if it is unknown. An answer that
+        counts steps was given when the first rank ended that step."""
         if wall_ns is None and step is not None:
             return self._first_ends.get(step)
         return super().moment(wall_ns, step)
@@ -93,7 +93,7 @@ class RunTruth(RunFaults):
 
 
 class _Life(NamedTuple):
-    """A worker process: its rank and node, since its start."""
+    """One worker process with its rank, node and start."""
 
     rank: int
     node: str
@@ -140,7 +140,7 @@ def _truths(
 def _injected(
     record: FaultRecord, planned: Mapping[str, Any], lives: Sequence[_Life], names: Sequence[str]
 ) -> Injected | str:
-    """Returns a fault for grading, or the reason why it is not graded. `names`: the names of all nodes."""
+    """Returns a fault by which answers are graded, or why it is none. `names`: the names of all nodes."""
     fault, begin = record.kind or str(planned.get("fault") or ""), record.injected
     truth = truth_of(fault, planned.get("parameters") or {})
     if isinstance(truth, str):

@@ -31,7 +31,7 @@ SUMS = (  # field of a link, its least sum that counts, and words
 
 
 class Found(NamedTuple):
-    """The bad node, and why. `node` is `None` if none stands out. `known`: time of the last sample used."""
+    """The node with a bad network, and why. `node`: `None` if there is none. `known`: time of the last sample."""
 
     node: str | None
     known: int
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
 @dataclass
 class _Link:
-    """The connections of two places: the largest round trip (µs), segments sent again, and stuck connections."""
+    """The TCP connections between two nodes: largest round trip (µs), segments sent again, stuck connections."""
 
     rtt_us: float = 0
     sent_again: int = 0
@@ -56,7 +56,7 @@ class _Sample:
 
 
 class Links:
-    """All samples of a job."""
+    """Samples of the TCP connections of all workers of a job."""
 
     def __init__(self, view: View) -> None:
         names = view.at_address
@@ -74,7 +74,7 @@ class Links:
         self._at = [sample.at for sample in self._samples]
 
     def incidents(self) -> Iterator[Incident]:
-        """Yields the times in which one node's connections were bad, each as soon as samples show it."""
+        """Yields the times in which the connections of one node were bad, each as soon as samples show it."""
         before, at = None, self._samples[0].at if self._samples else 0
         while self._samples and at <= self._samples[-1].at:
             bad = self.bad_node(at, at)
@@ -84,7 +84,7 @@ class Links:
             before, at = bad and bad.node, at + SAMPLES_NS
 
     def bad_node(self, begin: int, end: int) -> Found | None:
-        """Returns the node whose connections were bad in this time; `None` if too few nodes logged theirs."""
+        """Returns the node whose connections were bad from `begin` to `end`; `None` if too few nodes logged theirs."""
         until = min(end, begin + LOOK_NS) + SAMPLES_NS
         used = self._samples[bisect.bisect_left(self._at, begin) : bisect.bisect_right(self._at, until)]
         nodes = {each.node for each in used}
@@ -107,7 +107,7 @@ class Links:
         return Found(None, known)
 
     def _links(self, used: Sequence[_Sample]) -> dict[frozenset[str], _Link]:
-        """Returns what happened on each link since the sample before."""
+        """Returns for each pair of nodes how their TCP connections changed since the sample before."""
         links: dict[frozenset[str], _Link] = {}
         since = bisect.bisect_left(self._at, used[0].at - 2 * SAMPLES_NS)
         before = {each.worker: each for each in self._samples[since:] if each.at < used[0].at}
@@ -124,7 +124,7 @@ class Links:
 
 
 def _share(counts: Sequence[int]) -> float:
-    """Returns the share of links that show anything bad."""
+    """Returns which share of links had any such event, by each link's number of events."""
     return sum(count > 0 for count in counts) / max(1, len(counts))
 
 

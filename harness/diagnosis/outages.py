@@ -42,7 +42,7 @@ _STORAGE = re.compile(r"\[Errno (2|5|28|30|116|122)\]|no space left|input/output
 
 
 class Death(NamedTuple):
-    """The end of a worker that did not complete. `said`: its own last log line. `seen`: who saw the end, and how."""
+    """The end of a worker that did not complete. `said`: its own last log line. `seen`: the log line on its end."""
 
     at: int
     worker: Worker
@@ -66,7 +66,7 @@ class Death(NamedTuple):
 
 
 class Report(NamedTuple):
-    """An error of a worker that names the addresses of nodes. `teller`: its own node."""
+    """A worker's network error that names addresses of nodes. `teller`: the worker's own node."""
 
     at: int
     teller: str
@@ -74,7 +74,7 @@ class Report(NamedTuple):
 
 
 class _Outages:
-    """The deaths of a job, group by group."""
+    """Finds the cause of each outage of a job: each group of workers that died together."""
 
     def __init__(self, view: View) -> None:
         self.workers, self.nodes = view.workers, {node.key: node for node in view.nodes}
@@ -113,7 +113,7 @@ class _Outages:
                 yield Death(max(command.at, worker.last_step_end), worker, None, command)
 
     def _gone(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns one incident for each node that ended with its launcher logging nothing about it."""
+        """Returns an incident for each node that vanished: its launcher logged nothing about the end."""
         begin, last = min(death.worker.last_step_end for death in group), group[-1].at + GONE_WITHIN_NS
         found = []
         for key in dict.fromkeys(death.worker.key for death in group):
@@ -127,13 +127,13 @@ class _Outages:
         return found
 
     def _next_start(self, key: Key, after: int) -> int:
-        """Returns when the next worker of a node started, or `NEVER` if none did."""
+        """Returns when the next worker on a node started, or `NEVER` if none did."""
         mine = self.starts_on.get(key, [])
         place = bisect.bisect_right(mine, after)
         return mine[place] if place < len(mine) else NEVER
 
     def _silence(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns a hang if no rank progressed for long before the first death, or a lost link if all waited alike."""
+        """Returns a hang if no rank did steps for long before the first death, or a lost link if all waited alike."""
         first = group[0]
         place = bisect.bisect_right(self.starts, first.at)
         newest = {worker.rank: worker for worker in self.workers[max(0, place - 2 * self.size) : place]}
@@ -180,7 +180,7 @@ class _Outages:
         return (), 0
 
     def _rest(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns the first worker that died by itself, else a lost link; nothing if all workers left in order."""
+        """Returns an incident for the first worker that died by itself, else for a lost link; none if all left."""
         evidence, at = told(event for each in group for event in (each.said, each.seen)), group[0].at
         death = next((each for each in group if each.alone), None)
         launchers = {each.worker.key for each in group if each.code in ENDED_BY_LAUNCHER and each.said is None}
@@ -205,7 +205,7 @@ class _Outages:
         return [Incident(death.at, death.at, kind, who, decision, sure, why, evidence)]
 
     def _told_by_driver(self, death: Death) -> str:
-        """Returns a GPU error that the driver of the worker's node logged in the minute before, in words; or ""."""
+        """Returns a GPU error that the driver on a dead worker's node logged in the minute before, or an empty text."""
         place, before = f" {death.worker.node}", dict[object, Mapping[str, Any]]()
         first, end = (bisect.bisect_left(self.used_at, at) for at in (death.at - SAME_CAUSE_NS, death.at + 1))
         mine = (event for event in self.usage[first:end] if event.place.endswith(place))
@@ -248,7 +248,7 @@ def _last_progress(worker: Worker, before: int) -> int:
 
 
 def _late(members: Sequence[Worker], alive: set[str]) -> list[Worker]:
-    """Returns the workers for which the others waited: behind in collectives or steps, or without a sign of life."""
+    """Returns the workers for which others waited: behind in collectives or steps, or without a sign of life."""
     collectives = {worker.rank: worker.told("flight_recorder") for worker in members}
     numbers = {rank: max(event.fields["number"] for event in events) for rank, events in collectives.items() if events}
     furthest, steps = max(numbers.values(), default=0), max(worker.last_step for worker in members)

@@ -52,7 +52,7 @@ def _lines(evidence: Analysis, bounds: DiagnosisBounds, grade: RunGrade) -> Iter
 
 
 def _lost(evidence: Analysis) -> str:
-    """Returns why an answer may be missing from the log, or an empty text if the log is whole."""
+    """Returns why a diagnoser's answer may be missing from the log, or an empty text if the log is whole."""
     if evidence.run.dropped:
         return f"{evidence.run.dropped} events were lost to a full disk"
     broken = (why for name in WHOLE for why in assumptions()[name].broken(evidence))
@@ -67,7 +67,7 @@ def _not_graded(grade: RunGrade, name: str, bound: str) -> Iterator[Expectation]
 
 
 def _in_time(evidence: Analysis, fault: GradedFault, within_ns: int, lost: str) -> Expectation:
-    """Compares the time until the right answer about a fault with the limit."""
+    """Judges whether the right answer about a fault came within the time limit."""
     run, begin, allowed = evidence.run, fault.injected.begin, f"≤ {WITHIN.show(within_ns / S)}"
     if fault.answer is None and fault.grade is Grade.RIGHT:
         return line(WITHIN.name, allowed, "no answer needed", "")
@@ -86,7 +86,7 @@ def _in_time(evidence: Analysis, fault: GradedFault, within_ns: int, lost: str) 
 
 
 def _why(fault: GradedFault, within_ns: int) -> str:
-    """Returns a text on what is wrong with the best answer about a fault."""
+    """Says what is wrong with the best answer about a fault."""
     injected, limit, answer = fault.injected, f"{within_ns / S:g} s", fault.answer
     right = f"right is {_right(injected)}"
     if answer is None:
@@ -97,7 +97,7 @@ def _why(fault: GradedFault, within_ns: int) -> str:
 
 
 def _right(fault: Injected) -> str:
-    """Describes a right answer about a fault."""
+    """Describes the right answer about a fault, such as `crash of rank 1`."""
     if fault.truth.benign:
         return "silence"
     who = [f"rank {each.rank} on {each.node}" for each in fault.victims if each.rank is not None]
@@ -124,7 +124,7 @@ def _innocents(run: Timeline, grade: RunGrade, allowed: int, lost: str) -> Expec
 
 
 def _was_idle(run: Timeline, at: int) -> bool:
-    """Returns True if the log shows that other programs hardly used the host's CPUs before this time."""
+    """Returns True if the log shows that other programs hardly used the host's CPUs just before this time."""
     known = any(at - BEFORE_NS <= each["at"] <= at for each in run.host_load)
     return known and others_share(run, at - BEFORE_NS, at) <= OTHERS_MAX
 

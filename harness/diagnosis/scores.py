@@ -17,7 +17,7 @@ NOT_MEASURED = "not measured"
 
 
 class Share(NamedTuple):
-    """A share: `hits` out of `tries`."""
+    """The share of successes: `hits` out of `tries`."""
 
     hits: int
     tries: int
@@ -49,7 +49,7 @@ def fisher(first: Share, second: Share) -> float:
 
 @dataclass
 class KindScore:
-    """The grades of the faults of one kind, and the answers with this kind."""
+    """The grades of a diagnoser on all faults of one kind, and its answers with this kind."""
 
     grades: Counter[Grade] = field(default_factory=Counter)
     answers: Counter[bool] = field(default_factory=Counter)  # by whether they are true of a fault
@@ -65,7 +65,7 @@ class KindScore:
 
     @property
     def recall(self) -> Share:
-        """Returns the share of right answers. An unsure diagnoser is neither right nor wrong."""
+        """Returns the share of a kind's faults with a right answer. An unsure diagnoser is neither right nor wrong."""
         return Share(self.grades[Grade.RIGHT], self.grades.total() - self.grades[Grade.UNSURE])
 
     @property
@@ -88,8 +88,8 @@ class KindScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """All scores. `controls`: in how many runs without a fault nothing was accused. `benign`: how many faults that need
-    no answer led to no wrong one. `first`, `others`: victims found at index 0, and elsewhere."""
+    """A diagnoser's scores. `controls`: in how many runs without a fault nothing was accused. `benign`: how many faults
+    that need no answer led to no wrong one. `first`, `others`: victims found at index 0, and elsewhere."""
 
     kinds: Mapping[Kind, KindScore]
     total: KindScore

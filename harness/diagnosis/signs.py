@@ -48,7 +48,7 @@ def _losses(worker: Worker) -> Iterator[Incident]:
 
 
 def _broken(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Marks the values that are no number. A value that was not logged is a NaN with a sign."""
+    """Marks logged losses or norms that are NaN or infinite. A value that was not logged is a NaN with a sign."""
     return np.isinf(values) | (np.isnan(values) & ~np.signbit(values))
 
 

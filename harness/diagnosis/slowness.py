@@ -49,7 +49,7 @@ class World:
 
 
 def slowness(view: View) -> Iterator[Incident]:
-    """Yields stalls and slow stretches, in order of time within each world."""
+    """Yields stalls and slow stretches of a job, each group of workers in order of time."""
     known = [world for world in _worlds(view) if len(world.workers) > 1]
     usual = {name: _median([world.parts[name] for world in known]) for name in PARTS}
     usual["took"] = _median([world.took for world in known])
@@ -75,8 +75,8 @@ def slowness(view: View) -> Iterator[Incident]:
 
 
 def _on_a_link(links: Links, found: Iterable[Incident]) -> Iterator[Incident]:
-    """Yields the incidents. Those of the network get the node whose connections were bad. If none was bad, the ranks
-    waited for something else."""
+    """Adds to incidents of the network the node whose connections were bad. Those of the network get the node whose
+    connections were bad. If none was bad, the ranks waited for something else."""
     for each in found:
         bad = links.bad_node(each.begin, each.known) if each.kind is Kind.NETWORK else None
         if bad and bad.node:
@@ -87,7 +87,7 @@ def _on_a_link(links: Links, found: Iterable[Incident]) -> Iterator[Incident]:
 
 
 def _worlds(view: View) -> Iterator[World]:
-    """Yields the worlds of a job in order of time, except worlds whose ranks did different steps."""
+    """Yields groups of workers that did the same steps together, in order of time."""
     groups: list[dict[int, Worker]] = [{}]
     for worker in view.workers:
         if worker.rank in groups[-1]:  # a rank that comes again begins a new world
@@ -152,7 +152,7 @@ def _stragglers(world: World) -> Iterator[Incident]:
 
 
 def _stretches(slow: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.int64]]:
-    """Yields the slow windows, split where all windows that share no step with them were usual."""
+    """Splits windows of slow steps where all windows between them, without a step in common, were usual."""
     places = np.flatnonzero(slow)
     return filter(len, np.split(places, np.flatnonzero(np.diff(places) > WINDOW) + 1))
 
@@ -160,7 +160,7 @@ def _stretches(slow: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.int64]]:
 def _stretch(
     world: World, places: npt.NDArray[Any], kind: Kind, who: tuple[Suspect, ...], decision: Decision, why: str
 ) -> Incident:
-    """Returns an incident of windows: it began with the first window, and is known once that window is full."""
+    """Returns an incident for successive windows of slow steps, known once the first window is full."""
     first, last = int(places[0]), int(places[-1]) + WINDOW - 1
     shown = f"{why} (steps {world.steps[first]} to {world.steps[last]})"
     evidence = _figures(world, first, first + WINDOW)
@@ -169,7 +169,7 @@ def _stretch(
 
 
 def _figures(world: World, first: int, last: int) -> tuple[Event, ...]:
-    """Returns the medians of each rank's parts in some steps, as evidence."""
+    """Returns the median times of each rank's parts of a step, over some steps, as evidence."""
     at, name = int(world.ends[last - 1]), f"step {world.steps[first]}"
     parts = {each: np.median(part[:, first:last], axis=1) / 1e6 for each, part in world.parts.items()}
     return told(
@@ -179,7 +179,7 @@ def _figures(world: World, first: int, last: int) -> tuple[Event, ...]:
 
 
 def _rolling(values: Matrix) -> Matrix:
-    """Returns the median of each window; empty if there are fewer values than a window has."""
+    """Returns the running median of the values; empty if there are fewer values than a window has."""
     if len(values) < WINDOW:
         return np.zeros(0)
     windows = np.lib.stride_tricks.sliding_window_view(values, WINDOW)

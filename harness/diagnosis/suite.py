@@ -58,7 +58,7 @@ Answerer = Callable[[RunTruth, pathlib.Path], list[Answer]]  # takes a run's fol
 
 
 class Told(Parameters):
-    """Answers in files that a run left: a path in the run's folder, and the reader for it."""
+    """The files with a diagnoser's answers that a run left: their path in its folder, and their reader."""
 
     read: str | dict[str, Any]
     files: Line
@@ -68,20 +68,20 @@ class Told(Parameters):
         return self.read if isinstance(self.read, str) else next(iter(self.read))
 
     def answers(self, truth: RunTruth, folder: pathlib.Path) -> list[Answer]:
-        """Returns the answers; none if the run left no such file. Raises `AnswersError`."""
+        """Returns the answers in the run's files; none if it left no such file. Raises `AnswersError`."""
         reader, place = build_reader(yaml.safe_dump(self.read)), folder / self.files
         return read_answers(place, reader) if reader.finds(place) else []
 
 
 class Stack(Parameters):
-    """One trainer with its start command. `workload` is as in a scenario."""
+    """A trainer with its command, as a suite tests it. `workload` is as in a scenario."""
 
     title: Line = ""
     workload: dict[str, Any]
     answers: list[Literal["alarms", "told"] | Told] = Field([], max_length=20)
 
     def answerers(self) -> dict[str, Answerer]:
-        """Returns the diagnosers that answer, by name."""
+        """Returns the diagnosers that answer about this trainer's runs, by name."""
         found = {each: _built_in(each) for each in (BASELINE, *self.answers) if isinstance(each, str)}
         return found | {each.name: each.answers for each in self.answers if isinstance(each, Told)}
 
@@ -112,7 +112,7 @@ class Suite(Parameters):
 
 @dataclass(frozen=True)
 class Run:
-    """One planned run of a suite. `name`: of its folder."""
+    """One planned run of a suite for diagnosers. `name`: of its folder."""
 
     name: str
     job: Job
@@ -193,5 +193,5 @@ def is_made(place: pathlib.Path) -> bool:
 
 
 def made(runs: Sequence[Run], folder: pathlib.Path) -> list[tuple[Run, pathlib.Path]]:
-    """Returns the runs that exist, each with its folder."""
+    """Returns the runs of a suite that were already made, each with its folder."""
     return [(run, folder / run.name) for run in runs if is_made(folder / run.name)]

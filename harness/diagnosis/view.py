@@ -52,7 +52,7 @@ Key = tuple[str, int]  # node and incarnation
 
 
 class Event(NamedTuple):
-    """One event. `at` is in ns on the run's clock; `place` says who logged it."""
+    """One logged event. `at` is in ns on the run's clock; `place` says who logged it."""
 
     at: int
     name: str
@@ -96,8 +96,8 @@ class Worker:
 
 
 class Node(NamedTuple):
-    """One node. `launcher`: events of its launcher. `ended`: its command's end, if it was seen. `allocated`: to train;
-    else it serves the job, with a store perhaps."""
+    """One node as its launcher and the cluster log it. `launcher`: events of its launcher. `ended`: its command's end,
+    if it was seen. `allocated`: to train; else it serves the job, with a store perhaps."""
 
     key: Key
     launcher: Sequence[Event]
@@ -107,7 +107,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A run as any cluster sees it. Times are in ns on the run's clock; `wall_offset_ns`: wall clock minus that."""
+    """A run as any cluster's logs show it. Times are ns on the run's clock; `wall_offset_ns`: wall clock minus that."""
 
     workers: Sequence[Worker]  # in order of start
     nodes: Sequence[Node]
@@ -116,7 +116,7 @@ class View:
 
     @property
     def at_address(self) -> Mapping[str, str]:
-        """Returns the names of nodes by their addresses, as far as these are known."""
+        """Maps network addresses to the names of their nodes, as far as these are known."""
         usage = [(worker.node, event) for worker in self.workers for event in worker.told("usage")]
         return {str(each.get("local")): node for node, event in usage for each in event.fields.get("peers") or ()}
 

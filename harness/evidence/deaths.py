@@ -218,7 +218,7 @@ class _Root:
 
 
 class _Inquest:
-    """Decides whether a known cause explains a death, and holds the lookup tables for this decision."""
+    """Decides for each death of a worker whether a known cause explains it."""
 
     def __init__(self, run: Timeline, everyone: Sequence[End]):
         self._run, self._doubt = run, _doubt(run)

@@ -45,7 +45,7 @@ class Curve:
 
 
 def surviving(steps: Steps, of_all: bool = False) -> Curve:
-    """Returns the values of each surviving step. If `of_all` is True, the loss is the mean over all samples."""
+    """Returns loss and norm of each step not rolled back. With `of_all`, the loss is the mean over all samples."""
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}

@@ -125,7 +125,7 @@ class _History:
     """The rows of a run that can be compared: surviving steps of which all ranks logged their samples."""
 
     def __init__(self, run: Timeline, kind: Kind, last: int | None = None):
-        """Finds the comparable rows. Steps after the step `last` are left out."""
+        """Finds the rows of steps that can be compared. Steps after the step `last` are left out."""
         self.run, self.kind, self.steps = run, kind, run.steps
         found = by_rank(run.steps)
         whole = run.steps.complete[found.row] & (run.steps.step[found.row] <= (NEVER if last is None else last))
@@ -229,7 +229,7 @@ def _consumed_again(beyond: "_Bag", mine: _History, step: Ints, pass_of: Ints) -
 
 @dataclass(frozen=True)
 class _Bag:
-    """Consumed samples, each with its rank and its part: the step, or the pass over the data, to compare within."""
+    """Consumed samples, each with its rank, and with the step or pass within which it is compared."""
 
     part: Ints
     item: Ints
@@ -237,7 +237,7 @@ class _Bag:
 
     @classmethod
     def of(cls, history: _History, rows: Ints, part: Ints) -> Self:
-        """Collects the samples in the rows `rows`. `part` holds each row's part: a step or a pass over the data set."""
+        """Collects the samples of steps, in these rows. `part`: each row's step, or its pass over the data set."""
         counts = history.counts(rows)
         return cls(np.repeat(part, counts), history.expanded(rows), np.repeat(history.steps.rank[rows], counts))
 
@@ -282,7 +282,7 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
 
 
 def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
-    """Drops the samples of each pass that are fewer than the ranks, because they may be padding."""
+    """Drops a pass's odd samples if they are fewer than the ranks, because they may be padding."""
     _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(count) else bag
 

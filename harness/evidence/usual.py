@@ -73,8 +73,8 @@ class Band:
 
 
 class Usual:
-    """Usual durations, from the fault-free runs `runs`. At a world size that none has, the judged job's own steps
-    before any fault show the step time: they are few, and reveal only a standstill."""
+    """How long steps usually take, by the fault-free runs `runs`. At a world size that none has, the judged job's own
+    steps before any fault show the step time: they are few, and reveal only a standstill."""
 
     def __init__(self, runs: Sequence[Timeline], own: Timeline | None = None):
         self.runs, self._own = runs, None if own is None else own.beside.job or own
@@ -435,7 +435,7 @@ class _Same:
         return float(max(1.0, self.usual.sum()))  # a coarse clock may measure 0 ns
 
     def mean(self, pauses: bool = True) -> float:
-        """Returns the mean pace. To ignore a single pause, the longest step counts as long as the second longest."""
+        """Returns the mean pace. The longest step counts as long as the second longest, to ignore one pause."""
         return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:

@@ -14,7 +14,8 @@ Paths = Mapping[int, Sequence[str]]  # step → where it was saved
 
 
 class Came(enum.StrEnum):
-    """The class of a restore from a state that a crash may leave. A save is due if it was finished before the crash."""
+    """How the job's restore came out in one of the states of its checkpoint folder that a crash may leave. A save is
+    due if it was finished before the crash."""
 
     RESUMED = "resumed"  # from a save that is due, or from a later one, with the losses of that save
     FELL_BACK = "fell back"  # to an older save than the last one that is due, with a word
@@ -64,7 +65,8 @@ class Usual:
 
     @property
     def tolerance(self) -> float:
-        """Returns the allowed relative difference of losses: 0 for a job that repeats itself bit for bit."""
+        """Returns by how much losses may differ, relatively, from those of the healthy job: 0 if it repeats itself bit
+        for bit."""
         return TOLERANCE * max((apart(losses, self.run) or 0.0 for losses in self.after.values()), default=0.0)
 
     @property

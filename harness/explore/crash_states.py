@@ -24,7 +24,8 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class CrashState:
-    """A state of the disk. `during` is the number of the operation during which the crash came.
+    """A state of the disk that a crash may leave: the changes that had reached the disk by then. `during` is the number
+    of the operation during which the crash came.
 
     The operations up to then made the first `made` changes. All but `lost` of them reached the disk. `why` says why
     this state is tried.
@@ -50,7 +51,7 @@ class CrashState:
 
 
 class Crashes:
-    """The legal states of one recording on one file system.
+    """All states of the disk that a crash of one recorded job may leave on one kind of file system.
 
     `saved` holds for each finished save the number of the first operation after it. A crash is tried from the first
     save on: all changes before are durable. `end` is the number of operations: a crash during it comes after them all.
@@ -171,7 +172,8 @@ class Crashes:
         return during <= self._after_save[self._save_end(unit)]
 
     def _units(self, left: Sequence[int]) -> list[Unit]:
-        """Groups open changes: each change of names alone, and each unbroken row of changes of one file's content."""
+        """Groups changes of the disk: each change of names alone, each unbroken row of changes of one file's content
+        together."""
         found = list[Unit]()
         latest: dict[int, Unit] = {}
         for number in left:
@@ -190,14 +192,14 @@ class Crashes:
 
 @dataclass
 class Unit:
-    """A group of changes that the chosen states keep or lose together, except for torn writes."""
+    """Changes of the disk, such as the writes of one file, that are kept or lost together in the states to try."""
 
     numbers: list[int]
     first: Change
     words: str = ""
 
     def torn(self) -> Iterator[tuple[Sequence[int], str]]:
-        """Makes the parts of a file's new content that may be lost alone."""
+        """Makes the parts of a file's new content that a crash may lose while it keeps the other parts."""
         count = len(self.numbers)
         if self.first.inode is None or count < 2:
             return

@@ -16,7 +16,8 @@ _COPY_BYTES = 1 << 20
 
 @dataclass
 class _Content:
-    """The content of one file: ranges of the recorded data, the later one on top, cut to `size`. Gaps are zeros."""
+    """The content of one file of the disk: ranges of the recorded data, the later one on top, cut to `size`. Gaps are
+    zeros."""
 
     size: int = 0
     pieces: list[Data | Size] = field(default_factory=list)
@@ -24,7 +25,8 @@ class _Content:
 
 @dataclass
 class Disk:
-    """The names and contents of a state. `files` maps each path to the inode of its file, `links` to its target."""
+    """The names and contents of all files in a state of the disk after a crash. `files` maps each path to the inode of
+    its file, `links` to its target."""
 
     folders: list[str]
     files: dict[str, int]
@@ -33,7 +35,7 @@ class Disk:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Returns a key that is equal for two states with the same names and contents."""
+        """Returns a key that is equal for two states of the disk with the same names and contents."""
         files = sorted((path, tuple(self._of(inode).pieces)) for path, inode in self.files.items())
         return tuple(sorted(self.folders)), tuple(files), tuple(sorted(self.links.items()))
 
@@ -87,8 +89,8 @@ def _chunks(data: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def disk_of(changes: Sequence[Change], kept: Iterable[int], empty_folders: bool = True) -> Disk:
-    """Returns the state in which the changes `kept` reached the disk. Without `empty_folders`, folders without files
-    are left out, as in a bucket."""
+    """Returns the files of the disk if only the changes `kept` have reached it. Without `empty_folders`, folders
+    without files are left out, as in a bucket."""
     entries: dict[int, dict[str, Entry]] = {}
     contents: dict[int, _Content] = {}
     for number in sorted(kept):

@@ -58,8 +58,8 @@ class State:
 
 @dataclass
 class Profile:
-    """The legal states on one kind of file system. `open_changes`: the most changes that one crash may keep or lose, so
-    that one moment has at most two to the power of this number of states."""
+    """The states that crashes may leave on one kind of file system. `open_changes`: the most changes that one crash may
+    keep or lose, so that one moment has at most two to the power of this number of states."""
 
     name: str
     changes: Sequence[Change]
@@ -89,7 +89,8 @@ class Tried:
 
 @dataclass
 class Exploration:
-    """The result. `why` is the reason why nothing can be said about the job, or empty."""
+    """The result of trying a job's restore in the states of its checkpoint folder that crashes may leave. `why` is the
+    reason why nothing can be said about the job, or empty."""
 
     run_id: str
     trainer: str
@@ -109,7 +110,7 @@ class Exploration:
 
     @property
     def left(self) -> int:
-        """Returns the number of states that were not tried."""
+        """Returns how many planned states were not tried."""
         return self.planned - len(self.tried)
 
     def came(self, profile: str = "") -> Counter[Came]:
@@ -125,7 +126,7 @@ class Exploration:
         return Verdict.INCONCLUSIVE if unsure else Verdict.PASS
 
     def worst(self) -> list[Tried]:
-        """Returns, for each profile and kind of bad answer, the state that lost the fewest changes."""
+        """Returns, for each kind of file system and of bad restore, the state that lost the fewest changes."""
         smallest: dict[tuple[str, Came], Tried] = {}
         for each in self.tried:
             key = each.state.profile, each.answer.came
@@ -198,7 +199,7 @@ def _disk(profile: str, changes: Sequence[Change], crash: CrashState) -> Disk:
 
 
 def make_state(recorded: Recorded, profile: Profile, state: State, folder: pathlib.Path) -> None:
-    """Makes the files of a state in an empty folder."""
+    """Writes the files of a state of the checkpoint folder into an empty folder."""
     with recorded.data.open("rb") as data:
         _disk(profile.name, profile.changes, state.crash).write(folder, data)
 
@@ -226,7 +227,8 @@ def make_mixed(recorded: Recorded, folder: pathlib.Path) -> int:
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and for how long to explore. `states` is the largest number of states to try, or 0."""
+    """The options of an exploration of crash states: where, for how long, and how many states. `states` is the largest
+    number of states to try, or 0."""
 
     reports: pathlib.Path
     backend: Backend
@@ -378,8 +380,8 @@ class _Explorer:
             self.setting.tell(f"{len(self.found.tried)} of {self.found.planned} states")
 
     def _confirm(self) -> None:
-        """Restarts the whole job on the smallest state of each bad answer. If that answer is good, the forked ranks
-        were at fault, and nothing is blamed by their answers."""
+        """Restarts the whole job on the smallest state of each kind of bad restore, to confirm it. If that answer is
+        good, the forked ranks were at fault, and nothing is blamed by their answers."""
         for each in self.found.worst():
             self.setting.tell(f"{each.state.id}: {each.answer.came}; a whole restart of the job must confirm it")
             again = self._restarted(each)

@@ -86,7 +86,8 @@ def explore_(
 
 
 def _make_again(name: str, into: pathlib.Path, reports: pathlib.Path) -> pathlib.Path:
-    """Makes a state of a stored exploration. Raises `UsageError` for an unknown one, or for a folder with files."""
+    """Writes the files of a stored exploration's state into a folder. Raises `UsageError` for an unknown one, or for a
+    folder with files."""
     run, _, identity = name.rpartition("/")
     folder, kind = reports / run / "base", identity.partition("-")[0]
     if not run or not (folder / "plan.json").is_file():

@@ -20,8 +20,8 @@ NO_CHANGE = "—"
 
 
 def plain(found: Exploration) -> dict[str, Any]:
-    """Returns the result as JSON values. `schema` rises when the meaning of a value changes. The numbers in `kept` are
-    those of changes; the option `--state` makes the state again from them."""
+    """Returns an exploration of crash states as JSON values. `schema` rises when the meaning of a value changes. The
+    numbers in `kept` are those of changes; the option `--state` makes the state again from them."""
     told: dict[str, Any] = {"schema": 1, "run_id": found.run_id, "trainer": found.trainer, "form": found.form}
     told |= {"verdict": found.verdict.value, "why": reason(found), "complete": not (found.left or found.interrupted)}
     told |= {"saves_recorded": found.recorded.recorded, "removal_explored": found.recorded.removed}
@@ -63,7 +63,7 @@ def _state(each: Tried) -> dict[str, Any]:
 
 
 def reason(found: Exploration) -> str:
-    """Returns the verdict's reason in one sentence."""
+    """Returns the reason for an exploration's verdict in one sentence."""
     bad = {came.value: count for came, count in found.came().items() if came in BAD}
     if bad:
         return f"of {counted(len(found.tried), 'state')}: " + ", ".join(
@@ -109,7 +109,7 @@ def _repeats(found: Exploration) -> list[str]:
 
 
 def cells(found: Exploration) -> list[tuple[str, ...]]:
-    """Returns a row for each kind of file system, with the columns `HEAD`."""
+    """Returns a row of the table of results for each kind of file system, with the columns `HEAD`."""
     rows = list[tuple[str, ...]]()
     for each in found.profiles:
         came = found.came(each.name)
@@ -124,7 +124,7 @@ def command(found: Exploration, state: State) -> str:
 
 
 def timeline(found: Exploration, state: State) -> Iterator[str]:
-    """Yields the operations up to the crash, from the first one that lost a change: kept, lost or in part."""
+    """Yields the file operations up to a crash, from the first that lost a change: each kept, lost or in part."""
     profile, operations = found.profile(state.profile), found.recorded.operations
     last = min(state.crash.during, len(operations) - 1)
     fates = [_fate(profile, state, number) for number in range(last + 1)]

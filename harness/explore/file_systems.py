@@ -31,7 +31,7 @@ NEVER = 2**62  # number of an operation that never comes
 
 @dataclass(frozen=True)
 class Entry:
-    """The name `name` in the folder `folder` stands for `inode` from now on; `None` removes the name."""
+    """A change of the disk: `name` in `folder` stands for the file `inode` from now on; `None` removes the name."""
 
     folder: int
     name: str
@@ -42,7 +42,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Size:
-    """The file ends at byte `size` from now on. What is added reads as zeros."""
+    """A change of the disk: the file ends at byte `size` from now on. What is added reads as zeros."""
 
     inode: int
     size: int
@@ -50,7 +50,8 @@ class Size:
 
 @dataclass(frozen=True)
 class Data:
-    """`size` bytes at `offset` of a file, from byte `data` of the recorded data. The file grows if it must."""
+    """A change of the disk: `size` bytes at `offset` of a file, from byte `data` of the recorded data. The file grows
+    if it must."""
 
     inode: int
     offset: int
@@ -63,7 +64,7 @@ Part = Entry | Size | Data
 
 @dataclass
 class Change:
-    """A smallest change, which a crash keeps or loses as a whole.
+    """The smallest change of the disk, which a crash keeps or loses as a whole.
 
     `operation` is the number of the operation that made it. `after` holds the numbers of changes without which it never
     reaches the disk. It is durable once the operation `durable` is over.
@@ -77,7 +78,7 @@ class Change:
 
     @property
     def inode(self) -> int | None:
-        """Returns the file whose content it changes, or `None` if it changes names."""
+        """Returns the file whose content a change concerns, or `None` if it changes names."""
         first = self.parts[0]
         return None if any(isinstance(each, Entry) for each in self.parts) else first.inode
 
@@ -95,7 +96,8 @@ class _File:
 
 
 class _Profile:
-    """Turns operations into changes. A subclass defines their order, and what makes a change durable."""
+    """Turns a job's file operations into changes of the disk, as one kind of file system makes them. A subclass defines
+    their order, and what makes a change durable."""
 
     prunes_empty_folders = False
 
@@ -139,7 +141,7 @@ class _Profile:
         return change
 
     def _rename_names(self, entries: Sequence[Entry], after: Iterable[int | None] = ()) -> Change:
-        """Adds one change of names, and stores the present names."""
+        """Adds one change of several names, which a crash keeps or loses together."""
         before = [self._names.get((each.folder, each.name)) for each in entries]
         change = self._add(entries, [*before, *after, *self._names_after()])
         for each in entries:
@@ -334,7 +336,7 @@ class Nfs(_Profile):
 
 
 class S3(_Profile):
-    """A folder is a part of its objects' names: it comes with its first object and goes with its last one."""
+    """Changes of a bucket (S3): a folder is only a part of its objects' names, and comes and goes with them."""
 
     prunes_empty_folders = True
 

@@ -31,7 +31,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation that succeeded. Paths are relative to the checkpoint folder, without a leading slash.
+    """One file operation of a job on its checkpoint folder that succeeded. Paths are relative to the checkpoint folder,
+    without a leading slash.
 
     `inode` is a number that no other file or folder of the recording ever has. `other` is the new path of a rename or
     link, and the target of a symbolic link. A write has `offset` and `size` in the file, and its bytes begin at byte

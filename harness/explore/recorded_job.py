@@ -34,7 +34,8 @@ SHARE = 0.5  # of the record's limits and of the job's time: after them, no save
 
 @dataclass(frozen=True)
 class Save:
-    """A finished save. `end` is the number of the first operation after the job reported it as finished."""
+    """A save of the recorded job that was finished. `end` is the number of the first operation after the job reported
+    it as finished."""
 
     step: int
     end: int
@@ -62,12 +63,12 @@ class Recorded:
         return max((later - sooner for sooner, later in itertools.pairwise(ends)), default=0) / 1e9
 
     def due(self, during: int) -> int:
-        """Returns the step of the last save that was finished before a crash during this operation."""
+        """Returns the step of the last save that was finished when a crash during this operation came."""
         return max((save.step for save in self.saves if save.end <= during), default=0)
 
 
 class Recording(LocalBackend):
-    """The local backend, which records the operations of nodes on one folder."""
+    """The local backend, made to record the file operations of nodes on one folder."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()

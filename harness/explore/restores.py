@@ -73,7 +73,8 @@ Next = Callable[[], Wanted | None]  # the next restore, if any
 
 
 class Restores(abc.ABC):
-    """One way to make a trainer restore. `base` is the folder of the recorded run."""
+    """One way to make a trainer restore from many states of its checkpoint folder. `base` is the folder of the recorded
+    run."""
 
     words: str  # which form this is, for people
     steps: int  # after a restore: their losses are compared
@@ -86,7 +87,7 @@ class Restores(abc.ABC):
 
     @abc.abstractmethod
     def do_all(self, next_one: Next) -> None:
-        """Does one restore after the other. Raises `ChaosError` if there are no nodes."""
+        """Tries one restore after the other. Raises `ChaosError` if there are no nodes."""
 
     def prepare(self, wanted: Wanted, folder: pathlib.Path) -> None:
         launch, saved = self.plan.launch(), self.plan.workload.checkpoint.folder
@@ -225,7 +226,7 @@ class ForkedRestores(Restores):
 
 
 class _OneProcess(LocalBackend):
-    """The local backend with our process in the place of the job."""
+    """The local backend, made to run our process, which restores, in the place of the job."""
 
     def __init__(self, ranks: Ranks, place: pathlib.Path) -> None:
         super().__init__()
@@ -239,7 +240,7 @@ class _OneProcess(LocalBackend):
 
 
 class _Driver(Silent):
-    """Gives our process one state after the other, in the loop that runs the job."""
+    """Gives our restoring process one state of the checkpoint folder after the other."""
 
     def __init__(self, restores: ForkedRestores, place: pathlib.Path, next_one: Next) -> None:
         self.end = StopRequest()
@@ -298,8 +299,9 @@ class _Driver(Silent):
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of a job on one node. `each` has the words after the interpreter and the variables of each rank.
-    `threads` are the launcher's variables that set the number of threads, and so the last bits of losses."""
+    """The ranks of a job on one node, as processes that can be forked. `each` has the words after the interpreter and
+    the variables of each rank. `threads` are the launcher's variables that set the number of threads, and so the last
+    bits of losses."""
 
     python: str
     each: list[dict[str, Any]]

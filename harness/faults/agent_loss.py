@@ -14,7 +14,7 @@ GONE_WITHIN_S = 5.0
 
 
 class AgentLoss(TakesNodes):
-    """The launcher on a node (torchrun's agent) dies by SIGKILL; later the node is taken with what is left on it.
+    """Kills a node's launcher (torchrun's agent) by SIGKILL, and later takes the node with what is left on it.
 
     To stop only its keep-alives, use `hang` with `how: freeze_launcher`; for the store's host `rendezvous_loss`."""
 
@@ -38,7 +38,7 @@ class AgentLoss(TakesNodes):
         self.take(nodes, "its launcher was killed", context)
 
     def _kill_launcher(self, node: Node, context: Context) -> None:
-        """Kills the launcher. Measures that the launcher is gone, and that the processes that it started are not."""
+        """Kills a node's launcher. Measures that it is gone, and that the processes that it started live."""
         ranks = context.ranks_on(node)
         workers = {context.pid_of(rank)[1] for rank in ranks}
         launchers = {launcher_of(rank, node, context.pid_of(rank)[1]) for rank in ranks}

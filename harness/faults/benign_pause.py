@@ -39,7 +39,7 @@ class BenignPause(orders.OrderedFault):
         return f"{name_ranks(targets)}: the job {MEETS[self.kind]} for {self.duration}; nothing is wrong"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Measures that no rank does a step. It is over early only if the job ends all these processes."""
+        """Pauses all ranks, and checks that none does a step. The pause ends early only if all these processes end."""
         ranks = sorted(ranks_of(targets))
         first = orders.step_ahead(context, ranks) if orders.newest_step(context, ranks) else 1
         order = {"kind": "pause", "section": self.kind, "factor": self.duration.s, "from_step": first, "steps": 1}

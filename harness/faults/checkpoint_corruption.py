@@ -104,7 +104,7 @@ class CheckpointCorruption(Fault):
         self._report(damage, listing, context)
 
     def _finished(self, context: Context) -> tuple[CheckpointFolder, Listing]:
-        """Returns the checkpoints when no write is under way. Raises `FaultError` if none is finished."""
+        """Returns the checkpoints once no write is under way. Raises `FaultError` if no checkpoint is finished."""
         folder = self.directory or context.checkpoints.folder
         place, quiet = CheckpointFolder.look(context.run_dir, folder), 0
         for _ in range(round(APPEARS_S_MAX / LOOK_S)):
@@ -148,7 +148,7 @@ def _being_written(place: CheckpointFolder, listing: Listing) -> bool:
 
 
 def _names(damage: Damage, found: FoundCheckpoint, listing: Listing) -> dict[str, Any]:
-    """Returns the name of the damaged checkpoint, and how many others hold the same step."""
+    """Returns fields for the log: the damaged checkpoint's names, and how many others hold the same step."""
     names = [found.name, damage.path.rpartition("/")[2]]
     if listing.pointer and listing.pointer.target == found.path:
         names.append(listing.pointer.path.rpartition("/")[2])
@@ -159,7 +159,7 @@ def _names(damage: Damage, found: FoundCheckpoint, listing: Listing) -> dict[str
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath, left: str | None) -> None:
-    """Restores the original, unless the job has written the file since. Can be called again.
+    """Puts the undamaged file back, unless the job has written the file since. Can be called again.
 
     Both are below the run's folder, and no link leads out of it.
     """

@@ -58,7 +58,7 @@ class CheckpointTornWrite(TakesNodes, OnStorage):
         return StorageRule(self.path, operations, after_bytes=after, power=self.kind, seed=seed)
 
     def _wait_for_cut(self, targets: Targets, context: Context) -> int:
-        """Waits for the first power failure, and returns the number of its target."""
+        """Waits until the simulated power fails on one of the targets, and returns this target's number."""
         for _ in range(round(self.within.s / LOOK_S)):
             for number, disturbance in enumerate(self._acting):
                 if disturbance.counts()["cut"]:

@@ -62,7 +62,7 @@ class ClockSkew(Fault):
         context.wait(self.duration.s)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Measures the clock by the first steps that end after the clock was set right."""
+        """Checks that the clock is right again, by the first steps that end after the fault was healed."""
         since_ns = time.monotonic_ns()
         tolerance_s = TOLERANCE_S + self.offset.s / 10
         for rank, before_s in self._before_s.items():

@@ -27,8 +27,8 @@ class ConnectionReset(inside.InsideFault):
         return f"{name_ranks(targets)}: its connections to the other ranks are reset, and its process lives"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Resets the connections. Measures by the kernel's list that no connection from before is left, and that the
-        process lives. Nothing has to be undone, because new connections can be made at once."""
+        """Resets a rank's TCP connections. Measures by the kernel's list that no connection from before is left, and
+        that the process lives. Nothing has to be undone, because new connections can be made at once."""
         victims = self.find_victims(targets, context)
         context.injected()
         for rank in ranks_of(targets):
@@ -46,7 +46,7 @@ class ConnectionReset(inside.InsideFault):
 
 
 def _to_others(node: Node, pid: int, context: Context) -> set[int]:
-    """Returns the kernel's numbers of the connections of this process to nodes of the job."""
+    """Returns the kernel's numbers of a process's TCP connections to nodes of the job."""
     nodes = {each.address for each in context.cluster.nodes}
     return {each.cookie for each in node.connections([pid]).each if each.remote in nodes}
 

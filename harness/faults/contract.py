@@ -50,7 +50,7 @@ Folder = Annotated[RunPath, Field(max_length=200)]
 
 @dataclass(frozen=True)
 class Target:
-    """One target of a fault: a node's place in the job and, if the fault concerns a rank, the rank there."""
+    """One target of a fault: a node by its place in the job and, if the fault concerns a rank, the rank."""
 
     node_index: int
     rank: int | None = None
@@ -61,7 +61,7 @@ Targets = Sequence[Target]
 
 @dataclass(frozen=True)
 class Hold:
-    """A place in the trainer at which a rank is held: its event that has these fields.
+    """A place at which a fault stops a trainer's process or strikes it: where it logs an event with these fields.
 
     Stops there for at most `limit_s`; with `strikes`, the first so many processes of the rank that come there exit
     with `code`, or take `mislead` (`RANK` or `WORLD_SIZE`) for another one than they were told, or `does` to themselves
@@ -80,7 +80,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class CheckpointPlace:
-    """The folder of saves, below the run's folder, and its layout (`auto`: the first that recognises it)."""
+    """The folder of a job's saves, below the run's folder, and its layout (`auto`: the first that recognises it)."""
 
     folder: str = "checkpoints"
     layout: str = AUTO
@@ -104,7 +104,7 @@ class Figures(NamedTuple):
 
 
 class Context(Protocol):
-    """The means that a fault may use while it acts."""
+    """The means of a running fault: the job's nodes and ranks, the log, the undo journal, waiting."""
 
     cluster: Cluster  # `cluster.nodes`: all nodes; `cluster.on_this_host`: they share this host's CPUs
     seed: int  # of this fault, from the run's seed: for what is chosen by chance
@@ -113,10 +113,10 @@ class Context(Protocol):
 
     @property
     def checkpoints(self) -> CheckpointPlace:
-        """Returns where the job saves."""
+        """Returns where the job saves its checkpoints."""
 
     def node(self, target: Target) -> Node:
-        """Returns the target's node: always the same one, even if a restart moves the rank."""
+        """Returns the node of a target: always the same one, even if a restart moves the rank."""
 
     def pid_of(self, rank: int) -> tuple[Node, int]:
         """Returns the node and the process id (in the node's numbers) of the living worker with this rank."""
@@ -124,31 +124,31 @@ class Context(Protocol):
     def wait(
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
     ) -> bool:
-        """Waits, and returns True as soon as `until()` holds. Calls `meanwhile` about once a second. Raises `Cancelled`
-        when the run ends."""
+        """Waits for `seconds` and returns False, or returns True as soon as `until()` holds. Calls `meanwhile` about
+        once a second. Raises `Cancelled` when the run ends."""
 
     def log(self, event: str, **fields: Any) -> None:
         """Writes an event of this fault into the event log. Readers ignore a name that docs/events.md lacks: take one
         of your own, without `fault.` before it."""
 
     def undo(self, action: str, **arguments: Any) -> None:
-        """Writes the undo record with its arguments, fsynced, *before* the fault touches anything that outlives the
-        nodes (files on the host). `action`: `faults.<name>`: its module's `UNDO(run_dir, **arguments)` is called later.
-        Raises `FaultError` if it could not be called so. Things that die with the nodes need no record."""
+        """Writes an undo record, fsynced, *before* the fault changes anything that outlives the nodes. `action`:
+        `faults.<name>`: its module's `UNDO(run_dir, **arguments)` is called later. Raises `FaultError` if it could not
+        be called so. Things that die with the nodes need no record."""
 
     def ready(self) -> None:
-        """Tells that the fault will act by itself later, so that a trainer that waits at the trigger goes on."""
+        """Tells that the fault is set up and acts by itself later: a trainer held for it goes on."""
 
     def injected(self) -> None:
-        """Tells that the fault acts from this moment on."""
+        """Tells the harness that the fault acts from this moment on."""
 
     def injected_again(self, target: Target, node: Node) -> None:
-        """Tells that the fault acts once more from this moment on, and only on this target, which is on `node` now. The
-        log then has one record of the fault for each time."""
+        """Tells that the fault acts once more from this moment on, and only on this target, now on `node`. The log then
+        has one record of the fault for each time."""
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        """Reports a measured effect. May be called several times, and each counts: one with `ok=False`, or no call at
-        all, makes the run invalid."""
+        """Reports the measured effect of the fault, beside the expected one. May be called several times, and each
+        counts: one with `ok=False`, or no call at all, makes the run invalid."""
 
     def traffic(self, node: Node, measured: int | None, least: int | None, seconds: float, detail: str) -> None:
         """Reports how many bytes of the training passed the disturbed path on this node in these seconds.
@@ -157,52 +157,52 @@ class Context(Protocol):
         """
 
     def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        """Reports a measurement after the healing. `ok=False` makes the run invalid; without one it is not judged."""
+        """Reports a measurement after the healing: `ok=False` makes the run invalid; without any it is not judged."""
 
     def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
         """Returns the durations of this rank's steps that began after `since_ns` (monotonic), oldest first."""
 
     def data_wait_share(self, rank: int, since_ns: int) -> float | None:
-        """Returns the share (0 to 1) of those steps' time spent waiting for data; `None`: not known."""
+        """Returns which share (0 to 1) of this rank's step time since then was waiting for data; `None`: not known."""
 
     def figures(self, rank: int) -> list[Figures]:
-        """Returns this rank's figures of its latest steps in the order of execution; a repeated step comes again."""
+        """Returns the figures that a rank logged in its latest steps, as executed; a repeated step comes again."""
 
     def ranks_on(self, node: Node) -> list[int]:
         """Returns the ranks whose newest process is on this node."""
 
     def worker_pids(self, node: Node) -> list[int]:
-        """Returns the newest process ids of the ranks on this node, in the node's numbers."""
+        """Returns the process ids of the ranks' newest processes on this node, in the node's numbers."""
 
     def reached(self, rank: int, failpoint: str) -> int:
         """Returns when this rank was last seen at the failpoint (monotonic ns), or 0 if never."""
 
     def said(self, rank: int, failpoint: str, since_ns: int) -> list[str]:
-        """Returns the texts that this rank logged at the failpoint since then (monotonic ns), the oldest first."""
+        """Returns the texts that a rank logged at a failpoint since a moment (monotonic ns), the oldest first."""
 
     def wall_offset_ns(self, rank: int) -> int | None:
         """Returns how far this rank's wall clock is ahead of ours, by its newest event; `None` if not known."""
 
     def hold(self) -> None:
-        """Makes the trainer stop, or be struck, at the places named by `Fault.holds` from now on."""
+        """Makes trainers stop or be struck, from now on, at the places that `Fault.holds` names."""
 
     def let_go(self) -> None:
-        """Ends `hold()`; waiting processes go on."""
+        """Ends `hold()`: no place stops a trainer any more, and waiting processes go on."""
 
     def caught(self) -> int | None:
-        """Returns the rank of a process that waits at a strike planned in `Fault.holds`."""
+        """Returns the rank of a process that waits at a place in `Fault.holds` to be struck, or `None`."""
 
     def strike(self) -> None:
-        """Lets the process that `caught` returned go on: the planned strike then hits it."""
+        """Carries out the planned strike on the process that `caught` returned."""
 
     def change_command(self) -> None:
-        """Starts nodes that come from now on with the command that `Fault.change` asks for."""
+        """Starts nodes that come from now on with the command as `Fault.change` has changed it."""
 
     def release(self, node: Node, reason: str) -> None:
-        """Tells that the node is gone, so that its GPUs are no longer allocated to the job."""
+        """Tells that the fault has taken this node, so that its GPUs no longer count as the job's."""
 
     def replace(self, node: Node) -> Node:
-        """Tells that a replacement arrives now, and is allocated from now on."""
+        """Brings a replacement for a taken node, whose GPUs count as the job's from now on."""
 
 
 class Cancelled(Exception):
@@ -210,8 +210,8 @@ class Cancelled(Exception):
 
 
 class Fault(Parameters, abc.ABC):
-    """Parameters of one fault. Subclasses add fields; an unknown key in the YAML is an error. It must define `describe`
-    and `inject`; all else has a default."""
+    """The base of all faults, whose fields are the parameters in the YAML. Subclasses add fields; an unknown key in the
+    YAML is an error. It must define `describe` and `inject`; all else has a default."""
 
     needs: ClassVar[frozenset[Verb]] = frozenset()  # what it uses of a backend; where one is missing, a plan is refused
     may: ClassVar[frozenset[May]] = frozenset()  # what may come of it: without one, its targets must go on
@@ -228,31 +228,31 @@ class Fault(Parameters, abc.ABC):
 
     @classmethod
     def lacks(cls) -> list[str]:
-        """Returns what is missing on this machine, one sentence each: by default those of `packages` that are not
-        installed. A plan with such a fault is refused. Called on the class, before there are parameters."""
+        """Returns what this machine lacks for the fault, one sentence each: by default missing `packages`. A plan with
+        such a fault is refused. Called on the class, before there are parameters."""
         missing = [name for name in cls.packages if importlib.util.find_spec(name) is None]
         return [f"{name} is not installed: {how_to_install(cls.packages[name])}" for name in missing]
 
     def needed(self) -> frozenset[Verb]:
-        """Returns the verbs that these parameters need: `needs`, unless a fault overrides this."""
+        """Returns the acts on nodes that the fault needs with these parameters: `needs`, unless overridden."""
         return self.needs
 
     def lasts(self) -> Duration | None:
-        """Returns how long the fault must act, from `injected` until it is healed: its `duration`, or `None`."""
+        """Returns how long the fault acts, from its begin until it is healed: its `duration`, or `None`."""
         found = getattr(self, "duration", None)
         return found if isinstance(found, Duration) else None
 
     def freezes(self) -> bool:
-        """Returns True if its targets log nothing and do no step as long as the fault lasts."""
+        """Returns True if the targets log nothing and do no step while the fault lasts."""
         return False
 
     def over_rdma(self) -> bool | None:
-        """Returns True if the fault needs RDMA traffic, False for IP (which RDMA bypasses), `None` for neither. A plan
-        whose job has only the other kind is refused."""
+        """Returns True if the fault only acts on RDMA traffic, False if only on IP traffic, `None` if on neither. A
+        plan whose job has only the other kind is refused."""
         return False if self.network else None
 
     def graceful(self) -> bool:
-        """Returns True if its victims are asked to end, and may exit by themselves."""
+        """Returns True if the fault asks its victims to end, so that they may exit by themselves."""
         return False
 
     def replaced(self) -> bool | None:
@@ -260,15 +260,15 @@ class Fault(Parameters, abc.ABC):
         return None
 
     def change(self) -> Change | None:
-        """Returns its change of the job's command; `None`: the job is started as before."""
+        """Returns how the fault changes the job's command; `None` if it does not."""
         return None
 
     def shows(self) -> str:
-        """Returns a figure of a step that must differ from the fault-free run's after the change; empty: none need."""
+        """Returns the figure of a step that the fault's change of the command must change; empty: none need."""
         return ""
 
     def spoilt_steps(self) -> int | None:
-        """Returns the number of steps whose batches it spoils; `None` if it spoils none."""
+        """Returns the number of steps whose batches the fault spoils; `None` if it spoils none."""
         return None
 
     def true_answers(self) -> Truth | None:
@@ -276,7 +276,7 @@ class Fault(Parameters, abc.ABC):
         return self.truth
 
     def consequences(self) -> Consequences:
-        """Returns all its consequences, for `fault.injected`."""
+        """Returns all that the fault may do to the job, as fields of its event `fault.injected`."""
         said = {each.name: getattr(self, each.name, None) for each in dataclasses.fields(Consequences)}
         told: dict[str, Any] = {name: value() if callable(value) else value for name, value in said.items()}
         told["notice_ns"] = None if self.notice_s is None else round(self.notice_s * 1e9)
@@ -285,26 +285,26 @@ class Fault(Parameters, abc.ABC):
         return Consequences(**told)
 
     def holds(self, targets: Targets) -> list[Hold]:
-        """Returns where a trainer with our emitter waits or is struck while the fault acts: see `Context.hold`."""
+        """Returns the places at which this fault stops or strikes trainers that use our emitter."""
         return []
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
-        """Returns variables that processes must be started with, so that the fault can act on them later. Called once,
-        before the first start: every node gets them, replacements too, and no later start gets others. `PYTHONPATH`
-        replaces that of the workload; the harness's comes before it, and its `sitecustomize` runs yours."""
+        """Returns environment variables without which the fault could not act on processes later. Called once, before
+        the first start: every node gets them, replacements too, and no later start gets others. `PYTHONPATH` replaces
+        that of the workload; the harness's comes before it, and its `sitecustomize` runs yours."""
         return {}
 
     def mounts(self) -> Sequence[str]:
-        """Returns folders below the run's folder whose file system can be disturbed, from the start of the run."""
+        """Returns folders of the run whose file operations the fault may disturb, so that they are prepared."""
         return ()
 
     def beside(self, folder: pathlib.Path) -> Self:
-        """Returns it with the content of its files, found from this folder. Raises `ValueError` for a wrong file."""
+        """Returns the fault with its files' content, read from `folder`. Raises `ValueError` for a wrong file."""
         return self
 
     @property
     def notice_s(self) -> float | None:
-        """Returns how many seconds of notice it gives before it takes a node; `None`: no notice."""
+        """Returns how many seconds of notice the fault gives before it takes a node; `None`: no notice."""
         return None
 
     def fresh(self) -> Self:
@@ -313,18 +313,18 @@ class Fault(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def describe(self, targets: Targets) -> str:
-        """Returns one sentence on what the fault does to these targets, for `chaos plan`."""
+        """Returns one sentence for `chaos plan` on what the fault does to these targets."""
 
     @abc.abstractmethod
     def inject(self, targets: Targets, context: Context) -> None:
-        """Acts, measures that it acts, and waits as long as the fault lasts. Runs in a thread of its own."""
+        """Strikes the targets, measures the effect, and waits while the fault lasts. Has a thread of its own."""
 
     def heal(self, targets: Targets, context: Context) -> None:
-        """Undoes active effects. Runs at the end of the fault or of the run, also after a failed `inject`."""
+        """Undoes all of the fault's effects. Runs at its end or the run's, also after a failed `inject`."""
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Measures after `heal`, as `inject` did, that the effect is over, and reports it by `context.ended`. Takes
-        `END_SEEN_WITHIN_S` at most, as the job goes on. Not called if the job is over, too."""
+        """Checks after `heal` that the effect is over, and reports this by `context.ended`. Takes `END_SEEN_WITHIN_S`
+        at most, as the job goes on. Not called if the job is over, too."""
 
 
 class Replacement(Parameters):
@@ -334,7 +334,7 @@ class Replacement(Parameters):
 
 
 class TakesNodes(Fault):
-    """The common parts of faults that take whole nodes away: the taking, its measurement, and the replacement."""
+    """The base of faults that take whole nodes away, and may bring replacements."""
 
     replacement: Replacement | Literal["none"] = Field(
         "none", description="{after: 5s}, or none: the job must go on with fewer nodes."
@@ -355,7 +355,7 @@ class TakesNodes(Fault):
         return "no replacement: the job must go on with fewer nodes"
 
     def take(self, nodes: Sequence[Node], reason: str, context: Context) -> None:
-        """Kills the nodes, measures that nothing of them is left, and brings the replacements. Does not call
+        """Kills nodes, checks that nothing of them is left, and brings their replacements. Does not call
         `context.injected()`: call it before."""
         before, since = [len(node.pids()) for node in nodes], time.monotonic()
         for node in nodes:  # all of them first: a rack is lost at once
@@ -385,7 +385,7 @@ class TakesNodes(Fault):
 
 
 def name_nodes(targets: Targets) -> str:
-    """Returns the targets in words: `node 0, 2`."""
+    """Returns the names of the targeted nodes in words: `node 0, 2`."""
     return "node " + ", ".join(str(target.node_index) for target in targets)
 
 
@@ -395,7 +395,7 @@ def ranks_of(targets: Targets) -> list[int]:
 
 
 def name_ranks(targets: Targets) -> str:
-    """Returns the targets in words: `rank 0, 2`."""
+    """Returns the names of the targeted ranks in words: `rank 0, 2`."""
     return "rank " + ", ".join(str(target.rank) for target in targets)
 
 
@@ -406,7 +406,7 @@ fault_module = _FAMILY.module
 
 
 def load_fault(name: str) -> type[Fault]:
-    """Returns the `FAULT` of `harness/faults/<name>.py`."""
+    """Returns the fault class that `harness/faults/<name>.py` defines."""
     fault: type[Fault] = _FAMILY.load(name)
     where = fault_module(name).__name__.replace(".", "/") + ".py"
     if not (isinstance(fault, type) and issubclass(fault, Fault)):
@@ -424,7 +424,7 @@ def load_fault(name: str) -> type[Fault]:
 
 
 def missing_here(fault: type[Fault]) -> list[str]:
-    """Returns `fault.lacks()`. If the code of a fault breaks there, the error is what is missing."""
+    """Returns what this machine lacks for a fault. If the fault's own code breaks, the error is what is missing."""
     try:
         found = fault.lacks()
         if isinstance(found, list) and all(isinstance(each, str) for each in found):
@@ -440,7 +440,7 @@ def build_fault(name: str, parameters: object) -> Fault:
 
 
 class NamedFault(Parameters):
-    """A fault with an id. In YAML and JSON, `fault` is the name of its kind; here it is the fault itself."""
+    """A fault of a plan, with its id. In YAML and JSON, `fault` is the name of its kind; here it is the fault."""
 
     id: str
     kind: str = Field(alias="fault")

@@ -82,7 +82,7 @@ class DataCorruption(orders.OrderedFault):
         put_back(context.run_dir, **places)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the shard is restored, by `inject` or, at the end of the run, by its undo record."""
+        """Checks that the damaged shard of training data is restored."""
         if self.kind == "nan_batch":
             super().see_end(targets, context)
         for shard, before in self._sound.items():
@@ -107,7 +107,7 @@ class DataCorruption(orders.OrderedFault):
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath) -> None:
-    """Moves the original back. Idempotent. Both are below the run's folder, and no link leads out of it."""
+    """Puts the undamaged file back. Idempotent. Both are below the run's folder, and no link leads out of it."""
     with contextlib.suppress(FileNotFoundError):
         untrusted_files.move_inside(run_dir, kept, path)
 

@@ -31,7 +31,7 @@ class GilHold(inside.InsideFault):
         return f"{name_ranks(targets)}: the interpreter lock is held for {self.duration} after its next step"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Measures the hold by the rank's events before and after; a rank ended over it held the lock to its end."""
+        """Holds each rank's interpreter lock, and measures for how long by the rank's events before and after."""
         victims = self.find_victims(targets, context)
         for rank in inside.strike_each(targets, context, SEIZED):
             node, pid = victims[rank]

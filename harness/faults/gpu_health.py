@@ -118,7 +118,7 @@ class GpuHealth(Fault):
                 node.set_gpu_health(gpu, {})
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that NVML no longer gives this fault's answers. On a node without processes, nobody is left to ask."""
+        """Checks that the GPU reports its own health again. On a node without processes, nobody is left to ask."""
         for node, gpu, pid in self._sick:
             with contextlib.suppress(BackendError, UsageError, NodeGone):
                 node.watch_gpus(pid)
@@ -135,7 +135,7 @@ class GpuHealth(Fault):
         return told if xid is None else told | {"xid": xid}
 
     def _begin(self, target: Target, context: Context) -> tuple[Node, int, GpuReading]:
-        """Finds the rank's GPU, as CUDA counts, and asks for it."""
+        """Finds the rank's GPU by the number that CUDA gives it, and makes it seem sick."""
         assert target.rank is not None, "it aims at ranks"
         node, pid = context.pid_of(target.rank)
         visible = node.watch_gpus(pid)
@@ -171,7 +171,7 @@ class GpuHealth(Fault):
         context.effect(len(seen), len(must), "answers of NVML changed", ok=len(seen) == len(must), detail=detail)
 
     def _as_asked(self, name: str, found: Mapping[str, object], was: Mapping[str, object]) -> bool:
-        """Returns True if NVML answers as this fault demands. `was` holds the answers before; empty: ignored."""
+        """Returns True if a GPU reports the asked-for sickness. `was` holds the answers before; empty: ignored."""
         if name in ("lost", "hang"):
             return found.get("error") == nvml.GPU_IS_LOST if name == "lost" else False
         value, wanted = found.get(name), self._tells()[name]
@@ -185,7 +185,7 @@ def _device(reading: GpuReading, gpu: int) -> Mapping[str, object]:
 
 
 def UNDO(run_dir: pathlib.Path, node: RunPath, gpu: int) -> None:
-    """Ends the sickness that a killed harness has left in the file of a node, whose processes are gone or will be."""
+    """Ends a GPU's simulated sickness that a killed harness has left in the file of a node."""
     if (run_dir / gpu_health.FOLDER / node).exists():
         gpu_health.set_health(run_dir, node, gpu, {})
 

@@ -89,7 +89,7 @@ class Hang(inside.InsideFault):
                 context.node(target).thaw()
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that no process there is in the state T any more; killed ones are not, either."""
+        """Checks that no process of the targets is frozen any more (state T); killed ones are not, either."""
         if self._place:
             return super().see_end(targets, context)
         for node in {context.node(target) for target in targets}:
@@ -99,11 +99,11 @@ class Hang(inside.InsideFault):
 
     @property
     def _place(self) -> str:
-        """Returns the failpoint at which its ranks get stuck; empty: they are frozen wherever they are."""
+        """Returns the name of the place in a trainer at which ranks get stuck; empty: they freeze wherever they are."""
         return PLACES.get(self.how, "")
 
     def _see_frozen(self, rank: int, node: Node, pid: int, context: Context) -> None:
-        """Checks that all processes are in the state T, used no CPU time, and that the rank did no step."""
+        """Checks that frozen processes are in state T and use no CPU time, and that the rank does no step."""
 
         def look() -> list[ProcessState]:
             return [each for each in node.processes() if self.how == "freeze_node" or each.pid == pid]

@@ -23,7 +23,7 @@ SLOW_SEEN_S, DENIED_TOLERANCE = 1.0, 0.3
 
 
 class Life(NamedTuple):
-    """One life of a node, by the processes of its workers."""
+    """The processes of a node between two of its failures."""
 
     incarnation: int
     pids: tuple[int, ...]
@@ -96,8 +96,8 @@ class LemonNode(Fault):
                 del struck[target]
 
     def _new_lives(self, struck: Mapping[Target, Life], context: Context) -> Iterator[Target]:
-        """Yields each lemon that lives again and has done a step, until the job does without all those in `struck`, or
-        is over."""
+        """Yields each bad node that was started again and has done a step, until the job no longer uses those in
+        `struck`."""
         begun: dict[tuple[Target, Life], int] = {}  # when each life was first seen, ns
 
         def alive_again() -> Target | None:
@@ -149,7 +149,7 @@ class LemonNode(Fault):
         return life
 
     def _is_let_go(self, node: Node, context: Context, detail: str) -> bool:
-        """Slows the node, and tells whether the job lets it go. If not, it is no longer slow."""
+        """Slows a bad node, and returns True if the job stops using it. If not, the slowness ends."""
         node.throttle(1 / self.factor)
         before = node.cpu_use()
         context.wait(SLOW_SEEN_S)

@@ -41,7 +41,7 @@ class MemoryLeak(MemoryFault, inside.InsideFault):
         return f"{name_ranks(targets)} takes {self.rate} of memory a second; {end}"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Makes the process leak. Measured by the node's memory use. It is over once the process has ended."""
+        """Makes a rank leak memory, as the node's memory use shows. It is over once the process has ended."""
         _spare_this_machine(self.room.bytes * len(targets))
         victims = self.find_victims(targets, context)
         before: dict[Node, int] = {}
@@ -61,7 +61,7 @@ class MemoryLeak(MemoryFault, inside.InsideFault):
         context.wait(self.within.s, until=lambda: all(inside.is_gone(*victim) for victim in victims.values()))
 
     def _grown(self, node: Node, pid: int, before: int, wanted: int, context: Context) -> tuple[int, bool]:
-        """Waits until the process took `wanted` bytes or is gone. Returns the bytes, and whether it is gone."""
+        """Waits until the leaking process took `wanted` bytes or is gone. Returns the bytes, and whether it is gone."""
         most = 0
 
         def seen() -> bool:

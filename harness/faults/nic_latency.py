@@ -83,7 +83,7 @@ class NicLatency(NicFault):
             self._measure(f"{node.name}, {way(back)}", median_ms(before[back]), look, context)
 
     def _measure(self, where: str, usual_ms: float, look: Callable[[], Arrivals], context: Context) -> None:
-        """Reports the first look as near as on a quiet machine, else the last: a busy moment holds packets up, too."""
+        """Reports the measured delay: of the first measurement near the planned delay, or else of the last one."""
         delay_ms, seen = self.delay.s * 1e3, list[float]()
         average = statistics.mean if self.jitter.s else statistics.median
         overtaken = quiet = False

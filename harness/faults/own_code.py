@@ -56,7 +56,7 @@ class OwnCode(inside.InsideFault):
         return f"{name_ranks(targets)}: inject(context) of {self.file or 'the scenario'} is called after its next step"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Runs the code, measured by the rank's own events before and after. Code that raises has not acted."""
+        """Runs the user's code in each rank, measured by its events. Code that raises an error has not acted."""
         victims = self.find_victims(targets, context)
         struck = inside.strike_each(targets, context, CALLED)
         ended = {rank: self._end(rank, *victims[rank], context) for rank in struck}
@@ -79,7 +79,7 @@ class OwnCode(inside.InsideFault):
 
 
 def _read(path: pathlib.Path) -> str:
-    """Raises `ValueError`."""
+    """Reads the file with the user's code for a fault. Raises `ValueError`."""
     if not path.is_file():
         raise ValueError(f"no file {path}; paths start at the folder of the scenario")
     try:
@@ -93,7 +93,7 @@ def _read(path: pathlib.Path) -> str:
 
 
 def check(source: str) -> None:
-    """Raises `ValueError` unless it is Python with `def inject(context)`. Its code is not run."""
+    """Raises `ValueError` unless `source` is Python with `def inject(context)`. The code is not run."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

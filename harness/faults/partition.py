@@ -57,7 +57,7 @@ class Partition(LastingFault):
         self.stay(context)
 
     def _outsiders(self, inside: Sequence[Node], context: Context) -> list[Node | None]:
-        """Returns one of each kind of host that the targets must not reach; `None` is the control host."""
+        """Returns one host of each kind that the cut-off nodes must not reach; `None` is the control host."""
         others = [node for node in context.cluster.nodes if node not in inside and node.alive][:1]
         kinds: dict[str, list[Node | None]] = {"nodes": [*others], "control": [None], "all": [*others, None]}
         return kinds[self.cut_off_from]

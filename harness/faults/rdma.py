@@ -126,7 +126,7 @@ class Rdma(Fault):
 
 
 def _counted(run_dir: pathlib.Path, node: Node) -> Counts:
-    """Returns the sums over all processes that the node has had. It writes these files, so they may hold anything."""
+    """Returns how much a node's RDMA was disturbed, summed over its processes, whose files may hold anything."""
     folder = answers_of(node.name)
     names = [name for name in untrusted_files.names_in(run_dir, folder) if name.startswith(rdma.COUNTS)]
     lines = (untrusted_files.tail(run_dir, f"{folder}/{name}", rdma.LINE) for name in names)

@@ -69,7 +69,7 @@ class SilentDataCorruption(inside.InsideFault):
         )
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Measures by the number before and after, as the rank reads them in its memory."""
+        """Corrupts a number in each rank's memory, and measures it by its value before and after."""
         victims, begun_ns = self.find_victims(targets, context), time.monotonic_ns()
         for rank in inside.strike_each(targets, context, CHOSEN):
             self._see(rank, *victims[rank], begun_ns, context, first=True)
@@ -78,7 +78,7 @@ class SilentDataCorruption(inside.InsideFault):
                 self._see(rank, *victim, begun_ns, context, first=False)
 
     def _see(self, rank: int, node: Node, pid: int, since_ns: int, context: Context, first: bool) -> None:
-        """Reports the first wrong number as soon as there is one, or how many there were once it is over."""
+        """Reports the first corrupted number as soon as there is one or, unless `first`, how many there were in all."""
 
         def over() -> bool:
             return context.reached(rank, OVER) >= since_ns or inside.is_gone(node, pid)

@@ -46,7 +46,7 @@ class StartFailure(Fault):
         )
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Makes starts fail. Each is an effect of its own; that of a crash is logged before the process ends."""
+        """Makes starts of workers fail. Each is an effect of its own; that of a crash is logged before its end."""
         asked, failed = self.times * len(targets), 0
         deadline = time.monotonic() + self.within.s
         context.hold()
@@ -65,7 +65,7 @@ class StartFailure(Fault):
             context.effect(failed, asked, "failed starts", ok=False, detail=f"within {self.within}")
 
     def _mislead(self, rank: int, context: Context, number: int, deadline: float) -> None:
-        """Misleads a worker. It is no effect if the worker takes part in the steps all the same."""
+        """Tells a worker a wrong rank or world size. It is no effect if the worker takes part in steps anyway."""
         before = context.reached(rank, MISLED)
         context.strike()
         context.wait(deadline - time.monotonic(), until=lambda: context.reached(rank, MISLED) != before)

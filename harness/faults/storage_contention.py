@@ -66,7 +66,7 @@ class StorageContention(Fault):
         untrusted_files.remove_tree(context.run_dir, self._name(context))
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the strangers' folder is gone, and that no process writes a new one."""
+        """Checks that the folder of the competing users is gone, and that no process writes a new one."""
         context.wait(GONE_FOR_S)
         left = int(untrusted_files.status_of(context.run_dir, self._name(context)) is not None)
         context.ended(left, 0, "folders of strangers", ok=not left)

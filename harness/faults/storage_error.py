@@ -41,7 +41,7 @@ class StorageError(StorageFault):
         )
 
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
-        """Judges the share of failed operations, within three standard deviations; none is no effect."""
+        """Checks the share of file operations that failed, within three standard deviations; none is no effect."""
         failed, expected = counts["failed"], self.share * counts["tried"]
         tolerance = 3 * math.sqrt(expected * (1 - self.share)) + 0.5
         ok = failed > 0 and abs(failed - expected) <= tolerance

@@ -36,7 +36,7 @@ class StorageHang(StorageFault):
         return any(self._acts(each.counts()) for each in self._acting)
 
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
-        """Judges the operations that wait now. A thread that reads ahead need not wait for it in state D."""
+        """Reports how many file operations wait for an answer now. A thread that reads ahead need not be in state D."""
         unanswered, longest_s = counts["unanswered"], counts["longest_ns"] / 1e9
         detail += f": the longest waits for {longest_s:.1f} s; threads in state D: {counts['uninterruptible']}"
         context.effect(unanswered, 1, "operations without an answer", ok=self._acts(counts), detail=detail)

@@ -86,8 +86,7 @@ class Straggler(Fault):
                     Brake(node, way, self.neighbour).press(None)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that steps take less than halfway from the old to the slowed time; or, on a busy host, that no process
-        is denied a CPU any more."""
+        """Checks that steps are no longer slow or, on a busy host, that no process is denied a CPU any more."""
         if self._hold_seen is None:
             return
         hold, since_ns = self._hold_seen, time.monotonic_ns()
@@ -117,7 +116,7 @@ class Straggler(Fault):
         return brake
 
     def _hold(self, hold: Hold, rank: int, context: Context) -> None:
-        """Measures and corrects, window by window, until the time is over."""
+        """Measures the step time again and again, and corrects how much the node is slowed, until the fault is over."""
         duration_s = self.duration.s
         begin = time.monotonic()
         silent_s = max(WINDOW_S, SILENT_STEPS_MAX * self.factor * hold.before_ns / 1e9)
@@ -137,7 +136,7 @@ def _enough(context: Context, rank: int, since_ns: int) -> Callable[[], bool]:
 
 
 def baseline_ns(times_ns: Sequence[int]) -> float:
-    """Returns the mean step time before the fault, without hiccups. Raises `FaultError` for too few steps."""
+    """Returns the mean step time in ns before the fault, without hiccups. Raises `FaultError` for too few steps."""
     latest = times_ns[-BASELINE_STEPS:]
     if len(latest) < BASELINE_STEPS_MIN:
         raise FaultError(f"{len(latest)} steps before the fault; a slowdown needs {BASELINE_STEPS_MIN} to compare with")
@@ -146,7 +145,7 @@ def baseline_ns(times_ns: Sequence[int]) -> float:
 
 
 class Hold:
-    """Keeps the slowdown at `factor`: a controller on `extra`, the part of the step time that is not the job's own."""
+    """Slows nodes until steps take `factor` times as long: a controller of the added time `extra`."""
 
     def __init__(self, factor: float, before_ns: float, brakes: Sequence[Brake]):
         self.factor, self.before_ns, self.brakes = factor, before_ns, brakes
@@ -155,7 +154,7 @@ class Hold:
         self._used: list[CpuUse] = []
 
     def correct(self, times_ns: Sequence[int], settle: bool) -> None:
-        """Takes a measured window, and corrects the brakes. `settle`: measurements count from now on."""
+        """Corrects the slowing by newly measured step times. `settle`: measurements count from now on."""
         ratio = statistics.fmean(times_ns) / self.before_ns
         reached = abs(ratio / self.factor - 1) <= SETTLED
         if not self.settled_ns and (reached or settle):
@@ -181,7 +180,7 @@ class Hold:
 
 
 def corrected(extra: float, factor: float, ratio: float, gain: float) -> float:
-    """Returns a better `extra` after `ratio` was measured with this one; both are what exceeds 1."""
+    """Returns a better amount of slowing, after steps took `ratio` times as long as before with this amount."""
     wanted = (factor - 1) / max(ratio - 1, (factor - 1) / 10)
     step = min(CORRECTION_MAX, max(1 / CORRECTION_MAX, math.pow(wanted, gain)))
     return min(EXTRA_MAX, max(EXTRA_MIN, extra * step))
@@ -196,7 +195,7 @@ class Brake:
         self._cpus = 0.0  # that the node keeps busy when nothing limits it; 0: not counted yet
 
     def press(self, extra: float | None) -> None:
-        """Slows the node by this much; `None` ends the slowing."""
+        """Slows the node so that everything takes `extra` longer, as a share of its time; `None` ends the slowing."""
         if self.way == "noisy_neighbour":
             self.node.crowd(self.neighbour, None if extra is None else min(extra, BURNERS_MAX))
         elif self.way == "duty_cycle":

@@ -17,7 +17,7 @@ SAMPLES = 50  # of each interval and of each number of spares that is tried
 
 @dataclass(frozen=True)
 class Tried:
-    """The result for one interval in seconds, or one number of spares."""
+    """The forecast with one checkpoint interval in seconds, or with one number of spare nodes."""
 
     value: float
     days: float
@@ -26,8 +26,8 @@ class Tried:
 
 @dataclass(frozen=True)
 class Worth:
-    """An event that comes `times` times and takes `seconds` each. `of_all`: its GPU-hours; `of_a_second`: those of one
-    second less each time, if it takes that long."""
+    """An event that comes `times` times and takes `seconds` each, such as a restart, with the worth of a second less.
+    `of_all`: its GPU-hours; `of_a_second`: those of one second less each time, if it takes that long."""
 
     what: str
     times: float
@@ -38,8 +38,8 @@ class Worth:
 
 @dataclass(frozen=True)
 class Advice:
-    """`young_s`, `daly_s`: 0 if checkpoints cost nothing, or nothing fails: then no interval is best. The best of the
-    tried values: the interval by days, the spares by GPU-hours."""
+    """The advice of a forecast. `young_s`, `daly_s`: 0 if checkpoints cost nothing, or nothing fails: then no interval
+    is best. The best of the tried values: the interval by days, the spares by GPU-hours."""
 
     young_s: float
     daly_s: float
@@ -84,8 +84,8 @@ def _figures(outcome: Outcome) -> tuple[float, float]:
 
 
 def _moved(told: float, now: float, tried: float) -> float:
-    """Returns the answer's figure plus the difference between the tried and the present choice, both in fewer
-    histories, so that the present choice has the answer's figures."""
+    """Adjusts the figure of a tried choice, which comes from fewer simulations, to the scale of the forecast's own
+    figure."""
     return told + tried - now if math.isfinite(told + tried - now) else tried
 
 

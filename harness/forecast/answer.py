@@ -61,7 +61,8 @@ def forecast(
     what_ifs: Sequence[str] = (),
     prices: Prices | None = None,
 ) -> Forecast:
-    """Computes the forecast. Raises `UsageError` for a what-if without effect, or for too much to simulate."""
+    """Computes what a job will cost at scale. Raises `UsageError` for a what-if without effect, or for too much to
+    simulate."""
     if only_spot := next((text for text in what_ifs if text.startswith("spot_")), None):
         raise UsageError(f"--what-if {only_spot[:80]}: prices are no part of it; set it with --set")
     job = job.completed()
@@ -78,7 +79,7 @@ def forecast(
 
 
 def sentence(found: Forecast) -> str:
-    """Returns the answer in plain words."""
+    """Returns the forecast as a sentence in plain words."""
     asked, out = found.question, found.outcome
     often = "without a failure" if out.between_h is None else f"with a failure every {hours_text(out.between_h)}"
     begin = f"On {counted(asked.gpus, 'GPU')}, {days_text(asked.days)} of work"
@@ -98,7 +99,7 @@ def sentence(found: Forecast) -> str:
 
 
 def _of_spares(found: Forecast) -> str:
-    """Describes the spares' part of the waste, which is often most of it."""
+    """Says which part of the wasted GPU-hours spare nodes are; empty without spares."""
     spares, out = found.job.settings["spares"], found.outcome
     if not out.accounts["spares"]:
         return ""
@@ -114,7 +115,7 @@ def hours_text(hours: float) -> str:
 
 
 def days_text(days: float, unit: bool = True) -> str:
-    """Formats days: `54.4 days`; a whole number as `54 days`."""
+    """Formats a number of days: `54.4 days`; a whole number as `54 days`."""
     number = f"{days:,.0f}" if days == int(days) or days >= 100 else f"{days:.1f}" if days >= 1 else f"{days:.2g}"
     return f"{number} {'day' if days == 1 else 'days'}" if unit else number
 
@@ -133,7 +134,7 @@ def dollars(amount: float) -> str:
 
 
 def inputs(found: Forecast) -> list[Input]:
-    """Returns all inputs that the answer uses, each with its source."""
+    """Returns all inputs that the forecast uses, each with its source."""
     job, rows = found.job, []
     for name, part, silent in (
         ("detection", "detection", False),
@@ -168,7 +169,7 @@ def _shown(name: str, value: Value) -> str:
 
 
 def assumptions(found: Forecast) -> list[str]:
-    """Returns assumptions that are no inputs, the most important first: on speed of recovery and rate of failures."""
+    """Returns the forecast's assumptions that are no inputs, the most important first."""
     measured, asked = found.measured, found.question
     if measured.recoveries:
         mean = sum(each.detection_s + each.restart_s for each in measured.recoveries) / len(measured.recoveries)
@@ -201,7 +202,8 @@ def assumptions(found: Forecast) -> list[str]:
 
 
 def to_json(found: Forecast) -> dict[str, Any]:
-    """Returns the forecast for programs. `schema` grows with every change of meaning. Infinite values are null."""
+    """Returns the forecast as JSON values for programs. `schema` grows with every change of meaning. Infinite values
+    are null."""
     job, advice = found.job, found.advice
     best = {"best_interval": advice.best_interval, "best_spares": advice.best_spares}
     values: dict[str, Any] = {

@@ -23,8 +23,9 @@ def choice_chart(
     logarithmic: bool = False,
     narrow: bool = False,
 ) -> Markup | None:
-    """Draws a curve. `tried`: pairs of setting and result. `marked`: names for some settings. `shows` formats a setting
-    and a result. Returns `None` for fewer than two points."""
+    """Draws a curve of a forecast's results over one setting, such as days over the checkpoint interval. `tried`: pairs
+    of setting and result. `marked`: names for some settings. `shows` formats a setting and a result. Returns `None` for
+    fewer than two points."""
     told = sorted(
         (value, came) for value, came in tried if math.isfinite(value + came) and (value > 0 or not logarithmic)
     )
@@ -69,7 +70,7 @@ def choice_chart(
 
 
 def bars_chart(title: str, bars: Sequence[tuple[str, float]], show: Show, narrow: bool = False) -> Markup | None:
-    """Draws bars, the largest first. Returns `None` if no value is above 0."""
+    """Draws named amounts as horizontal bars, the largest first. Returns `None` if no value is above 0."""
     told = sorted(
         ((name, value) for name, value in bars if value > 0 and math.isfinite(value)), key=lambda each: -each[1]
     )

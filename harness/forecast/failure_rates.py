@@ -50,7 +50,8 @@ class RateTable(Parameters):
         return self
 
     def of_nodes_with(self, gpus: int) -> RateTable:
-        """Converts the rates to nodes with this many GPUs, if the table's number is known: rates per GPU are equal."""
+        """Converts a table of failure rates to nodes with this many GPUs, by equal rates per GPU, if its own number is
+        known."""
         if self.gpus_per_node in (None, gpus):
             return self
         factor, source = (

@@ -104,7 +104,7 @@ def _job(
     trace: pathlib.Path | None,
     changes: Sequence[str],
 ) -> tuple[Job, tuple[str, str]]:
-    """Returns the job with the changes of `--set`, and the name of its failure rates with their source."""
+    """Returns the job to forecast, with the changes of `--set`, and the name and source of its failure rates."""
     if failures is not None and trace is not None:
         raise UsageError("--failures and --trace both say how failures follow each other; write one of them")
     name, table = load_rates(rates or DEFAULT)

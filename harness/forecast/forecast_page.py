@@ -66,7 +66,7 @@ def sections(found: Forecast) -> list[Section]:
 
 
 def rests_on(found: Forecast) -> list[str]:
-    """Returns the assumptions to know before one believes the answer."""
+    """Returns the most important assumptions of a forecast."""
     return assumptions(found)[:FIRST]
 
 
@@ -95,7 +95,7 @@ Drawn = list[list[Markup | None]]  # charts of a section, each wide and narrow
 
 
 def _charts(found: Forecast) -> dict[str, Drawn]:
-    """Returns the charts by section title. The tables below the charts show the same figures."""
+    """Returns the charts of a forecast by section title. The tables below the charts show the same figures."""
     advice, settings = found.advice, found.job.settings
     every, spares = settings["checkpoint_every"].mean, settings["spares"].mean
     best_every, best_spares = advice.best_interval, advice.best_spares
@@ -133,7 +133,7 @@ def _share(value: float) -> str:
 
 
 def _priced(found: Forecast, gpu_hours: float) -> list[str]:
-    """Returns a cell with the price of this many GPU-hours, if prices are known."""
+    """Returns a table cell with the price of this many GPU-hours, or no cell if prices are unknown."""
     return [dollars(gpu_hours * found.money.dollars_of_a_gpu_hour)] if found.money else []
 
 
@@ -208,7 +208,7 @@ def _interval(found: Forecast) -> Section:
 
 
 def _less(best: Tried, now: float, tried: Sequence[Tried]) -> str:
-    """Describes how many GPU-hours the best choice saves compared with the present one, which was tried, too."""
+    """Says how many GPU-hours the best of the tried choices saves, compared with the present one."""
     usual = next(each for each in tried if each.value == now).gpu_hours
     return "" if best.value == now else f", with {percent(100 * (1 - best.gpu_hours / usual))} fewer GPU-hours"
 

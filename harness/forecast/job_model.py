@@ -26,7 +26,8 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class Value:
-    """An input. Several `values` are measurements of one thing, from which each event draws one at random."""
+    """An input of a forecast, such as the seconds of a restart, with its source. Several `values` are measurements of
+    one thing, from which each event draws one at random."""
 
     values: tuple[float, ...]
     origin: Origin
@@ -39,7 +40,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Setting:
-    """An input with a name. The `default` of a time is in seconds."""
+    """A named input of a forecast that the user may set, with its default. The `default` of a time is in seconds."""
 
     about: str
     default: float
@@ -97,8 +98,9 @@ NAMES = (*SETTINGS, "recovery", "failure_rate")
 
 @dataclass(frozen=True)
 class Cause:
-    """A kind of failure. `counted`: the number of failures from which its rate was estimated; `None`: it counts as
-    exact. `takes_node`: the node must be replaced. `back_s`: it is back after this time, instead of a repair."""
+    """A kind of failure of the forecast job: its rate, and how long its detection and the restart take. `counted`: the
+    number of failures from which its rate was estimated; `None`: it counts as exact. `takes_node`: the node must be
+    replaced. `back_s`: it is back after this time, instead of a repair."""
 
     name: str
     per_node_day: float
@@ -112,8 +114,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Gaps:
-    """The gaps between failures; the rates give their number. `shape` 1: at random; below 1: in bursts (Weibull).
-    `trace`: gaps with a mean of 1, used in this order from a random place on."""
+    """How failures follow each other: at random, in bursts, or as in a trace. `shape` 1: at random; below 1: in bursts
+    (Weibull). `trace`: gaps with a mean of 1, used in this order from a random place on."""
 
     shape: float = 1.0
     trace: tuple[float, ...] = ()
@@ -122,7 +124,8 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Job:
-    """The job to simulate. `work_s` is the time of the work on all nodes, without failures and checkpoints."""
+    """The job that a forecast simulates. `work_s` is the time of the work on all nodes, without failures and
+    checkpoints."""
 
     nodes: int
     work_s: float
@@ -139,12 +142,12 @@ class Job:
 
     @property
     def mtbf_s(self) -> float:
-        """Returns the mean time between failures of the whole job."""
+        """Returns the mean seconds between two failures of the whole job."""
         rate = self.nodes * self.per_node_day / DAY_S
         return 1 / rate if rate else math.inf
 
     def average(self, part: str) -> float:
-        """Returns `detection` or `restart` of the average failure."""
+        """Returns the mean seconds of a failure's `detection` or `restart`, over all kinds of failures."""
         parts = ((cause.per_node_day, getattr(cause, part).mean) for cause in self.causes)
         return math.fsum(rate * seconds for rate, seconds in parts) / (self.per_node_day or 1.0)
 
@@ -155,7 +158,8 @@ class Job:
         return self.nodes * rate / DAY_S * (1 + self.mean("together") * (self.mean("together_nodes") - 1))
 
     def changed(self, text: str) -> Job:
-        """Returns the job with one input changed: `restart=2m`, `recovery=0.5x`. Raises `UsageError`."""
+        """Returns the job with one input changed, as written in `restart=2m` (a value) or `recovery=0.5x` (a factor).
+        Raises `UsageError`."""
         name, equals, written = (part.strip() for part in text.partition("="))
         if not equals or name not in NAMES:
             raise UsageError(f"{text[:80]!r} is no change: write NAME=VALUE or NAME=0.5x; {choice(name, NAMES)}")
@@ -197,7 +201,8 @@ class Job:
         return replace(self, settings={**self.settings, name: replace(self.settings[name], values=(value,))})
 
     def completed(self) -> Job:
-        """Returns the job with a fitting checkpoint interval and number of spares, if they were not given."""
+        """Returns the job with a checkpoint interval and a number of spare nodes chosen for it, if they were not
+        given."""
         found = dict(self.settings)
         stall = self.mean("checkpoint_stall")
         if found["checkpoint_every"].origin is Origin.ASSUMED:
@@ -210,7 +215,8 @@ class Job:
 
 
 def enough(away: float, share: float = 0.99) -> int:
-    """Returns the spares that suffice for this share of all moments, if `away` nodes are away on average (Poisson)."""
+    """Returns how many spare nodes are enough at this share of all times, if `away` nodes are away on average
+    (Poisson)."""
     if away > 1000:  # hardly anything but normal
         return math.ceil(away + statistics.NormalDist().inv_cdf(share) * math.sqrt(away))
     parts = max(100, round(100 * away))  # so many places, each of which is rarely away
@@ -222,7 +228,7 @@ def default_settings() -> dict[str, Value]:
 
 
 def number(written: object, what: str, low: float, high: float, whole: bool = False) -> float:
-    """Returns a finite number within bounds, whole if that is required. Raises `UsageError`."""
+    """Parses a finite number within bounds, which must be whole if `whole` is True. Raises `UsageError`."""
     try:
         value = float(str(written)[:40])
     except ValueError:

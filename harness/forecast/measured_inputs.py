@@ -53,7 +53,8 @@ class Recovery:
 
 @dataclass
 class Measured:
-    """The measurements of several runs. `samples_per_gpu_s`: samples per GPU and second, in each run that tells it."""
+    """The measurements of several runs that a forecast uses. `samples_per_gpu_s`: samples per GPU and second, in each
+    run that tells it."""
 
     runs: list[str] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
@@ -67,7 +68,7 @@ class Measured:
 
     @property
     def phases(self) -> dict[str, float]:
-        """Returns the mean seconds of each phase except detection."""
+        """Returns the mean seconds of each phase of the measured recoveries, except of the detection."""
         sums: dict[str, float] = defaultdict(float)
         for name, amount in (item for each in self.recoveries for item in each.phases.items()):
             sums[name] += amount / len(self.recoveries) if name != "detect" else 0.0
@@ -75,7 +76,7 @@ class Measured:
 
 
 def _fit(folder: pathlib.Path) -> Report:
-    """Raises `UsageError` for a run that shows nothing about a stack that recovers."""
+    """Reads the report of a run for a forecast. Raises `UsageError` if it shows nothing about a stack that recovers."""
     if stored_kind_of(folder):
         raise UsageError(f"{folder.name} is no run of one scenario; name its runs one by one")
     if not (folder / "report.json").exists():
@@ -88,7 +89,8 @@ def _fit(folder: pathlib.Path) -> Report:
 
 
 def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
-    """Reads the runs. Raises `UsageError` for a run that is missing, did not pass, or is given twice."""
+    """Reads a forecast's measurements from stored runs. Raises `UsageError` for a run that is missing, did not pass, or
+    is given twice."""
     if len(names) > RUNS_MAX:
         raise UsageError(f"{len(names):,} runs; up to {RUNS_MAX:,} are allowed")
     found = Measured()
@@ -109,7 +111,7 @@ def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
 
 
 def add_report(found: Measured, report: Report) -> None:
-    """Adds the measurements of a report. Raises `UsageError` for an impossible value."""
+    """Adds a run's measurements to those of other runs. Raises `UsageError` for an impossible value."""
     found.runs.append(report.run_id)
     found.commits |= {report.commit} if report.commit else set()
     kinds = {fault.id: fault.kind for fault in report.faults}
@@ -164,7 +166,7 @@ def _may_shrink(workload: _Workload) -> bool:
 
 
 def _check_trainer(found: Measured, folder: pathlib.Path, trainer: Any) -> None:
-    """Raises `UsageError` if an earlier run had another trainer, because its measurements are of another job."""
+    """Raises `UsageError` if runs had different trainers, because they measured different jobs."""
     told = command_of({"trainer": trainer}) or trainer
     if told is not None and found.trainer not in (None, told):
         raise UsageError(f"{folder.name} ran another trainer than {found.runs[0]}; forecast each trainer by itself")
@@ -187,7 +189,7 @@ def pace_of_smaller_world(run: Timeline) -> float | None:
 
 
 def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measured) -> Job:
-    """Returns the job with measured values, else assumptions; its interval and spares are not set yet."""
+    """Returns the job to forecast, with measured values where there are some, else with assumptions."""
     settings = default_settings()
     if found.stalls:
         settings["checkpoint_stall"] = _value(found.stalls, "each run's average checkpoint")
@@ -201,8 +203,8 @@ def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measu
 
 
 def cause_of(cause: CauseRate, per_node_day: float, found: Measured, settings: Mapping[str, Value]) -> Cause:
-    """Returns a cause with the values of the fault that represents it best. If no run had one, its restart is that of
-    all recoveries, and its detection (if it is not silent) that of killed processes."""
+    """Returns a kind of failure with the times measured for the fault that is most like it. If no run had one, its
+    restart is that of all recoveries, and its detection (if it is not silent) that of killed processes."""
     detection, restart = settings["silent_detection" if cause.silent else "detection"], settings["restart"]
     for kind in cause.faults:
         if alike := [each for each in found.recoveries if each.fault == kind]:

@@ -26,7 +26,7 @@ BOUND = POLICIES[-1]  # no policy: nobody can do better
 
 @dataclass(frozen=True)
 class Prices:
-    """The dollars of a node-hour. `per_s`: tokens or samples (`unit`) per second of the whole job at work."""
+    """The prices of a node-hour in dollars. `per_s`: tokens or samples (`unit`) per second of the whole job at work."""
 
     on_demand: float
     spot: float | None = None
@@ -37,7 +37,8 @@ class Prices:
 
 @dataclass(frozen=True)
 class Purchase:
-    """A way to buy the nodes. `in_time` is the share of the histories that meet the deadline."""
+    """One way to buy the nodes (such as spot nodes), with the forecast of its cost. `in_time` is the share of the
+    histories that meet the deadline."""
 
     name: str
     dollars: Range
@@ -62,7 +63,7 @@ class Money:
 
     @property
     def best(self) -> Purchase | None:
-        """Returns the cheapest purchase on average, of those that meet the deadline often enough, if any do."""
+        """Returns the way to buy nodes that costs least on average, of those that keep the deadline if any do."""
         fitting = [
             each for each in self.purchases if not each.is_bound and (each.in_time is None or each.in_time >= IN_TIME)
         ]
@@ -72,7 +73,7 @@ class Money:
 def money_of(
     prices: Prices, question: Question, job: Job, measured: Measured, found: Outcome, histories: Histories
 ) -> Money:
-    """Computes the costs. `histories` are those from which `found` was made."""
+    """Computes a forecast's costs in dollars. `histories` are those from which `found` was made."""
     paid_nodes = question.paid_gpus(job) / question.gpus_per_node
     hours = histories.time[0] / HOUR_S
     bought = [_bought(ON_DEMAND, prices, job, prices.on_demand * paid_nodes * hours, histories.days[0])]
@@ -101,7 +102,7 @@ def _bought(name: str, prices: Prices, job: Job, dollars: Floats, days: Floats, 
 
 
 def _on_spot(job: Job, measured: Measured) -> Job:
-    """Returns the same job on nodes that are also reclaimed."""
+    """Returns the job with another kind of failure: its spot nodes are reclaimed."""
     told = CauseRate(name="Spot node reclaimed", per_1000_node_days=1, node=True, faults=["preemption"])
     cause = cause_of(told, job.mean("spot_reclaims"), measured, job.settings)
     detection, restart = (
@@ -141,7 +142,8 @@ def _time_s(job: Job, reclaims: float, restart_s: float) -> float:
 def _by_policies(
     prices: Prices, deadline_days: float, question: Question, job: Job, found: Outcome, nodes: float
 ) -> list[Purchase]:
-    """Returns the costs if the job moves between both kinds of nodes. Its hours are those on demand."""
+    """Returns the costs of ways to move the job between spot nodes and on-demand nodes. Its hours are those on
+    demand."""
     assert prices.spot is not None
     changeover = (job.mean("restart") + job.mean("checkpoint_stall")) / HOUR_S
     plan = Deadline(24 * found.days.mean, 24 * deadline_days, changeover, prices.on_demand / prices.spot)

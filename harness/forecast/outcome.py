@@ -30,7 +30,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Range:
-    """A mean, and the 5 % and 95 % quantiles over the histories; infinite if the work is never done."""
+    """A figure's mean over simulated histories, with its 5 % and 95 % quantiles."""
 
     mean: float
     low: float
@@ -51,7 +51,8 @@ class CauseCost:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one variant. `ettr`: work over time; `goodput`: GPU-hours of the work over all paid ones."""
+    """The forecast of one variant of the job: its days, GPU-hours and failures. `ettr`: work over time; `goodput`:
+    GPU-hours of the work over all paid ones."""
 
     finished: float  # share of the histories
     days: Range
@@ -73,7 +74,7 @@ class Outcome:
 
 
 def outcome_of(question: Question, job: Job, histories: Histories, place: int) -> Outcome:
-    """Returns the outcome of the variant at this place."""
+    """Summarizes the simulated histories of one variant of a job."""
     hours = gpu_hours(question, job, histories, place)
     work = question.gpus * histories.accounts["work"][place] / HOUR_S
     accounts = {name: question.gpus * float(histories.accounts[name][place].mean()) / HOUR_S for name in ACCOUNTS}

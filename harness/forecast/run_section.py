@@ -21,7 +21,7 @@ WEEKS, SAMPLES = 13, 200
 
 
 def section_of(report: Report) -> Section | None:
-    """Returns the section, or `None` for a run that did not pass, or without a plausible recovery."""
+    """Returns the section "a week at scale" of a run's report, or `None` if the run shows no plausible recovery."""
     found = Measured()
     try:
         if report.verdict is Verdict.PASS:

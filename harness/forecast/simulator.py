@@ -39,8 +39,9 @@ _OF_NODES = ("together", "together_nodes", "lemons", "lemon_factor", "lemons_fou
 
 @dataclass(frozen=True)
 class Histories:
-    """Times in seconds of the whole job. `outages` holds by cause the time of outages and of lost work. Its last place,
-    like that of `failures`, is for planned restarts with a node that is back."""
+    """The simulated histories of a job: their times in seconds, by what the time was spent on. `outages` holds by cause
+    the time of outages and of lost work. Its last place, like that of `failures`, is for planned restarts with a node
+    that is back."""
 
     time: Floats  # variants × samples
     done: Bools
@@ -58,12 +59,12 @@ class Histories:
 
     @property
     def days(self) -> Floats:
-        """Returns the days until the work is done; infinite if it is given up."""
+        """Returns the days until a job's work is done, in each history; infinite if the job is given up."""
         return np.where(self.done, self.time, np.inf) / DAY_S
 
 
 def simulate(jobs: Sequence[Job], samples: int, seed: int) -> Histories:
-    """Simulates variants that have the same causes in the same order, and the same gaps between failures. Raises
+    """Simulates variants of a job many times each; all have the same kinds of failures, in the same order. Raises
     `UsageError` for too many events or histories."""
     most, histories = max(job.work_s / job.mtbf_s for job in jobs), len(jobs) * samples
     allowed = min(FAILURES_MAX, EVENTS_MAX // histories)
@@ -115,7 +116,8 @@ class _Play:
         self.rows, self.columns = np.indices(self.shape)
 
     def _of_sample(self, values: Sequence[tuple[float, ...]]) -> Floats:
-        """Returns one value per sample: with several measured values, the mean of as many draws."""
+        """Returns one value per simulated history: the value or, with several measured ones, the mean of a random
+        choice."""
         if max(map(len, values)) == 1:
             return _column([each[0] for each in values])
         dice = self.dice.random((self.samples, max(map(len, values))))
@@ -129,7 +131,7 @@ class _Play:
         return np.array(trace)[(self.begin + self.met) % len(trace)] if trace else np.broadcast_to(drawn, self.shape)
 
     def go_on(self) -> None:
-        """Simulates up to the next event of each history that is not over."""
+        """Simulates each unfinished history up to its next event."""
         given = self.given
         hazard = self.rate * self.usual * (self.at_work + (given["lemon_factor"] - 1) * self.lemons)
         with np.errstate(over="ignore"):  # of hardly any hazard: it never comes
@@ -162,7 +164,7 @@ class _Play:
         return PATIENCE * self.work - self.time
 
     def _until_back(self, outage: Floats) -> Floats:
-        """Returns the time until a smaller world takes a node back in, which it does while it works."""
+        """Returns the time in each history until a job that runs on fewer nodes gets a node back."""
         small = (self.at_work < self.nodes) & self.active
         found = np.full(self.shape, np.inf)
         if small.any():
@@ -179,8 +181,8 @@ class _Play:
             spent = spent - part
 
     def _work(self, spent: Floats, pace: Floats, done: Bools, returns: Bools) -> Floats:
-        """Simulates a stretch of work. Returns the work lost at its end: none if the job is done, or at a planned stop,
-        before which it saves."""
+        """Simulates work up to the next failure or planned stop, with its checkpoints. Returns the work lost at its
+        end: none if the job is done, or at a planned stop, before which it saves."""
         every, stall = self.given["checkpoint_every"], self.given["checkpoint_stall"]
         cycle = every / pace + stall
         saves = np.floor(spent / cycle + 1e-9)
@@ -243,7 +245,8 @@ class _Play:
             self.away.add(hit, self.time[hit][:, None] + np.where(np.isnan(fixed), back, fixed), self.time)
 
     def _replace_nodes(self, fails: Bools) -> None:
-        """Replaces nodes by spares. Without spares, the job goes on with fewer nodes, or waits until it has enough."""
+        """Replaces lost nodes by spare nodes. Without spares, the job goes on with fewer nodes, or waits until it has
+        enough."""
         there = self.nodes + self.given["spares"] - self.away.counted(self.time, self.given["spares"])
         self.at_work = np.where(fails, np.clip(there, self.smallest, self.nodes), self.at_work)
         short = fails & (there < self.smallest)
@@ -260,15 +263,15 @@ class _Play:
 
 
 class _Away:
-    """The times at which lost nodes are back. The first `used` places of each history may hold nodes that are still
-    away. They are sorted, the latest first, only when needed."""
+    """The times at which lost nodes are back from repair, in each history. The first `used` places of each history may
+    hold nodes that are still away. They are sorted, the latest first, only when needed."""
 
     def __init__(self, shape: tuple[int, ...]):
         self.back = np.full((*shape, 8), -np.inf)
         self.used = np.zeros(shape, np.int64)
 
     def add(self, rows: Bools, back: Floats, time: Floats) -> None:
-        """Adds lost nodes. `back`: of these rows, histories × nodes."""
+        """Adds newly lost nodes to those that are away. `back`: of these rows, histories × nodes."""
         size = back.shape[1]
         full = rows & (self.used + size > self.back.shape[2])
         if full.any():
@@ -282,14 +285,15 @@ class _Away:
         self.used[rows] += size
 
     def counted(self, time: Floats, enough: Floats) -> Ints:
-        """Returns how many nodes are away. If these are at most `enough`, some that are back may be counted, too."""
+        """Returns how many lost nodes are away in each simulated history. If these are at most `enough`, some that are
+        back may be counted, too."""
         unsure = self.used > enough
         if unsure.any():
             self._order(unsure, time)
         return self.used
 
     def when_only(self, rows: Bools, may_lack: Ints) -> Floats:
-        """Returns when only this many nodes are away, for rows that were just counted with more."""
+        """Returns when only this many nodes are still away, for histories that had more away at the last count."""
         held = self.back[rows]
         found: Floats = held[np.arange(len(held)), np.minimum(may_lack, held.shape[1] - 1)]
         return found
@@ -308,7 +312,8 @@ class _Away:
 
 
 class _Table:
-    """Values by variant and cause. Each event takes one of them, from as many as its sample has drawn."""
+    """Measured values by variant and kind of failure, from which each simulated failure draws one. Each event takes one
+    of them, from as many as its sample has drawn."""
 
     def __init__(self, values: Sequence[Sequence[tuple[float, ...]]], samples: int, dice: np.random.Generator):
         most = max((len(each) for row in values for each in row), default=1)
@@ -332,7 +337,8 @@ def _of(values: Floats, rows: Bools) -> Floats:
 
 
 def _uncertain(counts: Sequence[int | None], samples: int, dice: np.random.Generator) -> Floats:
-    """Draws true rates around those estimated from this many failures: 1 × samples × causes."""
+    """Draws, for each history, the true failure rates that may lie behind rates estimated from so many failures: 1 ×
+    samples × causes."""
     factors = np.ones((1, samples, len(counts)))
     for place, count in enumerate(counts):
         if count:

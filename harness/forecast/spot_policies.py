@@ -1,4 +1,4 @@
-"""Simulates a job with a deadline on spot nodes that come and go all at once, by policies of when to pay for others.
+"""Simulates a job with a deadline that moves between spot nodes, which come and go, and on-demand nodes.
 
 The policies are those of "Can't Be Late" (NSDI 2024). A switch to other nodes costs a changeover without progress. Only
 the omniscient policy knows the future; on-demand nodes are always there. Times are hours; arrays are samples × ticks.
@@ -22,7 +22,7 @@ POLICIES = ("greedy", "uniform progress", "omniscient")
 
 @dataclass(frozen=True)
 class Deadline:
-    """A job with a deadline: hours of work, of time, and of a changeover; on demand costs `ratio` times as much."""
+    """A job with a deadline: its hours of work, the hours that it has, and those that a change of nodes takes."""
 
     compute_h: float
     deadline_h: float
@@ -37,8 +37,7 @@ class Deadline:
 
 @dataclass(frozen=True)
 class Hours:
-    """The hours of each history: progress on each kind of nodes, paid hours (with changeovers), and when it was
-    done."""
+    """The hours of a job in each history: of progress and paid ones, on spot and on-demand nodes."""
 
     on_demand: Floats
     spot: Floats
@@ -48,7 +47,7 @@ class Hours:
 
 
 def spells(job: Deadline, samples: int, share: float | Floats, spell_h: float, dice: np.random.Generator) -> Bools:
-    """Draws when spot nodes are there: a share of the time (or one per sample), for `spell_h` on average, at random."""
+    """Draws at random when spot nodes are available: a share of the time, for `spell_h` hours on average."""
     ticks = math.ceil(job.deadline_h / job.tick_h)
     some = np.clip(share, 1e-9, 1 - 1e-9)
     goes = 1 - np.exp(-job.tick_h / spell_h)
@@ -119,7 +118,7 @@ class _Online:
 
 
 def _omniscient(job: Deadline, there: Bools) -> Hours:
-    """Takes the longest spells of spot nodes that are worth their changeover, else on-demand nodes."""
+    """Uses spot nodes in their longest spells, chosen with knowledge of the future, else on-demand nodes."""
     worth = job.ratio * job.changeover_h / (job.ratio - 1) if job.ratio > 1 else math.inf
     found = np.zeros((4, len(there)))
     for sample, row in enumerate(there):

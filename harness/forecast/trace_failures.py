@@ -1,5 +1,4 @@
-"""Reads from a trace how failures follow each other, how many nodes go at once, and how often, if the trace shows which
-nodes were there."""
+"""Reads from a trace of node failures how failures follow each other, how many nodes fail at once, and how often."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ FAULTS = ["preemption", "node_loss"]  # what stands for it in a run
 
 
 def table_of(trace: Trace) -> RateTable | None:
-    """Returns the rate per node-day of moments at which nodes went, or `None` if the trace has only losses."""
+    """Returns how often nodes fail in a trace, per node-day, or `None` if the trace does not show which nodes exist."""
     if trace.node_days is None:
         return None
     moments = len({each.at_s for each in trace.happenings})
@@ -29,8 +28,9 @@ def table_of(trace: Trace) -> RateTable | None:
 
 
 def with_trace(job: Job, trace: Trace) -> Job:
-    """Makes failures come as in the trace, with as many nodes at once: its share of moments with several nodes, and how
-    many these take on average. Raises `UsageError` for a trace that shows too little."""
+    """Returns the job with failures that follow each other as in a trace, and take as many nodes at once: its share of
+    moments with several nodes, and how many these take on average. Raises `UsageError` for a trace that shows too
+    little."""
     went = Counter(each.at_s for each in trace.happenings)
     if len(went) < MOMENTS_MIN:
         raise UsageError(f"{trace.name}: nodes go at {counted(len(went), 'moment')}; at least {MOMENTS_MIN} are needed")

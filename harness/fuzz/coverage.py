@@ -1,4 +1,5 @@
-"""What a search has covered: faults in phases of the job, and pairs of faults in one run. It guides the next schedule.
+"""Records what a search for failing schedules of faults has tried: faults in phases of the job, and pairs of faults. It
+guides the next schedule.
 
 A trigger does not tell in which phase its fault will strike: "2 s after a node loss" may be a rendezvous or a restore.
 So for each form of trigger it is counted in which phases faults struck that had it. The *promise* of a schedule is the
@@ -22,7 +23,7 @@ Schedule = Sequence[Mapping[str, Any]]
 
 
 class Aim(NamedTuple):
-    """A fault, and the form of its trigger."""
+    """A kind of fault, and the form of its trigger (when it strikes)."""
 
     kind: str
     trigger: str
@@ -34,7 +35,7 @@ def aims_of(schedule: Schedule) -> list[Aim]:
 
 
 def _form(when: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
-    """Returns a trigger without its step, and with the kind of the fault that it follows."""
+    """Returns the form of a trigger: without its step, and with the kind of the fault that it follows."""
     parts = [str(when[key]) for key in ("event", "after", "phase") if key in when]
     if "following" in when:
         parts.append(f"following {kinds.get(when['following'], '')}")
@@ -48,7 +49,8 @@ def pairs_of(schedule: Schedule) -> set[tuple[str, str]]:
 
 @dataclass
 class Coverage:
-    """`cells`: how often a fault struck in a phase. `pairs`: how often two faults acted in one run."""
+    """What the runs of a search have covered. `cells`: how often a fault struck in a phase. `pairs`: how often two
+    faults acted in one run."""
 
     cells: Counter[tuple[str, str]] = field(default_factory=Counter)
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -58,7 +60,7 @@ class Coverage:
     known: list[frozenset[Aim]] = field(default_factory=list)  # the aims of each failure that was found
 
     def add(self, schedule: Schedule, strikes: Sequence[Strike]) -> int:
-        """Takes a run. Returns how many cells and pairs are new."""
+        """Records a run of a schedule. Returns how many cells and pairs are new."""
         aims = {str(entry["id"]): aim for entry, aim in zip(schedule, aims_of(schedule), strict=True)}
         self.aimed.update(aims.values())
         for strike in strikes:
@@ -78,8 +80,7 @@ class Coverage:
         return told * (KNOWN if any(each <= set(aims) for each in self.known) else 1)
 
     def _of(self, aim: Aim) -> float:
-        """Returns the expected worth of one fault: by the phases in which its trigger struck, and by how often it was
-        tried in vain."""
+        """Returns how much new a fault with this trigger is expected to cover."""
         seen = self.reached[aim.trigger] if aim.trigger in self.reached else Counter()
         times = sum(seen.values())
         new = sum(count / (1 + self.cells[aim.kind, phase]) ** 2 for phase, count in seen.items())

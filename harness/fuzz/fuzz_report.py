@@ -1,4 +1,5 @@
-"""The result of a search as JSON values, as scenario files that replay what it found, and on the terminal."""
+"""Shows a search for failing schedules of faults as JSON values, as scenario files that replay it, and on a
+terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ WORDS_MAX = 150  # characters of a reason in a title
 
 @dataclass(frozen=True)
 class Result:
-    """A search with the folder of its files. `interrupted`: by the user."""
+    """The result of a search for failing schedules of faults. `interrupted`: by the user."""
 
     search: Search
     folder: pathlib.Path
@@ -29,7 +30,7 @@ class Result:
 
     @property
     def verdict(self) -> Verdict:
-        """Returns fail if anything was found; inconclusive if no run was judged: then nothing is known."""
+        """Returns the verdict of a search: fail if any schedule failed the job, inconclusive if no run was judged."""
         if self.search.found:
             return Verdict.FAIL
         return Verdict.PASS if self.search.verdicts[Verdict.PASS] else Verdict.INCONCLUSIVE
@@ -51,7 +52,7 @@ class Result:
         return shlex.join(words + (["--backend", base.backend] if base.backend != "local" else []))
 
     def files(self) -> dict[str, str]:
-        """Returns the scenario files by name."""
+        """Returns a scenario file for each failing schedule that the search found, by name."""
         return {self.file(found).name: self._scenario(found) for found in self.search.found}
 
     def _scenario(self, found: Found) -> str:
@@ -62,7 +63,7 @@ class Result:
         return "".join(f"# {line}\n" for line in told) + text
 
     def plain(self) -> dict[str, Any]:
-        """Returns the result as JSON values. `schema` rises when the meaning of a value changes."""
+        """Returns the result of the search as JSON values. `schema` rises when the meaning of a value changes."""
         search = self.search
         told: dict[str, Any] = {"schema": 1, "verdict": self.verdict.value, "why": self.why}
         told |= {"interrupted": self.interrupted, "seed": search.space.base.seed, "drawn": search.searched}
@@ -92,7 +93,7 @@ class Result:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yields the lines for the terminal, apart from the verdict."""
+        """Yields the result of the search as lines for the terminal, except the verdict."""
         search = self.search
         runs = ", ".join(f"{count} {verdict}" for verdict, count in sorted(search.verdicts.items())) or "none"
         yield f"runs: {runs}; {counted(search.searched, 'schedule')} drawn"
@@ -116,7 +117,7 @@ class Result:
 
 
 def rate(found: Found) -> str:
-    """Says how often a failure came again, and whether its schedule is the smallest."""
+    """Says how often a found failure came again, and whether its schedule is the smallest one."""
     low, high = found.interval
     often = f"{found.failed} of {counted(found.repeats, 'repeat')} failed ({100 * low:.0f} to {100 * high:.0f} %)"
     if not found.repeats:

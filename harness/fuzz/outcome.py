@@ -1,4 +1,4 @@
-"""What one run of a schedule came to, as the search log keeps it."""
+"""Defines the outcome of one run of a schedule of faults, as the log of a search keeps it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness.judge.verdict import Verdict
 
 
 class Strike(msgspec.Struct, frozen=True):
-    """A fault that acted. `phase`: the phase of the job at that moment."""
+    """A fault that had its effect in a run. `phase`: the phase of the job at that moment."""
 
     fault: str
     kind: str
@@ -16,8 +16,9 @@ class Strike(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """`codes`: what failed, as the findings of the judge name it. `unacted`: kinds of the faults that did not act as
-    meant. `run`: the id of the stored run. `seconds`: the duration, with its fault-free runs and restarts."""
+    """The outcome of one run of a schedule of faults. `codes`: what failed, as the findings of the judge name it.
+    `unacted`: kinds of the faults that did not act as meant. `run`: the id of the stored run. `seconds`: the duration,
+    with its fault-free runs and restarts."""
 
     verdict: Verdict
     codes: tuple[str, ...] = ()

@@ -1,4 +1,5 @@
-"""Runs schedules for real, and tells what each came to. The runs lie among all others, so `chaos show` has them."""
+"""Runs schedules of faults as real jobs, and returns the outcome of each run. The runs lie among all others, so `chaos
+show` has them."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ BROKEN_MAX = 3  # runs in a row that ended with an error of the harness or the b
 
 @dataclass
 class RealRuns:
-    """Runs one schedule after another. Folders of runs that pass are removed."""
+    """Runs schedules of faults, one after the other, and judges each run. Folders of runs that pass are removed."""
 
     base: Base
     reports: pathlib.Path
@@ -42,7 +43,8 @@ class RealRuns:
     count: int = field(default=0, init=False)
 
     def __call__(self, schedule: Schedule) -> Outcome:
-        """Raises `Ended` if the user stopped it, and `ChaosError` if nothing can be run."""
+        """Runs the job under one schedule of faults. Raises `Ended` if the user stopped it, and `ChaosError` if nothing
+        can be run."""
         begin = time.monotonic()
         plan = self.base.plan(schedule, new_run_id(self.base.name))
         try:
@@ -74,7 +76,8 @@ class RealRuns:
 
 
 def outcome_of(card: Scorecard) -> Outcome:
-    """Raises `ChaosError` for a run that failed without a fault: then nothing was injected."""
+    """Returns the outcome of a judged run. Raises `ChaosError` if it failed without a fault: then nothing was
+    injected."""
     run = card.evidence.run
     reason = card.reasons[0] if card.reasons else ""
     if not run.plan.get("faults"):
@@ -96,7 +99,7 @@ def outcome_of(card: Scorecard) -> Outcome:
 
 
 def _too_late(run: Timeline) -> str:
-    """Says which fault still acted when the job had done its last step, so that it could not show a recovery."""
+    """Says which fault still acted at the job's last step, so that the run could not show a recovery; or ""."""
     steps = (run.plan.get("workload") or {}).get("steps")
     if not isinstance(steps, int) or run.reached_step < steps or not len(run.progress):
         return ""
@@ -113,14 +116,14 @@ def _too_late(run: Timeline) -> str:
 
 
 def _acted(fault: FaultRecord) -> int | None:
-    """Returns when a fault struck, if it did so as meant."""
+    """Returns when a fault struck, or `None` if it did not strike as planned."""
     if fault.error or fault.injected is None or not all(each.get("ok") for each in fault.effects):
         return None
     return min(fault.strikes, default=fault.injected)
 
 
 def phase_at(run: Timeline, moment: int) -> str:
-    """Returns the phase of the job just before a moment; `saving` where it does steps and writes a checkpoint."""
+    """Returns the phase of the job just before a moment, or `saving` while it writes a checkpoint beside its steps."""
     first = int(run.progress.end[0]) if len(run.progress) else run.end
     place = bisect.bisect_left(run.segments, moment, key=lambda segment: segment.end)
     phase = run.segments[place].phase if place < len(run.segments) else "finish"

@@ -1,4 +1,5 @@
-"""Schedules: the faults of one run, as a scenario file writes them. All schedules of a search share one base."""
+"""Handles schedules: the faults of one run of a search, as a scenario file writes them. All schedules of a search share
+one base."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def key_of(schedule: Schedule) -> str:
 
 
 def renamed(schedule: Schedule) -> list[dict[str, Any]]:
-    """Returns the same faults with the ids f1, f2, … in their order."""
+    """Renames the faults of a schedule to f1, f2, … in their order."""
     names = {entry["id"]: f"f{number}" for number, entry in enumerate(schedule, 1)}
     found = []
     for entry in schedule:
@@ -52,7 +53,7 @@ def renamed(schedule: Schedule) -> list[dict[str, Any]]:
 
 
 def without(schedule: Schedule, gone: int) -> list[dict[str, Any]]:
-    """Returns the schedule without the fault at this place. Faults that followed it take over its trigger."""
+    """Returns the schedule without one of its faults. Faults that followed it take over its trigger."""
     lost = schedule[gone]
     kept = [dict(entry) for place, entry in enumerate(schedule) if place != gone]
     for entry in kept:
@@ -63,7 +64,7 @@ def without(schedule: Schedule, gone: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Base:
-    """The job of all schedules. The faults of its scenario are left out."""
+    """The job on which a search tries its schedules of faults. The faults of its scenario are left out."""
 
     spec: Scenario
     seed: int
@@ -71,7 +72,7 @@ class Base:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """Returns what all scenario files of the search have in common, as YAML values."""
+        """Returns the part that all scenario files of a search share, as YAML values."""
         values: dict[str, Any] = {"workload": _short(self.spec.workload)}
         return values | self.spec.model_dump(mode="json", include=SHARED, exclude_defaults=True)
 
@@ -81,19 +82,20 @@ class Base:
 
     @cached_property
     def digest(self) -> str:
-        """Returns a digest of all that the outcome of a schedule depends on, apart from the trainer's files."""
+        """Returns a digest of all that decides the outcome of a schedule, except the trainer's files."""
         told = json.dumps([self.values, self.seed, self.backend], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()
 
     def text(self, schedule: Schedule, name: str = "", title: str = "Faults drawn at random") -> str:
-        """Returns a scenario file with this schedule."""
+        """Returns the text of a scenario file with these faults."""
         head = {"version": 1, "name": name or self.name, "title": title}
         written = {**head, **self.values, "faults": [dict(entry) for entry in schedule]}
         plain = json.loads(json.dumps(written))
         return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
     def plan(self, schedule: Schedule, run_id: str = "fuzz") -> Plan:
-        """Raises `ScenarioError` for a schedule that cannot be planned, or that no job could survive or end."""
+        """Returns the plan of a run with these faults. Raises `ScenarioError` if they cannot be planned, or if no job
+        could survive or end."""
         spec = parse_scenario(self.text(schedule), "schedule.yaml")
         plan = make_plan(spec, self.seed, self.backend, run_id)
         left = [fault for fault in plan.faults if fault.action.replaced() is False or fault.action.sticks]
@@ -119,7 +121,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _short(workload: Workload) -> dict[str, Any]:
-    """Returns a workload as YAML values, without most of those that are its defaults."""
+    """Returns a workload as YAML values, without values that are defaults anyway."""
     values: dict[str, Any] = workload.model_dump(mode="json")
     for name in values.keys() - {"trainer", "nodes", "steps"}:
         fewer = {key: value for key, value in values.items() if key != name}

@@ -1,4 +1,4 @@
-"""The search: draws a schedule, has it run, learns what it covered, and makes what fails smaller.
+"""Searches for schedules of faults that a job does not survive, and makes each one found as small as possible.
 
 It knows neither nodes nor clocks: a function runs a schedule, and another one says whether there is time for one more.
 """
@@ -29,12 +29,13 @@ UNCLEAR_MAX = 3  # repeats of one schedule that are inconclusive or invalid
 
 
 class Ended(Exception):
-    """There is no time for another run, or nothing new to try."""
+    """Raised if there is no time for another run, or nothing new to try."""
 
 
 @dataclass
 class Found:
-    """A failure. `failed`, `repeats`: of the smallest schedule, without the run by which it was found."""
+    """A failure of the job that a search found, with its smallest schedule of faults. `failed`, `repeats`: of the
+    smallest schedule, without the run by which it was found."""
 
     number: int
     codes: frozenset[str]
@@ -51,18 +52,20 @@ class Found:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Returns the 95 % interval of the rate of this failure, 0 to 1."""
+        """Returns the 95 % interval of the share of runs (0 to 1) in which this failure comes again."""
         return failure_interval(self.failed, self.repeats) if self.repeats else (0.0, 1.0)
 
     def is_in(self, codes: frozenset[str], cells: frozenset[tuple[str, str]]) -> bool:
-        """Tells whether a run failed so, and everything struck in it that strikes in the smallest schedule."""
+        """Returns True if a run failed in the same way, under all faults and phases of this failure's smallest
+        schedule."""
         return not self.codes.isdisjoint(codes) and self.cells <= cells
 
 
 @dataclass
 class Search:
-    """`run` runs a schedule and may raise `Ended`; `goes_on` says whether there is time for one more; `guided`: by what
-    was covered, else each schedule is drawn by itself; `findings_max`: the search ends with so many failures."""
+    """A search for schedules of faults that a job does not survive. `run` runs a schedule and may raise `Ended`;
+    `goes_on` says whether there is time for one more; `guided`: by what was covered, else each schedule is drawn by
+    itself; `findings_max`: the search ends with so many failures."""
 
     space: Space
     log: SearchLog
@@ -81,7 +84,7 @@ class Search:
     seconds: float = 0.0  # of all runs
 
     def go(self) -> None:
-        """Searches until there is no time left or enough is found."""
+        """Searches until there is no time left, or enough failures are found."""
         self._replay = Replay(self.log)
         self._seen: set[str] = set()
         self._corpus: list[Schedule] = []
@@ -104,7 +107,8 @@ class Search:
             self._hear_failure(schedule, outcome)
 
     def _tried(self, why: Any, schedule: Schedule) -> Outcome:
-        """Returns the outcome of one run: from the log if it is there. Raises `Ended` if there is no time for it."""
+        """Returns the outcome of one run of a schedule, from the log of an interrupted search if it is there. Raises
+        `Ended` if there is no time for it."""
         if self._replay.left:
             outcome = self._replay.outcome(why, schedule)
         else:
@@ -142,7 +146,7 @@ class Search:
         raise Ended
 
     def _changed(self, kinds: Collection[str], seed: int) -> list[list[dict[str, Any]]]:
-        """Draws changes of a schedule that had covered something new."""
+        """Draws variants of a schedule that covered something new."""
         parent = self._corpus[seed % len(self._corpus)]
         return draw(self.space.neighbours(parent, kinds), CANDIDATES, seed)
 
@@ -165,7 +169,7 @@ class Search:
             self.coverage.known = [frozenset(aims_of(each.smallest)) for each in self.found]
 
     def _examine(self, found: Found) -> None:
-        """Repeats a failure, and makes its schedule smaller as long as it fails about as often."""
+        """Repeats a failing run, and makes its schedule smaller as long as it fails about as often."""
         first = SequentialTest()
 
         def note(test: SequentialTest) -> None:
@@ -207,7 +211,8 @@ class Search:
         codes: frozenset[str],
         note: Callable[[SequentialTest], object] = lambda test: None,
     ) -> frozenset[tuple[str, str]]:
-        """Runs a schedule until the test knows enough, or too many runs say nothing. Returns the cells of a failure."""
+        """Runs a schedule until a sequential test has decided how often it fails, or too many runs show nothing.
+        Returns the cells of a failure."""
         unclear, cells = 0, frozenset[tuple[str, str]]()
         while not test.over and unclear < UNCLEAR_MAX:
             outcome = self._tried("repeat", schedule)
@@ -220,7 +225,7 @@ class Search:
         return cells
 
     def _merge(self, found: Found) -> None:
-        """Takes a failure back whose smallest schedule is one that was found before."""
+        """Drops a found failure whose smallest schedule was already found before."""
         for other in self.found[: found.number - 1]:
             if found.repeatable and other.is_in(found.codes, found.cells):
                 other.again += 1

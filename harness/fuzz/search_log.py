@@ -1,4 +1,4 @@
-"""The log of a search, from which an interrupted search goes on: one line for each run, in their order.
+"""Keeps the log of a search, from which an interrupted search goes on: a line for each run, in order.
 
 The search is decided by its seed and by the outcomes of its runs. So to go on, it is done again with the outcomes that
 the log holds, which takes no time, and then with real runs. A schedule that was drawn is taken from the log, too.
@@ -24,14 +24,15 @@ FAULTS_MAX = 20  # of one schedule
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first line. `base`: a digest of the job, the seed and the backend."""
+    """The first line of a search's log. `base`: a digest of the job, the seed and the backend."""
 
     schema: Literal[1]
     base: str
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run. `why`: its schedule was drawn by the search, or a failure is repeated, perhaps by a smaller schedule."""
+    """One run in the log of a search. `why`: its schedule was drawn by the search, or a failure is repeated, perhaps by
+    a smaller schedule."""
 
     why: Literal["search", "repeat"]
     schedule: list[dict[str, Any]]
@@ -39,8 +40,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SearchLog:
-    """Reads the log at once, and appends to it. Only one search may have it open. Raises `UsageError` for a log that is
-    not of this search, or damaged; a last line that was cut by a kill is removed."""
+    """The log of a search, to which runs are appended. Only one search may have it open. Raises `UsageError` for a log
+    that is not of this search, or damaged; a last line that was cut by a kill is removed."""
 
     def __init__(self, folder: pathlib.Path, base: Base):
         self.path, self._base = folder / NAME, base
@@ -94,7 +95,7 @@ class SearchLog:
         self._write(run)
 
     def differs(self, place: int) -> UsageError:
-        """Returns the error for a run that this version of the search would not have made there."""
+        """Returns the error for a logged run that this version of the search would not have made at that place."""
         return self._wrong(place + 2, "another version of chaos made this search")
 
     def _write(self, value: Head | Run) -> None:
@@ -106,7 +107,7 @@ class SearchLog:
 
 
 class Replay:
-    """Gives the runs of a log in their order, before new ones are made."""
+    """Replays the logged runs of an interrupted search, before it makes new ones."""
 
     def __init__(self, log: SearchLog):
         self.log, self._place, self._stored = log, 0, len(log.runs)
@@ -116,14 +117,14 @@ class Replay:
         return self._place < self._stored
 
     def drawn(self) -> list[dict[str, Any]]:
-        """Returns the schedule that was drawn next. Call this only while runs are `left`."""
+        """Returns the schedule that the interrupted search drew next. Call this only while runs are `left`."""
         run = self.log.runs[self._place]
         if run.why != "search":
             raise self.log.differs(self._place)
         return run.schedule
 
     def outcome(self, why: str, schedule: Schedule) -> Outcome:
-        """Returns the outcome of the next run, which must be of this schedule."""
+        """Returns the logged outcome of the next run, which must be of this schedule."""
         run = self.log.runs[self._place]
         if run.why != why or key_of(run.schedule) != key_of(schedule):
             raise self.log.differs(self._place)

@@ -20,7 +20,8 @@ RATE_MAX = 0.9
 
 @dataclass
 class SequentialTest:
-    """Tests whether failures come at the rate `high` or more, or at the rate `low` or less (0 < low < high < 1)."""
+    """Decides whether a schedule fails often (rate `high` or more) or seldom (`low` or less), from as few runs as
+    possible."""
 
     low: float = CHANCE
     high: float = RARELY
@@ -28,7 +29,7 @@ class SequentialTest:
     passed: int = 0
 
     def hear(self, failed: bool) -> None:
-        """Takes the result of one more repeat."""
+        """Adds the result of one more run to the test."""
         self.failed += failed
         self.passed += not failed
 
@@ -38,7 +39,7 @@ class SequentialTest:
 
     @property
     def answer(self) -> bool | None:
-        """Returns True for the high rate, False for the low one, and `None` while it is open."""
+        """Returns True if the failure rate is high, False if it is low, and `None` while more runs are needed."""
         ratio = self.failed * math.log(self.high / self.low)
         ratio += self.passed * math.log((1 - self.high) / (1 - self.low))
         return True if ratio >= BOUND else False if ratio <= -BOUND else None
@@ -49,6 +50,6 @@ class SequentialTest:
 
 
 def at_the_rate_of(test: SequentialTest) -> SequentialTest:
-    """Returns a test of whether something else fails about as often as what this one tested."""
+    """Returns a test of whether another schedule fails about as often as the one that `test` has tested."""
     high = min(RATE_MAX, (test.failed + 1) / (test.repeats + 2))
     return SequentialTest(high / APART, high)

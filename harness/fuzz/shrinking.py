@@ -24,8 +24,9 @@ def shrink(
     tell: Callable[[Schedule], object],
     harmless: Callable[[Entry], int] = lambda entry: 0,
 ) -> None:
-    """Tells each smaller schedule that fails as well, the last of them the smallest. `fails` may raise to end it.
-    `harmless`: how often a fault did no harm in other runs; the least harmless one is tried alone first."""
+    """Calls `tell` with each smaller schedule of faults that fails as well; the last of them is the smallest. `fails`
+    may raise to end it. `harmless`: how often a fault did no harm in other runs; the least harmless one is tried alone
+    first."""
     found: Schedule = schedule
     tried = {key_of(found)}
     while True:
@@ -45,7 +46,7 @@ def shrink(
 def smaller(
     schedule: Schedule, space: Space, harmless: Callable[[Entry], int] = lambda entry: 0
 ) -> Iterator[Candidate]:
-    """Yields schedules that are simpler than this one in one respect, those with the fewest faults first."""
+    """Yields schedules that are simpler than a given one in one respect, those with the fewest faults first."""
     for count in range(1, len(schedule)):
         chosen = combinations(range(len(schedule)), count)
         for kept in sorted(chosen, key=lambda places: sum(harmless(schedule[place]) for place in places)):
@@ -76,7 +77,7 @@ def _with(schedule: Schedule, place: int, entry: Mapping[str, Any]) -> Candidate
 
 
 def _fewer(values: Mapping[str, Any], simplest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields parameters that are nearer to the simplest ones: these, and without each one that these do not have."""
+    """Yields simpler parameters of a fault: the simplest ones, and the given ones without each that those lack."""
     if values == simplest:
         return
     yield dict(simplest)
@@ -88,7 +89,7 @@ def _fewer(values: Mapping[str, Any], simplest: Mapping[str, Any]) -> Iterator[d
 
 
 def _simpler(when: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields simpler triggers: without the step of a phase, or without the delay or the event after another fault."""
+    """Yields simpler triggers of a fault: without its step in a phase, or without its delay after another fault."""
     for name, other in {"step": "phase", "after": "following", "event": "following"}.items():
         if name in when and other in when:
             yield {key: value for key, value in when.items() if key != name}

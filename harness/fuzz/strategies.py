@@ -1,4 +1,4 @@
-"""Hypothesis strategies of schedules, made from what each fault says of its own parameters.
+"""Makes Hypothesis strategies that draw schedules of faults, from what each fault says of its own parameters.
 
 The JSON Schema of a fault's model tells which values are allowed; the fault's validators and the plan decide about the
 whole. So a new fault is drawn without a change here. Numbers and quantities stay near their defaults: a run must end
@@ -54,7 +54,7 @@ TRIES = 100  # draws of a fault's parameters until none seems to be valid
 
 
 def parameters(kind: str) -> st.SearchStrategy[dict[str, Any]]:
-    """Returns a strategy of parameters of this fault, which its validators allow."""
+    """Returns a strategy that draws valid parameters of this kind of fault."""
     fault = load_fault(kind)
     schema = fault.model_json_schema()
     required: dict[str, st.SearchStrategy[Any]] = {}
@@ -77,7 +77,7 @@ def _is_valid(kind: str, values: Values) -> bool:
 
 
 def _values(schema: Values, known: Mapping[str, Any], default: object) -> st.SearchStrategy[Any] | None:
-    """Returns a strategy of the values that a schema allows; `None` if only a person can tell a value."""
+    """Returns a strategy that draws values allowed by a JSON schema; `None` if only a person can choose a value."""
     if "$ref" in schema:
         return _values(known[schema["$ref"].rpartition("/")[2]], known, default)
     if "enum" in schema:
@@ -90,7 +90,8 @@ def _values(schema: Values, known: Mapping[str, Any], default: object) -> st.Sea
 
 
 def _one_of(parts: Sequence[Values], known: Mapping[str, Any], default: object) -> st.SearchStrategy[Any] | None:
-    """Returns values of these alternatives. Where a duration is allowed, one is drawn: a fault must end."""
+    """Returns a strategy that draws from one of several JSON schemas. Where a duration is allowed, one is drawn: a
+    fault must end."""
     ends = [part for part in parts if part.get("pattern") == Duration.pattern]
     found = [_values(part, known, default) for part in ends or parts if part.get("type") != "null"]
     usable = [each for each in found if each is not None]
@@ -174,8 +175,8 @@ _PERCENT = Percentage.__metadata__[1].json_schema["pattern"]  # type: ignore[att
 
 @dataclass(frozen=True)
 class Space:
-    """All that may be drawn for a base. `kinds`: each fault with its simplest parameters. `undrawn`: each other fault,
-    and why it is not drawn."""
+    """Everything that a search may draw for a job: kinds of faults, with limits. `kinds`: each fault with its simplest
+    parameters. `undrawn`: each other fault, and why it is not drawn."""
 
     base: Base
     kinds: Mapping[str, Values]
@@ -183,11 +184,11 @@ class Space:
     faults_max: int = 3
 
     def schedules(self, kinds: Collection[str] = ()) -> st.SearchStrategy[list[dict[str, Any]]]:
-        """Returns a strategy of schedules that can be planned, of these kinds or of all."""
+        """Returns a strategy that draws schedules of faults that can be planned."""
         return _schedules(self, sorted(kinds or self.kinds)).filter(self.base.allows)
 
     def neighbours(self, schedule: Schedule, kinds: Collection[str] = ()) -> st.SearchStrategy[list[dict[str, Any]]]:
-        """Returns a strategy of schedules that differ from this one in one fault, or in its trigger."""
+        """Returns a strategy that draws schedules that differ from a given one in one fault or trigger."""
         return _neighbours(self, schedule, sorted(kinds or self.kinds)).filter(self.base.allows)
 
 
@@ -223,7 +224,7 @@ def _entries(draw: st.DrawFn, space: Space, earlier: Schedule, kinds: Sequence[s
 
 @st.composite
 def _faults(draw: st.DrawFn, space: Space, kinds: Sequence[str]) -> dict[str, Any]:
-    """Draws a fault with its target and parameters."""
+    """Draws a fault with its target and its parameters."""
     kind = draw(st.sampled_from(kinds))
     workload, aims_at = space.base.spec.workload, load_fault(kind).aims_at
     places = range(workload.nodes if aims_at == "node" else workload.world_size)
@@ -254,7 +255,7 @@ def _parameters(kind: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def space_of(base: Base, capability: Capability, faults_max: int = 3) -> Space:
-    """Finds what can be drawn here. Raises `UsageError` if nothing can."""
+    """Finds the faults that a search can draw for this job and on this machine. Raises `UsageError` if nothing can."""
     kinds: dict[str, Values] = {}
     undrawn: dict[str, str] = {}
     for kind in fault_names():
@@ -279,7 +280,7 @@ def _example(kind: str, base: Base, values: Values) -> Entry:
 
 
 def _simplest(kind: str, base: Base) -> Values | str:
-    """Returns the fewest parameters that this fault can have here, or why it has none."""
+    """Returns the fewest parameters that this kind of fault can have here, or the reason why it cannot be drawn."""
     fault: type[Fault] = load_fault(kind)
     if own := set(OF_AN_ENTRY) & fault.model_fields.keys():
         return f"its parameter {min(own)} has the name of a key that each fault has"
@@ -300,7 +301,8 @@ def _tried(kind: str) -> Iterator[Values]:
 
 
 def draw(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
-    """Draws at most so many values; the same ones for the same seed. Draws none if no value is valid."""
+    """Draws at most `count` values from a strategy; the same ones for the same seed. Draws none if no value is
+    valid."""
     found: list[T] = []
 
     @hypothesis.seed(seed)

@@ -24,7 +24,7 @@ PERCENT_FROM_S = 60.0  # GPU-seconds from which the percentage counts: one resta
 
 @dataclass(frozen=True)
 class Booked:
-    """The ledger of a day, in GPU-seconds. `since` is the ledger from the time when the job was first steady."""
+    """A game day's use of GPU time, in GPU-seconds. `since`: that from when the job was first steady."""
 
     allocated: float
     wasted: float
@@ -34,7 +34,7 @@ class Booked:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Booked:
-        """Makes the ledger from the result of `harness.campaign.ledger_so_far`."""
+        """Makes a game day's account of GPU time from the result of `harness.campaign.ledger_so_far`."""
         apart = told.get("since")
         amounts = told["allocated"], told["wasted_all"], told["wasted_faults"], told["dollars"]
         return cls(*amounts, None if apart is None else cls.of(apart))
@@ -45,12 +45,12 @@ class Booked:
 
     @property
     def caused(self) -> str:
-        """Returns the wasted GPU time that faults caused, in GPU-seconds; 0 before the first fault."""
+        """Returns the GPU time that faults have wasted, in GPU-seconds; 0 before the first fault."""
         return gpu_seconds(self.by_faults)
 
     @property
     def words(self) -> str:
-        """Returns a text with all wasted GPU time, including the job's start, and its share."""
+        """Returns a text with the GPU time wasted so far, and its share of all allocated GPU time."""
         return f"{gpu_seconds(self.wasted)} of {gpu_seconds(self.allocated)} ({percent(self.percent)})"
 
     def spent(self, budget: Budget, gpus: int) -> list[tuple[str, float]]:
@@ -67,7 +67,7 @@ class Booked:
 
 @dataclass
 class Books:
-    """The newest ledger of a day, computed again and again in a thread beside the job's loop."""
+    """The newest account of a game day's GPU time, computed again and again in a thread of its own."""
 
     newest: Booked | None = None
     asked_ns: int = 0  # time of that request; 0: it is the final count
@@ -76,7 +76,7 @@ class Books:
 
     @contextlib.contextmanager
     def kept(self, run_dir: pathlib.Path, asking: Callable[..., dict[str, Any] | None] = ask) -> Iterator[None]:
-        """Computes the ledger during the `with` block, and once more at its end, when the job is over."""
+        """Keeps the account of GPU time up to date in the `with` block, and completes it when the job is over."""
         keeper = threading.Thread(target=self._keep, args=(run_dir, asking), name="books", daemon=True)
         keeper.start()
         try:
@@ -88,7 +88,7 @@ class Books:
             self._closed.set()
 
     def close(self, last: Booked | None) -> None:
-        """Takes the report's figures, if there are any, as the final ledger."""
+        """Takes the report's figures, if there are any, as the final account of GPU time."""
         self._over.set()
         self._closed.set()
         if last is not None:

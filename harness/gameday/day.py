@@ -47,7 +47,7 @@ BYTES_MAX = 64 * 2**20
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a day: its folder, its verdict, and whether the user ended the day."""
+    """The end of a game day: its folder, its result, and whether the user ended it."""
 
     folder: pathlib.Path
     result: DayResult
@@ -62,7 +62,7 @@ def run_day(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> Ended:
-    """Runs a day in `reports/<run id>/` and judges it. Raises `ChaosError` if the job cannot be launched."""
+    """Runs a game day in `reports/<run id>/` and judges it. Raises `ChaosError` if the job cannot be launched."""
     guarantees()  # a plug-in that cannot be used is refused now, not after the day
     stop = stop or StopRequest()
     kept = _fault_free(day, reports, backend, observer, stop)
@@ -92,7 +92,7 @@ class NoFaultFree(ChaosError):
 def _fault_free(
     day: DayPlan, reports: pathlib.Path, backend: Backend, observer: CampaignObserver, stop: StopRequest
 ) -> dict[str, pathlib.Path]:
-    """Returns the day's stored fault-free runs by their folder. A plan may need no such run."""
+    """Makes or finds the fault-free runs that a game day needs, and returns their folders by name, if any."""
     reports.mkdir(parents=True, exist_ok=True)
     found = {}
     band = any(expects_band(act.plan) for act in day.acts)
@@ -110,7 +110,7 @@ def _fault_free(
 
 
 def load_day(run_dir: pathlib.Path) -> DayPlan:
-    """Reads the plan of a stored day. Raises `UsageError` if it is missing or unreadable."""
+    """Reads the plan of a stored game day. Raises `UsageError` if it is missing or unreadable."""
     try:
         data = json.loads(untrusted_files.read(run_dir, FILE, BYTES_MAX))
     except (OSError, ValueError, FaultError, RecursionError) as error:
@@ -133,7 +133,7 @@ def find_day(name: str, reports: pathlib.Path) -> pathlib.Path:
 
 
 def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> DayResult:
-    """Judges a stored day from its event log, and writes the reports of the day and of its rehearsals."""
+    """Judges a stored game day from its event log, and writes its reports and those of its rehearsals."""
     result, cards = judge_stored(run_dir, observer)
     write_day(run_dir, result, cards)
     return result
@@ -142,12 +142,12 @@ def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) 
 def judge_stored(
     run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN
 ) -> tuple[DayResult, dict[str, Scorecard]]:
-    """Judges a stored day, without writing. Returns its verdict and the scorecards of its rehearsals."""
+    """Judges a stored game day, and writes nothing. Returns its result and the scorecards of its rehearsals."""
     day, job = load_day(run_dir), JobLog(reading.read(run_dir / "events"))
     whole = cache(lambda: beside(job.whole, run_dir))
 
     def card(what: str, evidence: Callable[[], Evidence], name: str) -> Scorecard | None:
-        """Returns the scorecard, or `None` with a note if the rehearsal cannot be judged."""
+        """Judges one rehearsal of a game day, or the whole job; `None` with a note if its log cannot be read."""
         try:
             return judge(evidence(), name)
         except EventLogError as error:
@@ -181,7 +181,7 @@ def judge_stored(
 
 
 def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[str, Any] | None:
-    """Returns the ledger of the whole job and from when it was first steady; `None` if it is unknown."""
+    """Returns the use of GPU time of the whole job, and that since it was first steady; `None` if it is unknown."""
     if job is None or not job.scores.get("wasted_gpu_hours") or not job.evidence.ledger.allocated:
         return None
     steady = ledger_so_far.first(events, STEADY)
@@ -190,7 +190,7 @@ def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[
 
 
 def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:
-    """Returns the evidence on the job as a whole, between rehearsals too, with the faults that acted.
+    """Returns the evidence on the whole job of a game day, with those faults that acted.
 
     The other faults are judged with their rehearsals."""
     acted = [fault for fault in whole.run.faults if fault.injected is not None]
@@ -212,7 +212,7 @@ def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scor
 
 
 def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> Ended:
-    """Undoes open faults after the harness was killed during a day, and judges the day.
+    """Undoes open faults after the harness was killed during a game day, and judges the day.
 
     Raises `UsageError` if the day still goes on, and `FaultError` if a fault could not be undone.
     """
@@ -227,7 +227,7 @@ def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAI
 
 
 def twin_line(run_dir: pathlib.Path) -> Series | None:
-    """Returns the losses of the day's fault-free run, or `None` if there is no such run."""
+    """Returns the losses of a game day's fault-free run, or `None` if there is no such run."""
     try:
         return line(losses.surviving(timeline.load(run_dir / FAULT_FREE).steps))
     except (EventLogError, OSError):

@@ -147,7 +147,7 @@ def _say_what_losses_will_not_show(day: DayPlan) -> None:
 
 
 def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backend) -> None:
-    """Prints the schedule, and what could not be checked. Raises `UsageError` if the job ends before the schedule."""
+    """Prints a game day's schedule and what could not be checked. Raises `UsageError` if the job is too short."""
     for line in schedule(day, step_s or None):
         say(line)
     say("Times are the earliest ones. Nothing was launched.")
@@ -174,7 +174,7 @@ Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 
 
 class Shown(CampaignObserver):
-    """Shows the day on its page: first the running day, then the end of the job, then the verdict.
+    """Shows a game day on its page: first the running day, then the end of the job, then the verdict.
 
     Prints pauses, alerts and people's notes on the terminal. Times count from the start of the job.
     """
@@ -231,7 +231,7 @@ class Shown(CampaignObserver):
 
 @contextlib.contextmanager
 def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where | None) -> Iterator[Shown]:
-    """Serves the live page during the `with` block. If `where` is `None`, there is no page."""
+    """Serves a game day's live page during the `with` block; no page if `where` is `None`."""
     if where is None:
         yield Shown(lambda view, feed: None)
         return
@@ -264,7 +264,7 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
 
 @contextlib.contextmanager
 def _known(reports: pathlib.Path, run_id: str, found: Mapping[str, str]) -> Iterator[None]:
-    """Stores the page's address and tokens during the `with` block, for the commands `note` and `stop`."""
+    """Stores the live page's address and tokens during the `with` block, for the commands `note` and `stop`."""
     folder = reports / PAGES
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{run_id}.json"
@@ -354,7 +354,7 @@ def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
 
 
 def _post(page: Mapping[str, str], body: Mapping[str, str]) -> str:
-    """Sends a post to the page, trusting only its own certificate. Returns why it was refused; empty if accepted."""
+    """Sends a request to the live page, trusting only its certificate. Returns why it was refused, or an empty text."""
     headers = {"Authorization": f"Bearer {page['token']}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{page['address']}/notes", json.dumps(body).encode(), headers, method="POST")
     try:

@@ -38,7 +38,7 @@ WebAddress = Annotated[Line, AfterValidator(_web_address)]
 
 
 class Steady(Parameters):
-    """The conditions that must hold before the first fault, and again after a rest."""
+    """When a game day's job counts as steady, as it must before the first fault and after a rest."""
 
     steps: int = Field(20, ge=2, le=1000, description="Of the newest steps nine of ten must be within the band.")
     band: Share = Field(50.0, description="Around the median time of these steps.")
@@ -55,7 +55,7 @@ class Alert(Parameters):
 
 
 class People(Parameters):
-    """The times within which people must react, from the begin of the first fault."""
+    """Time limits, from the begin of the first fault, within which people must react to it."""
 
     detect: Duration | None = None
     acknowledge: Duration | None = None
@@ -63,7 +63,7 @@ class People(Parameters):
 
 
 class Watched(Parameters):
-    """Expectations of alerts and people. The scenario holds the expectations of the job."""
+    """Expected alerts and reactions of people in a rehearsal. What the job must do is in its scenario."""
 
     alerts: list[Alert] = Field([], max_length=100)
     people: People = People()
@@ -84,7 +84,7 @@ class Rehearse(_Rehearsed):
 
 
 class Random(Parameters):
-    """Scenarios that come at random with a mean rate. The seed decides which scenario comes when."""
+    """An entry of a game day whose scenarios begin at random times, at a mean rate. The seed decides."""
 
     scenarios: list[Line] = Field(min_length=1, max_length=100)
     rate: Line = Field(description="Of its rehearsals, like 30/h; the times between them are random.")
@@ -108,7 +108,7 @@ _KINDS = ("scenario", "parallel", "pause", "random", "replay", "rest")
 
 
 class DayEntry(_Rehearsed):
-    """One entry of the day: exactly one of `scenario`, `parallel`, `pause`, `random`, `replay`, `rest`."""
+    """One entry of a game day's plan: exactly one of `scenario`, `parallel`, `pause`, `random`, `replay`, `rest`."""
 
     scenario: Line | None = None
     parallel: list[Rehearse] | None = Field(None, min_length=2, max_length=100)
@@ -140,7 +140,7 @@ class DayEntry(_Rehearsed):
 
 
 class Budget(Parameters):
-    """The limits of waste, counted from when the job was first steady. Beyond a limit, the day ends early."""
+    """Limits on the GPU time that a game day may waste, once its job was steady. Beyond one, the day ends early."""
 
     wasted_gpu_hours: float | None = Field(None, gt=0)
     wasted_percent: Share | None = Field(None, description="Of the GPU time since then.")
@@ -160,7 +160,7 @@ class PromQL(Parameters):
 
 
 class Probe(Parameters):
-    """A user's question: a command that must exit with 0, a URL that must answer, or a PromQL query."""
+    """A user's check of the job: a command that must exit with 0, a URL that must answer, or a PromQL query."""
 
     name: Name
     command: list[Line] | None = Field(None, min_length=1, max_length=100, description="Run on this host; no shell.")
@@ -207,7 +207,7 @@ class GameDay(Parameters):
 
 
 def load_gameday(path: pathlib.Path) -> tuple[GameDay, Document]:
-    """Reads and checks a plan file. Raises `ScenarioError` with all mistakes in the file.
+    """Reads and checks the plan file of a game day. Raises `ScenarioError` with all mistakes in the file.
 
     The returned document gives the places of mistakes that are found later.
     """

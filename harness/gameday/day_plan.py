@@ -49,7 +49,7 @@ class _Model(BaseModel):
 
 
 class Act(_Model):
-    """One rehearsal of the day. `after_ns` counts from the begin of the day's entry that holds the rehearsal."""
+    """One planned rehearsal of a game day. `after_ns` counts from the begin of the entry that holds it."""
 
     name: str
     plan: Plan
@@ -75,7 +75,7 @@ class Act(_Model):
 
 
 class Scene(_Model):
-    """One entry of the day: rehearsals, a pause until a person continues the day, or a rest."""
+    """One planned entry of a game day: rehearsals, a pause until a person continues, or a rest."""
 
     kind: Literal["scenario", "parallel", "pause", "random", "replay", "rest"]
     what: str
@@ -101,8 +101,8 @@ class DayPlan(_Model):
         return [act for scene in self.scenes for act in scene.acts]
 
     def alone(self, name: str, begun: int = 0) -> Plan:
-        """Returns this rehearsal as a run of its own, with the same job struck at the same step. `begun` is the last
-        step before it began; if 0 (unknown), it is struck as if it were the day's first rehearsal."""
+        """Returns the plan of one rehearsal as a run of its own, with the same job struck at the same step. `begun` is
+        the last step before it began; if 0 (unknown), it is struck as if it were the day's first rehearsal."""
         plan = next(act.plan for act in self.acts if act.name == name)
         faults = []
         for fault in plan.faults:
@@ -112,7 +112,7 @@ class DayPlan(_Model):
         return plan.model_copy(update={"faults": tuple(faults)})
 
     def losses_unproven(self) -> tuple[str, list[str]]:
-        """Returns the first rehearsal that may change losses, and those beside or after it that expect none.
+        """Returns the first rehearsal of a day that may change losses, and those beside or after it that expect none.
 
         Losses prove nothing in the latter."""
         for number, scene in enumerate(self.scenes):
@@ -148,7 +148,7 @@ def _lasts_s(fault: PlannedFault) -> float:
 
 
 def plan_day(path: pathlib.Path, seed: int, backend: str, run_id: str, scenarios: pathlib.Path) -> DayPlan:
-    """Makes the plan from a file. Raises `ScenarioError` with all mistakes in the file, its scenarios and traces."""
+    """Makes a game day's plan from its file. Raises `ScenarioError` with all mistakes in file, scenarios and traces."""
     return _Making(path, seed, backend, run_id, scenarios).make()
 
 
@@ -200,7 +200,7 @@ class _Making:
         return job.model_copy(update={"scenario": job.scenario.model_copy(update={"traces": self.traces})})
 
     def _scene(self, place: int, entry: DayEntry) -> Scene | None:
-        """Plans one entry. Returns `None` if the entry has mistakes, which the document then lists."""
+        """Plans one entry of a game day. Returns `None` if it has mistakes, which the document then lists."""
         at: Path = ("entries", place)
         try:
             acts = tuple(self._acts(place, entry))
@@ -298,7 +298,7 @@ class _Making:
 
 
 def _without_steps(scenario: Scenario) -> Scenario:
-    """Turns triggers on a step into immediate ones, so that the job needs no certain number of steps."""
+    """Makes a scenario's faults independent of step numbers: each strikes at once, or in its phase."""
     faults = []
     for fault in scenario.faults:
         now = Trigger(phase=fault.when.phase) if fault.when.phase else AT_ONCE
@@ -323,7 +323,7 @@ def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
 
 
 def _immediate(scenario: Scenario) -> Scenario:
-    """Makes the first faults act when the rehearsal begins. Faults that follow another fault still follow it."""
+    """Makes a scenario's first faults strike when the rehearsal begins. Later faults still follow them."""
     faults = [
         fault.model_copy(update={"when": AT_ONCE}) if fault.when.step is not None and not fault.when.phase else fault
         for fault in scenario.faults

@@ -32,7 +32,7 @@ HEAD = ("Verdict", "Rehearsal", "Recovery", "Wasted by its faults", "Detected", 
 
 @dataclass(frozen=True)
 class Row:
-    """One rehearsal of the report, as texts."""
+    """One rehearsal in a game day's report, as texts."""
 
     act: ActResult
 
@@ -67,7 +67,7 @@ class Row:
 
 
 def _reasons(result: DayResult) -> list[str]:
-    """Returns the verdict's reasons and rehearsals' unjudged items, which end a headline unless the day passed."""
+    """Returns the reasons for a game day's verdict, and the items that it did not judge."""
     told = list(result.reasons)
     untold = dict.fromkeys(item for act in result.acts if act.card for item in act.card.not_judged)
     if not untold:
@@ -87,7 +87,7 @@ def _sentences(result: DayResult) -> list[str]:
 
 
 def to_do(result: DayResult) -> list[str]:
-    """Returns the next steps for each rehearsal that did not pass."""
+    """Returns advice on what to do next, for each rehearsal that did not pass."""
     found = []
     for act in result.acts:
         steps = next_steps.next_steps(act.card)[:STEPS_MAX] if act.card else []
@@ -96,7 +96,7 @@ def to_do(result: DayResult) -> list[str]:
 
 
 def _of_people(act: ActResult) -> Iterator[str]:
-    """Yields the next steps for expectations of alerts and people that were missed."""
+    """Yields advice on what to do next about alerts that came late, and people who reacted late."""
     late = [watch.what for watch in act.watches if watch.verdict is Verdict.FAIL]
     if any(what.startswith("alert ") for what in late):
         yield "find out why its alert was late: check its rule and its route (docs/gameday.md)"
@@ -123,7 +123,7 @@ class StoredDay(msgspec.Struct):
 
 
 def read(folder: pathlib.Path) -> StoredDay:
-    """Reads the report of a day. Raises `ReportError` if the day was not judged or the report is unreadable."""
+    """Reads a game day's report. Raises `ReportError` if the day was not judged or the report is unreadable."""
     if not os.path.lexists(folder / REPORT):
         raise run_report.ReportError(f"{folder.name} was not judged yet; judge it with: chaos score {folder}")
     return run_report.read_as(folder / REPORT, StoredDay)
@@ -162,7 +162,7 @@ def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
 
 
 def _wasted(day: DayPlan, result: DayResult) -> str:
-    """Returns a text on the whole job's wasted GPU time and the used budget; empty if the ledger is unknown."""
+    """Returns a text on the GPU time that a game day wasted, and its share of the budget; empty if unknown."""
     if result.booked is None:
         return ""
     booked = Booked.of(result.booked)
@@ -172,7 +172,7 @@ def _wasted(day: DayPlan, result: DayResult) -> str:
 
 
 def _moments(result: DayResult) -> list[tuple[str, str, str, str]]:
-    """Returns the day's moments: time since the job began, wall time, kind, and words."""
+    """Returns the rows of a game day's timeline: time since the job began, wall time, kind, and words."""
     begun = str(result.job.environment.get("begun_at") or "") if result.job else ""
     found = []
     for each in result.moments:

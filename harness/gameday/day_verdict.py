@@ -35,7 +35,7 @@ failed, unknown = partial(Finding, Verdict.FAIL), partial(Finding, Verdict.INCON
 
 @dataclass(frozen=True)
 class Expected:
-    """A planned rehearsal, with the limit in ns for each expected alert (by name) and reaction of people."""
+    """A planned rehearsal, with the ns that each of its alerts (by name) and reactions of people may take."""
 
     name: str
     scene: int
@@ -46,7 +46,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class TimedCheck:
-    """One expected alert or reaction of people, and the result. Times are in ns from the fault."""
+    """The result of checking one expected alert or reaction. Times are in ns from the fault."""
 
     what: str
     within_ns: int
@@ -104,14 +104,14 @@ class ActResult:
 
     @property
     def worst_first(self) -> Sequence[str]:
-        """Returns the reasons for the verdict first, then the result of the job."""
+        """Returns a rehearsal's reasons, those that decided the verdict first."""
         of_machine = self.machine is self.verdict
         said = [each.reason for each in self.watches if each.verdict is self.verdict and not of_machine]
         return [*(text.removeprefix(f"{self.expected.name}: ") for text in said if text), *self.reasons]
 
     @property
     def wasted_gpu_s(self) -> float:
-        """Returns the GPU-seconds that the rehearsal's faults wasted, by the ledger; 0 if unknown."""
+        """Returns the GPU-seconds that a rehearsal's faults wasted; 0 if this is unknown."""
         scores = self.card.scores.get("wasted_gpu_hours", {}) if self.card else {}
         return float(scores.get("gpu_seconds_wasted_by_faults") or 0.0)
 
@@ -123,7 +123,7 @@ class ActResult:
 
 @dataclass(frozen=True)
 class Moment:
-    """A line of the day's timeline. `kind` is fault, phase, alert, person, probe or day."""
+    """A line of a game day's timeline. `kind` is fault, phase, alert, person, probe or day."""
 
     at_ns: int
     kind: str
@@ -155,7 +155,7 @@ def judge_day(
     job: Scorecard | None,
     probes: Sequence[tuple[str, str]] = (),
 ) -> DayResult:
-    """Judges a day by the harness's events, in order, with `at` in ns, and by the `cards` of begun rehearsals.
+    """Judges a game day by the harness's events (in order, `at` in ns) and by the `cards` of begun rehearsals.
 
     `probes` holds name and moment of each probe that must answer around every entry."""
     begin = int(events[0]["at"]) if events else 0
@@ -226,7 +226,7 @@ def _acts(
 
 
 def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
-    """Returns outcome and reason of a begun rehearsal. It counts as settled only if no event contradicts this."""
+    """Returns how a begun rehearsal ended, and why. It counts as settled only if no event contradicts this."""
     begun = next(n for n, e in enumerate(events) if e["event"] == "rehearsal.started" and e["rehearsal"] == name)
     ends = [n for n, e in enumerate(events) if e["event"] == "rehearsal.finished" and e["rehearsal"] == name]
     if not ends:
@@ -245,7 +245,7 @@ def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
 
 
 def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int], str]:
-    """Returns a function that says why a missing reaction within some ns proves nothing; empty: it proves a miss."""
+    """Returns a function that says why a missing alert or reaction within so many ns proves nothing; or ""."""
 
     def why(within_ns: int) -> str:
         if injected is None:
@@ -258,7 +258,7 @@ def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int],
 
 
 def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, int | None, int | None]:
-    """Returns three times of a rehearsal: its begin, its first fault's injection, and the recovery from all faults."""
+    """Returns when a rehearsal began, when its first fault struck, and when all its faults were recovered."""
     begun = next((e["at"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] == name), None)
     plan = next((e.get("plan") or {} for e in events if e["event"] == "plan" and e.get("rehearsal") == name), {})
     ids = {str(fault.get("id")) for fault in plan.get("faults") or ()}
@@ -276,7 +276,7 @@ def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, i
 
 
 def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
-    """Returns the time and name of each alert that began to fire. Repetitions before the alert's end do not count.
+    """Returns time and name of each alert that began to fire. Repetitions before the alert's end do not count.
 
     The same alert for another rank or node, told apart by its fingerprint, counts as another alert."""
     firing: set[tuple[str, str]] = set()
@@ -296,7 +296,7 @@ def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class _Window:
-    """The time in which an expected alert may fire, without its end: [begin, end).
+    """The span of time in which an expected alert may fire: [begin, end).
 
     `end` is the strike of the next fault with this alert, or the end of the fault and its limit; `None`: no end."""
 
@@ -329,7 +329,7 @@ def _windows(acts: Sequence[ActResult]) -> list[_Window]:
 
 
 def _alerts(windows: Sequence[_Window], firings: Sequence[tuple[int, str]], ends: int) -> dict[str, list[TimedCheck]]:
-    """Checks the expected alerts of each rehearsal. One firing counts for one expectation only."""
+    """Checks whether the alerts that rehearsals expect fired. One firing counts for one expectation only."""
     served: set[int] = set()
     found: dict[str, list[TimedCheck]] = defaultdict(list)
     for window in windows:
@@ -354,7 +354,7 @@ def _alert(window: _Window, at: int | None, ends: int) -> TimedCheck:
 def _timed(
     rehearsal: str, what: str, within_ns: int, took: int | None, why: str, hoped: str, instead: str
 ) -> TimedCheck:
-    """Checks one reaction. `why` says why its absence proves nothing; `instead` is what happened instead."""
+    """Checks one expected reaction. `why`: why its absence proves nothing; `instead`: what happened instead."""
     if took is not None and took <= within_ns:
         return TimedCheck(what, within_ns, took, Verdict.PASS)
     if why:
@@ -387,7 +387,7 @@ def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult], begin: int
 
 
 def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
-    """Returns the time, the action and the role of each button press."""
+    """Returns the time, the action and the role of each button that a person pressed on the live page."""
     told = [e for e in events if e["event"] == "gameday.person"]
     return [(int(e["at"]) - begin, str(e["action"]), str(e.get("role"))) for e in told]
 
@@ -432,7 +432,7 @@ def _people(
 
 
 def _of_the_job(job: Scorecard | None, acts: Sequence[ActResult]) -> list[Finding]:
-    """Returns the findings on the job as a whole.
+    """Returns the findings on a game day's job as a whole.
 
     A fault that a person, or a crash of the harness, cut short makes its rehearsal inconclusive, not the job
     invalid."""
@@ -483,7 +483,7 @@ def _unanswered(
 
 
 def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable[Finding]:
-    """Yields a finding for each skipped or shortened entry that no rehearsal's result mentions.
+    """Yields a finding for each skipped or shortened entry of a game day that no rehearsal's result mentions.
 
     Later entries then did not begin as planned."""
     told = {act.expected.scene for act in acts if act.outcome != SETTLED}
@@ -508,7 +508,7 @@ _FAULTS = {
 
 
 def _kind_and_words(event: Event) -> tuple[str, str]:
-    """Returns kind and words of an event for the timeline. An event without words is not shown."""
+    """Returns an event's kind and words for a game day's timeline. An event without words is not shown."""
     name = str(event["event"])
     if name in _FAULTS:
         return "fault", f"{event.get('fault')}: {_FAULTS[name]}" + _because(event.get("reason") or event.get("error"))

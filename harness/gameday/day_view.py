@@ -1,4 +1,4 @@
-"""Makes the current state of a game day for the live page: plain data, made in the job's loop, without locks.
+"""Makes the data that the live page of a game day shows, in the job's loop and without locks.
 
 The state holds texts of the trainer (phases, names), which every display must escape.
 """
@@ -42,7 +42,7 @@ class RankView:
 
 @dataclass(frozen=True)
 class RanksView:
-    """The state of the ranks. Up to 64 ranks are all `listed`; of more, only the slowest, with totals for all."""
+    """The state of the job's ranks on the live page. Of more than 64, only the slowest are `listed`."""
 
     count: int
     listed: Sequence[RankView]
@@ -122,7 +122,7 @@ class DayView:
 
 
 def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> DayView:
-    """Returns the whole view of the day, as the game master sees it."""
+    """Returns the live page's data on a running game day, as the game master sees it."""
     progress, plan = job.progress, director.day.job
     idle_ns = now_ns - progress.last_step_ns if progress.last_step_ns else 0
     standing = idle_ns > standing_ns(progress)
@@ -160,7 +160,7 @@ def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> Day
 
 
 def _with_books(view: DayView, director: Director, now_ns: int) -> DayView:
-    """Returns the view with the wasted GPU time of the newest ledger."""
+    """Returns the live page's data with the newest account of wasted GPU time."""
     booked, asked_ns = director.books.newest, director.books.asked_ns
     if booked is None:
         return view
@@ -172,7 +172,7 @@ def _with_books(view: DayView, director: Director, now_ns: int) -> DayView:
 
 
 def before(director: Director, status: Status, elapsed_s: float) -> DayView:
-    """Returns the view during the fault-free run: the plan, and the run's progress."""
+    """Returns the live page's data during the fault-free run, before the game day begins."""
     day = director.day
     steps = f" of {status.steps:,}" if status.steps is not None else ""
     scenes = [replace(_scene(director, number), state="next") for number in range(len(day.scenes))]
@@ -194,7 +194,7 @@ def before(director: Director, status: Status, elapsed_s: float) -> DayView:
 
 
 def ended(view: DayView, verdict: str = "", why: str = "", report: str = "") -> DayView:
-    """Returns the view after the end of the job, with the verdict if it is known."""
+    """Returns the live page's data after the end of the job, with the verdict if it is known."""
     saying = f"The day is over: {verdict}. {why}" if verdict else "The job is over. The day is being judged."
     return replace(view, state="over", saying=saying.strip(), job_over=True, verdict=verdict, report=report)
 
@@ -216,7 +216,7 @@ def _outage(director: Director, job: LiveJob) -> list[tuple[str, float]]:
 
 
 def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
-    """Returns the part of the view that a role may see. `feed` holds the lines for participants.
+    """Returns the part of the live page's data that a role may see. `feed` holds the lines for participants.
 
     Participants must find the problem by themselves. They see only past entries, without titles."""
     if role != "participant":
@@ -241,7 +241,7 @@ def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
 
 
 def feed_for_participants(feed: Iterable[News], begin_ns: int) -> list[NewsView]:
-    """Returns the feed's lines of participants and alerts. The game master's lines would reveal the faults."""
+    """Returns the news that participants may see. The game master's news would reveal the faults."""
     shown = [each for each in feed if each.kind == "alert" or (each.kind == "person" and each.role != "master")]
     return _newest(shown, begin_ns)
 
@@ -277,7 +277,7 @@ def _over(director: Director) -> str:
 
 
 def _who_stopped(feed: Iterable[News], begin_ns: int) -> str:
-    """Returns, from the feed, who pressed Stop first since the last release, and when."""
+    """Returns who was the first to press Stop since it was last released, and when, as the news shows."""
     told = "a person"
     for each in reversed(list(feed)):
         found = _STOP_OR_LIFT.match(each.text) if each.kind == "person" else None

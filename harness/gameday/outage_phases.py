@@ -18,7 +18,7 @@ _REPORTED = {"starting": "startup", "restored": "first_step", "exiting": "teardo
 
 @dataclass
 class Span:
-    """One part of an outage. `phase` is the trainer's own name for it."""
+    """One part of a running job's outage. `phase` is the trainer's own name for it."""
 
     phase: str
     begin_ns: int
@@ -27,7 +27,7 @@ class Span:
 
 
 def newest_word(progress: LiveProgress) -> str:
-    """Returns the trainer's newest phase. Once every rank has restored its state, this phase is `restored`."""
+    """Returns the newest phase that the trainer logged; `restored` once every rank has restored its state."""
     if progress.phase != "restore":
         return progress.phase
     workers = list(progress.workers.values())
@@ -37,7 +37,7 @@ def newest_word(progress: LiveProgress) -> str:
 
 
 def phase_now(progress: LiveProgress, standing: bool) -> str:
-    """Returns the phase for everybody, which reveals no fault. `standing` is True if no step is done."""
+    """Returns the job's phase for everybody, without a hint at a fault. `standing` is True if no step is done."""
     word = newest_word(progress)
     if word == "training":
         again = progress.complete_step < progress.furthest_step
@@ -49,7 +49,7 @@ def phase_now(progress: LiveProgress, standing: bool) -> str:
 
 
 def phases_of(outage: Sequence[Span], recovered_ns: int | None, node_taken: bool) -> list[tuple[str, float]]:
-    """Returns the phases with their seconds. Successive parts of one phase are joined.
+    """Returns an outage's phases with their seconds. Successive parts of one phase are joined.
 
     `recovered_ns`: recovery from all faults; `node_taken`: a fault takes a node, so the job waits for another."""
     found: list[tuple[str, float]] = []

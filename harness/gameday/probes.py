@@ -36,12 +36,12 @@ class Answer:
 
     @property
     def told(self) -> dict[str, Any]:
-        """Returns the answer as the fields of an event."""
+        """Returns a probe's answer as the fields of a log event."""
         return {"name": self.probe, "moment": self.moment, "ok": self.ok, "detail": self.detail}
 
 
 class Asking:
-    """Asks probes in the background and keeps their answers."""
+    """Runs the user's checks of the job (probes) in the background, and keeps their answers."""
 
     def __init__(self, probes: Sequence[Probe]) -> None:
         self._probes, self._answers = probes, deque[Answer]()
@@ -50,7 +50,7 @@ class Asking:
         self._asked_s: dict[str, float] = {}  # probe → time of its last question "during"
 
     def answers(self) -> Iterator[Answer]:
-        """Yields the answers that came since the last call."""
+        """Yields the probes' answers that came since the last call."""
         while self._answers:
             yield self._answers.popleft()
 
@@ -97,7 +97,7 @@ class Asking:
 
 
 def question(probe: Probe) -> tuple[bool, str]:
-    """Asks a probe. Returns True if the probe holds, and the answer in words."""
+    """Runs one probe. Returns True if its check holds, and the answer in words."""
     if probe.command is not None:
         return _command(probe.command, probe.timeout.s)
     if probe.http is not None:
@@ -129,7 +129,7 @@ def _command(command: list[str], timeout_s: float) -> tuple[bool, str]:
 
 
 class _Tail(threading.Thread):
-    """Reads a stream to its end, so that its writer never waits, and keeps the last bytes."""
+    """Reads a program's output to its end, so that it never waits for us, and keeps the last bytes."""
 
     def __init__(self, stream: IO[bytes]):
         super().__init__(name="probe-output", daemon=True)

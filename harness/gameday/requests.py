@@ -12,7 +12,7 @@ TEXT_MAX = 2000
 
 @dataclass(frozen=True)
 class Ask:
-    """A request of a person. `reply` gets the reason why it was refused, or an empty text if it was done."""
+    """What a person asks of a game day. `reply` gets why it was refused, or an empty text if it was done."""
 
     action: str  # of `harness.log.vocabulary.PEOPLE`
     role: str = "master"  # observer · participant · master
@@ -32,13 +32,13 @@ class AlertNews:
 
 
 class Desk:
-    """A bounded queue. Any thread adds items, and the job's loop takes them out."""
+    """A bounded queue of requests and alerts. Any thread adds items, and the job's loop takes them."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[Ask | AlertNews] = queue.Queue(ASKS_MAX)
 
     def hand_in(self, what: Ask | AlertNews) -> bool:
-        """Adds an item. Returns False if the queue was full."""
+        """Adds a request or an alert to the queue. Returns False if the queue was full."""
         try:
             self._queue.put_nowait(what)
         except queue.Full:

@@ -28,14 +28,14 @@ CUT = ("stopped", "skipped", "aborted")  # outcomes of rehearsals that were cut 
 
 @dataclass
 class Word:
-    """The director's permission for a rehearsal to begin."""
+    """Whether a rehearsal of a game day may begin: it may once its director says so."""
 
     over: bool = False
 
 
 @dataclass
 class Cue:
-    """A rehearsal of the day, and the permission that it waits for."""
+    """A rehearsal of a game day, with its time, and the director's permission for it to begin."""
 
     rehearsal: Rehearsal
     word: Word
@@ -45,7 +45,7 @@ class Cue:
 
 @dataclass(frozen=True)
 class News:
-    """A line of the live feed. `role` is the role of the person who acted, or empty for the harness."""
+    """A line of the live page's news. `role`: of the person who acted; empty for the harness."""
 
     at_ns: int
     kind: str  # person · alert · probe · day
@@ -55,7 +55,7 @@ class News:
 
 @dataclass
 class Director:
-    """Directs the day. The live page shows its fields, which only the thread of the job's loop writes."""
+    """Directs a game day on one job. The live page shows its fields; only the job's loop writes them."""
 
     day: DayPlan
     desk: Desk = field(default_factory=Desk)
@@ -111,7 +111,7 @@ class Director:
         step(job, now_ns)
 
     def end(self, job: LiveJob) -> None:
-        """Ends the day together with the job."""
+        """Ends the game day when its job has ended."""
         self._note_answers(job)
         while (asked := self.desk.take()) is not None:
             if isinstance(asked, Ask):
@@ -122,7 +122,7 @@ class Director:
     # The states. Each one ends in another.
 
     def _enter(self, job: LiveJob, now_ns: int) -> None:
-        """Begins the current entry of the day."""
+        """Begins the current entry of the game day's plan."""
         scene = self.current
         if scene is None:
             cut = [
@@ -165,7 +165,7 @@ class Director:
             self._go("acting", now_ns)
 
     def _acting(self, job: LiveJob, now_ns: int) -> None:
-        """Lets each rehearsal begin at its time, and goes on to the next entry when all are over."""
+        """Begins each rehearsal of the current entry at its time, and goes on to the next entry when all are over."""
         cues = self._cues()
         for cue in cues:
             if not self.blocked and now_ns - self._begun_ns >= cue.after_ns:
@@ -189,7 +189,7 @@ class Director:
             self._leave(job, now_ns)
 
     def _over(self, job: LiveJob, now_ns: int) -> None:
-        """Ends the job once no fault acts and the job is steady again, or has not become steady in time."""
+        """Ends the day's job once no fault acts and it is steady, or does not become steady in time."""
         if self.day.when_done == "wait" or self.outcome == "job_ended" or self.done:
             return
         if any(cue.rehearsal.going for cue in self.cues):
@@ -203,7 +203,7 @@ class Director:
             job.emit("gameday.over", reason=self.done)
 
     def _cues(self) -> list[Cue]:
-        """Returns the rehearsals of the current entry, with their permissions to begin."""
+        """Returns the rehearsals of the day's current entry."""
         return [cue for cue in self.cues if cue.scene == self.scene]
 
     # Ending early
@@ -255,7 +255,7 @@ class Director:
             asked.reply.set_result(refused)
 
     def _do(self, asked: Ask, job: LiveJob, now_ns: int) -> str:
-        """Does what a person asks. Returns why the request is refused, or an empty text if it is done."""
+        """Does what a person asks on the live page. Returns why that is refused, or an empty text."""
         deeds: dict[str, Callable[[LiveJob, int], str]] = {
             "stop": self._stop,
             "lift": self._lift,

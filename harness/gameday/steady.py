@@ -20,7 +20,7 @@ STANDSTILL_NS_MIN = 2 * 10**9
 
 @dataclass
 class Course:
-    """The job's steps in order of their arrival, for the live page and for the decision whether the job is steady."""
+    """The newest steps of a job, as they come, for the live page and to decide whether it is steady."""
 
     steps: deque[tuple[int, float | None, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # step, loss, took
     first_losses: list[float] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Course:
     _last_step: int = 0
 
     def note_outage(self, progress: LiveProgress, at_work: bool, now_ns: int, missing: bool = False) -> None:
-        """Records an outage's phase. `at_work`: a fault acts or the job is not recovered. `missing`: a node is gone."""
+        """Records an outage's phase. `at_work`: a fault acts or the job is not whole again. `missing`: a node is."""
         if at_work and not self.outage_open:
             self.outage.clear()
         if self.outage and self.outage_open:
@@ -45,7 +45,7 @@ class Course:
         self.outage_open = at_work
 
     def note(self, progress: LiveProgress, window: int, now_ns: int) -> None:
-        """Records new steps, at every tick. A repeated step is recorded again."""
+        """Records the job's new steps, many times a second. A repeated step is recorded again."""
         self.begun_ns = self.begun_ns or now_ns
         if not self.done or now_ns - self.done[-1][0] >= DONE_EVERY_NS:
             done = max((worker.steps for worker in progress.workers.values()), default=0)  # a restart lowers none

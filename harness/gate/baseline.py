@@ -78,7 +78,7 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 
 
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """Returns the figures of one commit's runs, each judged again from its log.
+    """Returns the measurements of the runs on one commit of the code, each judged again from its log.
 
     A run whose log cannot be judged is named in `source`. A scenario may have run as several jobs, or on several kinds
     of hardware. Then one group of its runs counts: one that fits `wanted`, else the largest. Raises `UsageError` if
@@ -99,8 +99,8 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
 
 
 def by_logs(figures: Figures, reports: pathlib.Path) -> Figures:
-    """Returns the figures with those of each run by its log, if the log is in `reports`. The field `source` names the
-    runs whose log says otherwise. Raises `UsageError` if a log is that of another job."""
+    """Returns the measurements with those of each run taken from its log, if the log is in `reports`. The field
+    `source` names the runs whose log says otherwise. Raises `UsageError` if a log is that of another job."""
     other, scenarios = list[str](), list[ScenarioFigures]()
     for each in figures.scenarios:
         runs = [_run_by_log(run, each.identity, reports) for run in each.runs]
@@ -111,8 +111,8 @@ def by_logs(figures: Figures, reports: pathlib.Path) -> Figures:
 
 
 def _run_by_log(run: RunFigures, identity: Identity, reports: pathlib.Path) -> RunFigures:
-    """Returns a run's figures by its log; the stored ones if the log is elsewhere. A run whose log cannot be judged is
-    inconclusive."""
+    """Returns the measurements of a run by its log, or the stored ones if the log is not here. A run whose log cannot
+    be judged is inconclusive."""
     folder = reports / pathlib.PurePath(run.run_id).name
     if not (folder / "events").is_dir():
         return run
@@ -127,7 +127,7 @@ def _run_by_log(run: RunFigures, identity: Identity, reports: pathlib.Path) -> R
 
 
 def _stored(commit: str, reports: pathlib.Path) -> tuple[list[tuple[Identity, RunFigures]], list[str]]:
-    """Returns the figures of the commit's runs, and the names of runs that cannot be judged and may be of it."""
+    """Returns the measurements of a commit's runs, and the names of runs that may be of it and cannot be judged."""
     # Uncommitted changes make another stack: only a commit written in full, with `-dirty`, includes them.
     judged, silent = stored_runs.by_logs(Store(reports), Wanted(commit=commit), READ_MAX)
     judged = [each for each in judged if each.run.commit == commit or not each.run.commit.endswith("-dirty")]

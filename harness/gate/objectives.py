@@ -132,7 +132,7 @@ def _too_few(runs: int, least: int, said: str) -> tuple[Verdict, str]:
 
 
 def _named(what: str, runs: Sequence[Past]) -> str:
-    """Returns the number of runs, `what`, and their names, as a further clause; empty if there are no runs."""
+    """Returns a text with the number and the names of some runs and `what` they did, to end a sentence; or ""."""
     names = ", ".join(run.run_id for run in runs[:NAMED_MAX]) + ", …" * (len(runs) > NAMED_MAX)
     return f"; {len(runs)} {what}: {names}" if runs else ""
 

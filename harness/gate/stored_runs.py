@@ -76,7 +76,7 @@ def _note_older(store: Store, runs: int, most: int) -> None:
 
 
 def _differences(folder: pathlib.Path, by_log: Report) -> list[str]:
-    """Returns a note if the stored report is missing or differs from the report by the log; else none."""
+    """Returns a note if a run's stored report is missing, or differs from the report by its log; else none."""
     try:
         stored = run_report.read(folder / "report.json")
     except ReportError as error:

@@ -108,7 +108,7 @@ class Bound:
     least: bool = False
 
     def line(self, allowed: float, measured: float | None, why: str = "", *rests_on: Ground) -> Expectation:
-        """Compares a value with a limit. `why` says why the limit is missed, or why `measured` is `None`."""
+        """Compares a measured value with its limit. `why`: why it misses the limit, or why it is `None`."""
         bound, numbers = f"{'≥' if self.least else '≤'} {self.show(allowed)}", {"bound_value": allowed}
         if measured is None:
             why = why or "there is nothing to measure"

@@ -34,7 +34,7 @@ class Damaged(ValueError):
 
 
 def kind_of(field: Field, within: str = "") -> Any:
-    """Returns the type by which msgspec checks a field. `within` is the name of the record that holds the field."""
+    """Returns the type by which msgspec checks an event's field. `within` is the name of the record that holds it."""
     kinds: dict[str, Any] = {
         vocabulary.INTEGER: Annotated[int, msgspec.Meta(ge=field.least, le=field.most)],
         vocabulary.NUMBER: float | Literal["nan", "inf", "-inf"],
@@ -53,7 +53,7 @@ def kind_of(field: Field, within: str = "") -> Any:
 
 
 def struct(name: str, fields: Sequence[Field], about: str = "", untold: Any = None, **more: Any) -> Any:
-    """Returns a record type with these fields. A missing optional field gets the value `untold` and is not written."""
+    """Returns a type of records with these fields. A missing optional field gets `untold`, and is not written."""
     nothing = None if untold is None else msgspec.UnsetType
     told: list[Any] = []
     for field in fields:
@@ -93,7 +93,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def parse(line: bytes) -> Record:
-    """Parses one line as a record, without checking its fields. Raises `Damaged` for an invalid line."""
+    """Parses a log line as a record, without checking its fields. Raises `Damaged` for an invalid line."""
     try:
         try:
             record = msgspec.json.decode(line)
@@ -113,7 +113,7 @@ def parse(line: bytes) -> Record:
 
 
 def header(record: Record) -> Record:
-    """Checks the first line of an event file. Raises `Damaged` if the line is invalid."""
+    """Checks the header, the first line of an event file. Raises `Damaged` if it is invalid."""
     told = record.get("schema")
     if told != SCHEMA_VERSION or isinstance(told, bool):
         raise Damaged(f"event schema {shown(told)}; this version reads schema {SCHEMA_VERSION}")
@@ -122,7 +122,7 @@ def header(record: Record) -> Record:
 
 
 def event(record: Record, role: str) -> Record:
-    """Checks a later line of a file with this role. Of an undeclared event, only common fields. Raises `Damaged`."""
+    """Checks an event in a file of this role. Of an undeclared event, only common fields. Raises `Damaged`."""
     name = record.get("event")
     if not isinstance(name, str) or (role, name) not in DECLARED:
         _converted(record, Unknown, vocabulary.COMMON, "event")

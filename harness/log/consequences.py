@@ -1,4 +1,4 @@
-"""Defines the consequences of a fault. The fault states them, the event log holds them, and the judge reads them."""
+"""Defines what a fault may do to a job: the fault states it, the event log holds it, and the judge reads it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -50,20 +50,20 @@ class Consequences:
     moves = _may(May.MOVE, May.DRIFT, May.DIVERGE)  # bool: it changes by itself what the job computes
 
     def to_event(self) -> dict[str, Any]:
-        """Returns fields for the event `fault.injected`: `may`, and all that differ from their default."""
+        """Returns the consequences as fields of the event `fault.injected`: `may`, and all that are not the default."""
         told = {name: value for name, value in vars(self).items() if value != getattr(Consequences, name)}
         return told | {"may": sorted(self.may)} | ({"lasts": str(self.lasts)} if self.lasts else {})
 
     @classmethod
     def from_event(cls, event: Mapping[str, Any]) -> Self:
-        """Reads the fields of an event. Values that this version does not know are left out."""
+        """Reads a fault's consequences from an event. Values that this version does not know are left out."""
         told = {each.name: event[each.name] for each in fields(Consequences) if each.name in event}
         may = frozenset(each for each in May if each in told["may"])
         return cls(**told | {"may": may, "lasts": duration(told.get("lasts"))})
 
 
 def duration(text: object) -> Duration | None:
-    """Parses a duration. Returns `None` for `forever` and for invalid texts."""
+    """Parses a duration in a logged plan. Returns `None` for `forever` and for invalid texts."""
     try:
         return Duration(text)  # type: ignore[arg-type]  # whatever it is: it is checked here
     except ValueError:

@@ -35,7 +35,7 @@ def read_header(source: EventFile, line: bytes) -> Record:
 
 
 def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record:
-    """Reads and checks a line after the first one. Raises `EventLogError` with file and line number."""
+    """Reads and checks one event's line in an event file. Raises `EventLogError` with file and line number."""
     try:
         return checked_lines.event(checked_lines.parse(line), role)
     except Damaged as damage:
@@ -43,7 +43,7 @@ def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record
 
 
 def named(source: EventFile) -> tuple[tuple[str, int], int | None, int] | None:
-    """Returns what a file's name says: (node, incarnation), rank (`None`: a launcher), and start by its own clock."""
+    """Returns what an event file's name says: (node, incarnation), rank (`None`: a launcher), start by its clock."""
     name = _FILE_NAME.fullmatch(source.file)
     if name is None or source.folder not in (None, name["node"]):
         return None
@@ -86,7 +86,7 @@ def _agree(what: str, told: object, known: object, by: str) -> None:
 
 @dataclass
 class _Followed:
-    """The progress of reading one file. `header` is `None` before its first line."""
+    """How far an event file has been read. `header` is `None` before its first line."""
 
     offset: int = 0
     lines: int = 0
@@ -97,9 +97,9 @@ class _Followed:
 
 @dataclass
 class Tail:
-    """Follows a growing event log. Each `poll()` returns the whole lines that were written since, with their header.
-    Damaged lines are left out and counted in `odd`; `notes` describes the first ones. The judge later reads the log by
-    `reading`, which does not accept damaged lines."""
+    """Reads what is added to a growing event log. Each `poll()` returns the whole lines that were written since, with
+    their header. Damaged lines are left out and counted in `odd`; `notes` describes the first ones. The judge later
+    reads the log by `reading`, which does not accept damaged lines."""
 
     directory: pathlib.Path
     odd: int = 0
@@ -109,7 +109,7 @@ class Tail:
     _refused: set[str] = field(default_factory=set)
 
     def poll(self) -> list[tuple[Record, Record]]:
-        """Returns new `(header, event)` pairs, in order within a writer. A header has rank, node and process id."""
+        """Returns new events as pairs (header, event), in order within a file. A header tells rank, node and pid."""
         found: list[tuple[Record, Record]] = []
         grown = [(self._files.setdefault(source.place, _Followed()), source) for source in self._sources()]
         grown = [(each, source) for each, source in grown if source.size > each.offset and not each.given_up]
@@ -124,7 +124,7 @@ class Tail:
         return found
 
     def rest(self) -> list[tuple[Record, Record]]:
-        """Returns all lines not polled yet, once no process writes any more. Makes at most `POLLS_MAX` polls."""
+        """Returns all events not returned yet, once no process writes any more. Makes at most `POLLS_MAX` polls."""
         found, before = list[tuple[Record, Record]](), -1
         for _ in range(POLLS_MAX):
             read = sum(each.offset for each in self._files.values())

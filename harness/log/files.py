@@ -43,7 +43,7 @@ def _escaped(character: str) -> str:
 
 @dataclass(frozen=True)
 class EventFile:
-    """The event file of one writer. `folder` is its folder within `events/` (its node's), or `None`."""
+    """The event file of one process. `folder` is its folder within `events/` (its node's), or `None`."""
 
     events: pathlib.Path
     folder: str | None
@@ -52,7 +52,7 @@ class EventFile:
 
     @property
     def place(self) -> str:
-        """Returns the path of the file, relative to the folder of the log."""
+        """Returns the path of the event file, relative to the folder of the log."""
         return f"{self.folder}/{self.file}" if self.folder else self.file
 
     @property
@@ -77,13 +77,13 @@ class EventFile:
 
     @classmethod
     def of(cls, path: pathlib.Path) -> Self:
-        """Returns the file at this path of a log without folders for nodes."""
+        """Returns the event file at this path, for a log without a folder for each node."""
         return cls(path.parent, None, path.name)
 
 
 def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
-    """Returns all writers' files sorted by path, and a message for each other entry. Raises `EventLogError` if `events`
-    is no folder."""
+    """Returns all event files of a log, sorted by path, and a message for each other entry in its folders. Raises
+    `EventLogError` if `events` is no folder."""
     sources, problems, here = list[EventFile](), list[str](), events
     try:
         for folder in _entries(events, None, sources, problems):
@@ -95,7 +95,7 @@ def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
 
 
 def find(events: pathlib.Path) -> list[EventFile]:
-    """Returns files as `scan` does. Raises `EventLogError` for the first entry that no event log has."""
+    """Returns a log's event files as `scan` does. Raises `EventLogError` for an entry that does not belong there."""
     sources, problems = scan(events)
     if problems:
         raise EventLogError(problems[0])
@@ -103,7 +103,7 @@ def find(events: pathlib.Path) -> list[EventFile]:
 
 
 def _entries(events: pathlib.Path, folder: str | None, sources: list[EventFile], problems: list[str]) -> list[str]:
-    """Adds the files of one folder to the result. Returns the names of the folders in it."""
+    """Collects the event files of one folder of a log. Returns the names of the folders in it."""
     folders = []
     with _opened_folder(events, folder) as descriptor, os.scandir(descriptor) as entries:
         for entry in entries:
@@ -144,7 +144,7 @@ def _refused(source: EventFile, found: os.stat_result) -> str:
 
 
 def open_source(source: EventFile) -> int:
-    """Returns a descriptor for reading the file. Raises `EventLogError` unless it is a regular file of allowed size."""
+    """Opens an event file, as a descriptor. Raises `EventLogError` unless it is a regular file of allowed size."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         with _opened_folder(source.events, source.folder) as folder:
@@ -158,8 +158,8 @@ def open_source(source: EventFile) -> int:
 
 
 class Blocks:
-    """The whole lines of a file, in blocks. After the last block, `torn` is True if the file ends with half a line.
-    Lines that are written after the file was opened are not read. Raises `EventLogError`."""
+    """Reads the whole lines of an event file, in blocks. After the last block, `torn` is True if the file ends with
+    half a line. Lines that are written after the file was opened are not read. Raises `EventLogError`."""
 
     def __init__(self, source: EventFile):
         self.source = source

@@ -32,7 +32,7 @@ class Journal:
         self._write({"undo": action, "arguments": arguments})
 
     def mark_closed(self) -> None:
-        """Records that nothing is left to undo, and releases the lock."""
+        """Records in the undo journal that nothing is left to undo, and releases its lock."""
         with self._file:
             self._write({"closed": True})
 
@@ -49,7 +49,7 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def mark_closed(run_dir: pathlib.Path) -> None:
-    """Closes the journal of a dead harness. A last line that a kill tore gets an end first."""
+    """Closes a dead harness's undo journal. A last line that a kill tore gets an end first."""
     descriptor = os.open(run_dir / JOURNAL, _APPEND)
     try:
         os.write(descriptor, b"\n" + json.dumps({"closed": True}).encode() + b"\n")
@@ -59,7 +59,7 @@ def mark_closed(run_dir: pathlib.Path) -> None:
 
 
 def is_closed(run_dir: pathlib.Path) -> bool:
-    """Returns True if nothing is left to undo. Raises `FaultError` as `records` does."""
+    """Returns True if a run's undo journal leaves nothing to undo. Raises `FaultError` as `records` does."""
     found = list(records(run_dir))
     return not found or "closed" in found[-1]
 
@@ -82,8 +82,8 @@ def is_running(run_dir: pathlib.Path) -> bool:
 
 
 def records(run_dir: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """Returns the whole records, the oldest first. A torn last line is skipped: the harness acts only after the fsync.
-    Raises `FaultError` if somebody else owns the journal, or could have written to it."""
+    """Returns the records of a run's undo journal, the oldest first. A torn last line is skipped: the harness acts only
+    after the fsync. Raises `FaultError` if somebody else owns the journal, or could have written to it."""
     for line in _content(run_dir).split(b"\n"):
         try:
             record = json.loads(line)

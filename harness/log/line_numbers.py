@@ -24,7 +24,7 @@ NONE = -1
 
 @dataclass
 class LineGap:
-    """A gap of consecutive missing lines. Its times are those of the lines around the gap, on the readers' clock.
+    """Consecutive lines missing in a log. Its times are those of the lines around the gap, on the readers' clock.
 
     `after` is the last step logged before the gap, `before` the first step after it; `None`: no such step is logged.
     """
@@ -44,7 +44,7 @@ class LineGap:
 
 
 def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[str]]:
-    """Reads a file whose lines are not 1, 2, 3, … again. Returns gaps and contradictions. Raises `EventLogError`."""
+    """Returns the gaps in an event file's line numbers, and contradictions. Raises `EventLogError`."""
     rows, untold = array.array("q", (0, NONE, header["mono_ns"], NONE, 0, 0)), 0
     lines = itertools.chain.from_iterable(files.Blocks(source))
     first = next(lines, b"")
@@ -71,7 +71,7 @@ def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[s
 
 
 def _gaps(table: Ints) -> Iterator[LineGap]:
-    """Yields the gaps in `table`, which is sorted by forked process and line number, the main process first."""
+    """Yields the gaps in line numbers, given in order of forked process and line number, the main process first."""
     number, fork, at, step, dropped, _ = table.T
     begins = np.append(True, np.diff(fork) != 0)
     missing = number - np.where(begins, -1, np.roll(number, 1)) - 1

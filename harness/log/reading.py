@@ -83,20 +83,20 @@ _UNTOLD["samples"] = sample_indices.UNTOLD
 
 
 class Columns(dict[str, Column]):
-    """Columns of steps by name. A column that no line logs is absent, and reads as one value, repeated for free."""
+    """A log's steps as columns, by name. A column that no line logs is absent, and reads as one value, repeated."""
 
     def __missing__(self, name: str) -> Column:
         return np.broadcast_to(np.array(_UNTOLD[name], COLUMNS[name]), len(dict.__getitem__(self, "end")))
 
     def rows(self, mine: slice | npt.NDArray[Any]) -> "Columns":
-        """Returns some of the rows: as views for a slice, if not empty (that would keep the column in memory)."""
+        """Returns the columns with only these rows: views for a slice, else copies."""
         taken = ((name, column[mine]) for name, column in self.items())
         return Columns({name: column if len(column) else np.zeros(0, column.dtype) for name, column in taken})
 
 
 @dataclass(frozen=True)
 class Writer:
-    """The file of one writer: its first line, its events other than steps (each with its time `at`), and its steps.
+    """The contents of one event file: its header, its events other than steps (each with its time `at`), and its steps.
 
     `dropped` counts events lost to a full disk; if lines are numbered, those in the `gaps` that a full disk explains.
     """
@@ -123,7 +123,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class Log:
-    """All writers of a run on the harness's clock. `uncertainty_ns` is the worst clock uncertainty among them.
+    """All events of a run, on the harness's clock. `uncertainty_ns` is the worst clock uncertainty among them.
 
     `steps` holds the steps of all writers, one after the other; the `steps` of each writer are views of it.
     """
@@ -138,7 +138,7 @@ class Log:
 
 
 def read(directory: pathlib.Path) -> Log:
-    """Reads a run's `events` directory. Raises `EventLogError` for anything but a torn last line per file."""
+    """Reads all event files of a run. Raises `EventLogError` for anything but a torn last line per file."""
     writers, problems, wordless, table = list[Writer](), list[str](), list[EventFile](), _Table()
     sources = files.find(directory)
     for source, writer in zip(sources, _read_files(sources), strict=True):
@@ -156,7 +156,7 @@ def read(directory: pathlib.Path) -> Log:
 
 
 class _Table:
-    """Gathers the steps of many writers in one place: thousands of small arrays would fragment the memory."""
+    """Gathers the steps of many event files in one table, as thousands of small arrays would fragment the memory."""
 
     def __init__(self) -> None:
         self.rows = self._room = 0
@@ -165,7 +165,7 @@ class _Table:
         self._told = 0  # steps that tell their samples
 
     def add(self, writer: Writer) -> int:
-        """Moves a worker's steps into the table, and returns the row at which they begin."""
+        """Moves the steps of one event file into the common table, and returns the row at which they begin."""
         start = self.rows
         steps = Columns(writer.steps)
         writer.steps.clear()
@@ -197,7 +197,7 @@ class _Table:
 
 
 def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
-    """Yields the files after reading: one after the other, or in parallel on all cores if there is much to read."""
+    """Yields event files after reading: one after the other, or in parallel on all cores if there is much to read."""
     done = 0
     if sum(source.size for source in sources) >= PARALLEL_BYTES_MIN:
         # Children are started afresh, not forked: a caller may have threads. They break where its main module cannot
@@ -223,7 +223,7 @@ def _end_with_its_parent() -> None:
 
 
 def read_source(source: EventFile) -> Writer | None:
-    """Reads one writer's file on its own clock. Returns `None` if even its first line is missing."""
+    """Reads one event file, on the clock of its process. Returns `None` if even its first line is missing."""
     parts, header, first, number, blocks = list[_Part](), None, b"", 1, files.Blocks(source)
     for lines in blocks:
         if header is None and lines:
@@ -256,7 +256,7 @@ def read_source(source: EventFile) -> Writer | None:
 
 
 class _Part(NamedTuple):
-    """The contents of a block of lines of a file. `numbers` holds the numbers of all these lines."""
+    """The contents of a block of lines of an event file. `numbers` holds the numbers of all these lines."""
 
     events: list[Record]
     columns: Columns
@@ -266,7 +266,7 @@ class _Part(NamedTuple):
 
 
 def _steps_of(parts: Sequence[_Part]) -> Columns:
-    """Returns all steps in order of time. A step without a logged begin began when the step before it ended."""
+    """Returns a log's steps in order of time. A step without a logged begin began when the one before ended."""
     told = [part for part in parts if "end" in part.columns]
     for part, base in zip(told, itertools.accumulate((len(part.samples) for part in told), initial=0), strict=False):
         if "samples" in part.columns:
@@ -288,7 +288,7 @@ def _steps_of(parts: Sequence[_Part]) -> Columns:
 
 
 def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
-    """Reads lines from the number `number` on, in bulk or else one by one. Copies of the header are left out."""
+    """Reads a block of lines of an event file, all at once or else one by one. Copies of the header are left out."""
     if role == "trainer":
         with contextlib.suppress(ValueError, OverflowError, RecursionError):
             lines = list(map(_decoder.decode, raw))
@@ -303,7 +303,7 @@ def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str,
 
 
 def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
-    """Reads line by line, with all checks. Raises `EventLogError` with the number of a damaged line."""
+    """Reads a log line by line, with all checks. Raises `EventLogError` with the number of a damaged line."""
     lines = ((index, line) for index, line in enumerate(raw, number) if line != header)
     found = [event_log.read_event(source, index, line, role) for index, line in lines]
     steps = [record for record in found if record["event"] == "step" and role == "trainer"]
@@ -318,13 +318,13 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
 
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:
-    """Returns all declared events and the last event of any kind, which shows how long its writer lived."""
+    """Returns the events with a declared name and the last event of any name, which shows how long its writer lived."""
     declared = [record for record in rest[:-1] if (role, record["event"]) in checked_lines.DECLARED]
     return [checked_lines.own(record, role) for record in (*declared, *rest[-1:])]
 
 
 def _columns(lines: Sequence[Any]) -> tuple[Columns, Samples]:
-    """Reads lines of steps into columns. Raises `ValueError` for a step without a required field."""
+    """Reads a log's lines of steps into columns. Raises `ValueError` for a step without a required field."""
     columns = Columns()
     for kind, names in _OF_KIND.items():
         told = itertools.chain.from_iterable(map(_told[kind], lines))
@@ -348,7 +348,7 @@ def _columns(lines: Sequence[Any]) -> tuple[Columns, Samples]:
 
 
 def is_told(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Marks the values of a float column that a line logged, including a logged "nan"."""
+    """Marks the values of a column that were logged, including a logged "nan"."""
     return np.asarray(~(np.isnan(values) & np.signbit(values)), np.bool_)
 
 
@@ -414,7 +414,7 @@ class _Shift(NamedTuple):
 
 
 def _shift(header: Record, reference: Record, known: Sequence[Record]) -> _Shift:
-    """Returns a file's shift, by the clock comparison nearest to its first line. Offset: host's clock minus ours."""
+    """Returns how far a file's clock is from ours (host's minus ours), by the nearest clock comparison."""
     foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
     measured = [(each["at"], each["offset_ns"], each.get("uncertainty_ns", 0)) for each in known]
     nearest = ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in measured)

@@ -22,8 +22,8 @@ _decoder: msgspec.json.Decoder[list[list[int]] | None] = msgspec.json.Decoder(li
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of many steps. The sample list `i` is in the rows `offsets[i]` to `offsets[i + 1]` of `runs`. A row
-    of `runs` is (first, count, stride)."""
+    """The indices of the samples that steps consumed, in lists. The sample list `i` is in the rows `offsets[i]` to
+    `offsets[i + 1]` of `runs`. A row of `runs` is (first, count, stride)."""
 
     offsets: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     runs: Ints = field(default_factory=lambda: np.zeros((0, 3), np.int32))
@@ -67,8 +67,8 @@ def _ranges(begin: Ints, length: Ints, stride: Ints | int = 1) -> Ints:
 
 
 def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
-    """Returns for each text the number of its sample list (`UNTOLD` for `None`), and all lists. Raises `ValueError` for
-    a text that is no list of runs."""
+    """Parses lists of sample indices, and returns for each text the number of its list (`UNTOLD` for `None`). Raises
+    `ValueError` for a text that is no list of runs."""
     if not any(texts):
         return np.full(len(texts), UNTOLD, np.int32), Samples()
     numbers, told = list[int](), list[Ints]()
@@ -83,7 +83,7 @@ def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
 
 
 def checked(runs: Sequence[Sequence[int]]) -> Ints:
-    """Returns a row (first, count, stride) for each run. Raises `ValueError` for a run beyond the limits."""
+    """Checks runs of sample indices: a row (first, count, stride) for each. Raises `ValueError` beyond the limits."""
     if len(runs) > RUNS_MAX:
         raise ValueError(f"{len(runs)} runs; one step has at most {RUNS_MAX}")
     if wrong := set(map(len, runs)) - {2, 3}:
@@ -110,7 +110,7 @@ def narrow(runs: Ints) -> Ints:
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
-    """Joins all parts into one. List numbers of a part are increased by the number of lists in earlier parts."""
+    """Joins the sample lists of several event files. List numbers are increased by the number of earlier lists."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(part.runs) for part in parts)])
@@ -120,5 +120,5 @@ def joined(parts: Sequence[Samples]) -> Samples:
 
 
 def renumbered(numbers: Ints, base: int) -> Ints:
-    """Returns a part's list numbers, increased by `base`, the number of lists before this part."""
+    """Returns the numbers of sample lists, increased by `base`, the number of lists in the parts before."""
     return np.where(numbers == UNTOLD, UNTOLD, numbers + base).astype(np.int32) if base else numbers

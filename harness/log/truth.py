@@ -50,7 +50,7 @@ class Place(StrEnum):
 
 @dataclass(frozen=True)
 class Truth:
-    """The right diagnosis of a fault, as exact as a diagnoser can know it."""
+    """The right diagnosis of a fault, as exact as a job's logs can show it."""
 
     kinds: tuple[Kind, ...]  # the first one names the fault in tables; with `Kind.NONE` nobody need say anything
     place: Place  # coarser is "right, but coarse"

@@ -26,7 +26,7 @@ _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def below(path: str) -> str:
-    """Returns a relative path that does not leave its folder. Raises `ValueError` for any other path."""
+    """Returns the relative path if it stays below its folder. Raises `ValueError` for any other path."""
     if not path or path.startswith("/") or "\0" in path or ".." in path.split("/"):
         raise ValueError(f"{path!r} is not below the run's folder; write it relative to that folder, without '..'")
     return path
@@ -37,15 +37,15 @@ def below(path: str) -> str:
 
 @contextlib.contextmanager
 def folder_of(root: pathlib.Path, path: str) -> Iterator[tuple[int, str]]:
-    """Returns the open folder that holds `root/path`, and the last name of the path. Raises `FaultError` if a part of
-    the path is a link or no folder, and `FileNotFoundError` if a part is missing."""
+    """Opens the folder that holds `root/path`, as a context, with the last name of the path. Raises `FaultError` if a
+    part of the path is a link or no folder, and `FileNotFoundError` if a part is missing."""
     *parents, name = _parts(path)
     with _walked(root, parents, root / path) as descriptor:
         yield descriptor, name
 
 
 def opened_folder(root: pathlib.Path, path: str) -> contextlib.AbstractContextManager[int]:
-    """Opens the folder `root/path` as a context. Raises errors as `folder_of` does."""
+    """Opens the folder `root/path` as a context, without following links. Raises errors as `folder_of` does."""
     return _walked(root, _parts(path), root / path)
 
 
@@ -55,7 +55,7 @@ def _parts(path: str) -> list[str]:
 
 @contextlib.contextmanager
 def _walked(root: pathlib.Path, parts: Sequence[str], path: pathlib.Path, made: int | None = None) -> Iterator[int]:
-    """Yields the open folder at the end of these names. `made` is the mode for folders that are missing and made."""
+    """Opens a path name by name, as a context, without following links. `made` is the mode for missing folders."""
     descriptor = os.open(root, _FOLDER)
     try:
         for part in parts:
@@ -159,7 +159,7 @@ def open_reader(root: pathlib.Path, path: str) -> IO[bytes]:
 
 
 def read(root: pathlib.Path, path: str, limit_bytes: int = FILE_BYTES_MAX) -> bytes:
-    """Returns the content of `root/path`. Raises `FaultError` if longer than `limit_bytes`, else as `open_file`."""
+    """Returns the content of a file. Raises `FaultError` if it is longer than `limit_bytes`, else as `open_file`."""
     with open_reader(root, path) as file:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:

@@ -1,4 +1,5 @@
-"""Holds the values of all metrics. A metric that was never measured is absent; each has a limited number of series."""
+"""Holds the present values of all metrics that a job's monitoring serves. A metric that was never measured is absent;
+each has a limited number of series."""
 
 from __future__ import annotations
 
@@ -32,19 +33,20 @@ class Distribution:
 
 @dataclass
 class Board:
-    """The values of all metrics. It is not thread-safe: users share a lock."""
+    """The present values of all metrics. It is not thread-safe: users share a lock."""
 
     values: dict[str, dict[Labels, float]] = field(default_factory=dict)
     distributions: dict[str, dict[Labels, Distribution]] = field(default_factory=dict)
 
     def set(self, name: str, value: float, *labels: str) -> None:
-        """Sets a gauge, or a total that is counted elsewhere. `labels`: values in the order of the declaration."""
+        """Sets a metric's value: of a gauge, or a total that is counted elsewhere. `labels`: values in the order of the
+        declaration."""
         series = self._series(name, labels, self.values)
         if series is not None:
             series[_short(labels)] = value
 
     def add(self, name: str, amount: float = 1, *labels: str) -> None:
-        """Adds to a counter or gauge. A counter takes only finite amounts that are not negative."""
+        """Adds to a metric's value. A counter takes only finite amounts that are not negative."""
         series = self._series(name, labels, self.values)
         if series is not None and math.isfinite(amount) and (amount >= 0 or BY_NAME[name].kind == "gauge"):
             series[_short(labels)] = series.get(_short(labels), 0) + amount
@@ -63,7 +65,7 @@ class Board:
         return self.values.get(name, {}).get(labels)
 
     def _series(self, name: str, labels: Labels, kept: dict[str, dict[Labels, T]]) -> dict[Labels, T] | None:
-        """Returns the series of a metric, if one with these labels fits below the limit."""
+        """Returns the values of one metric by labels, if a value with these labels fits below the limit."""
         assert len(labels) == len(BY_NAME[name].labels), f"{name} has the labels {BY_NAME[name].label_names}"
         series = kept.setdefault(name, {})
         if len(series) < SERIES_MAX or _short(labels) in series:
@@ -72,7 +74,7 @@ class Board:
         return None
 
     def families(self) -> Iterator[Family]:
-        """Yields all measured metrics in the types of Prometheus' client library."""
+        """Yields all measured metrics as objects of Prometheus' client library."""
         for metric in METRICS:
             if metric.kind == "histogram":
                 if series := self.distributions.get(metric.name):

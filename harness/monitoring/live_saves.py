@@ -29,7 +29,7 @@ class _Save:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished checkpoint. `took_s` is `None` if neither its begin nor its duration is logged."""
+    """A finished checkpoint of a running job. `took_s` is `None` if neither its begin nor its duration is logged."""
 
     step: int
     whole: bool
@@ -44,7 +44,8 @@ class Saves:
     _commits_s: deque[float] = field(default_factory=lambda: deque(maxlen=COMMITS_KEPT))
 
     def absorb(self, restarts: int, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> Done | None:
-        """Returns the save that this event ends, if any. `restarts`: restarts of the job so far."""
+        """Takes an event on a checkpoint, and returns the checkpoint that it completes, if any. `restarts`: restarts of
+        the job so far."""
         if restarts > self._restarts:  # workers were replaced: those that saved are gone
             self._open.clear()
             self._restarts, self._parts = restarts, 1

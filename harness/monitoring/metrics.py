@@ -1,4 +1,5 @@
-"""Declares all served metrics once: name, kind, labels and meaning. `make docs` writes the page from it."""
+"""Declares all metrics that a job's monitoring serves: name, kind, labels and meaning. `make docs` writes the page from
+it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ RANK = f"0 to {RANKS_SHOWN - 1}; the higher ones together are `{OTHER}`"
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. `labels`: the meaning of each label. The name ends with the unit, and a counter's with `_total`."""
+    """The declaration of one metric that is served: name, kind, labels and meaning. `labels`: the meaning of each
+    label. The name ends with the unit, and a counter's with `_total`."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]

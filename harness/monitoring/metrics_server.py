@@ -73,8 +73,8 @@ def _full_name() -> str:
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """A server whose threads end with this process. Their number is limited: a new connection replaces the oldest. Host
-    names are not looked up."""
+    """A web server for metrics, whose threads end with this process. Their number is limited: a new connection replaces
+    the oldest. Host names are not looked up."""
 
     daemon_threads = True
     request_queue_size = 32
@@ -95,7 +95,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Ends slow requests. Called twice a second."""
+        """Ends connections that take too long. Called twice a second."""
         for request, since in list(self._since.items()):
             if time.monotonic() - since > ENDS_WITHIN_S:
                 _hang_up(request)
@@ -113,7 +113,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores errors, because the client is gone."""
+        """Ignores errors of a connection, because the client is gone."""
 
 
 def _hang_up(connection: socket.socket) -> None:
@@ -133,7 +133,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Kept:
-    """Answers simultaneous requests with one page, so that many scrapers cost as much as one."""
+    """Answers simultaneous requests for metrics with one page, so that many scrapers cost as much as one."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer

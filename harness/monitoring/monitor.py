@@ -30,7 +30,7 @@ Books = Callable[[pathlib.Path, pathlib.Path | None], Mapping[str, object] | Non
 
 @dataclass
 class _Job:
-    """The data that one job's loop passes on. Only the thread of that loop writes its fields."""
+    """The data on one job that its loop passes to the monitoring. Only the thread of that loop writes its fields."""
 
     stage: Stage | None = None
     status: Status | None = None
@@ -55,7 +55,7 @@ class _Job:
 
 
 class Monitor(CampaignObserver):
-    """An observer of one job at a time, and the collector that Prometheus' client library calls. Each job begins anew.
+    """Watches one job at a time, and gives its metrics to Prometheus' client library. Each job begins anew.
 
     `books` computes the ledger of a run's folder and its fault-free runs; `None`: it could not. `budget`: the share of
     GPU time that may be wasted if the scenario does not state it.
@@ -96,12 +96,12 @@ class Monitor(CampaignObserver):
     # By threads of its own
 
     def watch(self) -> None:
-        """Counts events until `close` is called. Runs in a thread."""
+        """Counts a job's events until `close` is called. Runs in a thread."""
         while not self._end.wait(COUNTED_EVERY_S):
             self.count()
 
     def keep_books(self) -> None:
-        """Computes the ledger again and again until `close` is called. Runs in a thread."""
+        """Computes the wasted GPU time of a running job again and again, until `close` is called. Runs in a thread."""
         pause_s = LEDGER_EVERY_S
         while self._books is not None and not self._end.wait(pause_s):
             pause_s = self._settle(self._books)
@@ -127,7 +127,7 @@ class Monitor(CampaignObserver):
                 self._board.set("chaos_job_up", 0)
 
     def collect(self) -> Iterator[Family]:
-        """Yields the metrics for Prometheus' client library."""
+        """Yields the present metrics as objects of Prometheus' client library."""
         self.count()
         with self._lock:
             yield from list(self._board.families())
@@ -150,7 +150,7 @@ class Monitor(CampaignObserver):
         self._board.set("chaos_harness_longest_tick_seconds", max(recent, default=0.0))
 
     def _settle(self, books: Books) -> float:
-        """Computes the ledger once. Returns the seconds until the next time."""
+        """Computes the wasted GPU time of a running job once. Returns the seconds until the next time."""
         job, stage = self._job, self._job.stage
         if stage is None or job.status is None or job.over:
             return LEDGER_EVERY_S
@@ -168,7 +168,7 @@ class Monitor(CampaignObserver):
 
 
 def show_ledger(board: Board, told: Mapping[str, object]) -> None:
-    """Puts the output of `harness.campaign.ledger_so_far` on the board."""
+    """Sets the metrics of GPU time, as `harness.campaign.ledger_so_far` has computed it."""
     accounts = told["accounts"]
     assert isinstance(accounts, Mapping)
     for account, seconds in accounts.items():

@@ -45,7 +45,7 @@ def endpoint(url: str) -> str:
 
 
 def send(run_dir: pathlib.Path, url: str) -> str:
-    """Sends a stored run. Returns the id of its trace, in hexadecimal.
+    """Sends a stored run to an OpenTelemetry collector, as spans. Returns the id of its trace, in hexadecimal.
 
     Raises `EventLogError` for an unreadable log, `ChaosError` if the collector does not take it.
     """
@@ -76,7 +76,7 @@ def _send(exporter: SpanExporter, spans: Sequence[ReadableSpan], to: str) -> Non
 
 
 class _Ids(IdGenerator):
-    """Generates ids from the run's id, so that each export of a run has the same ones."""
+    """Generates the ids of traces and spans from the run's id, so that each export of a run has the same ids."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id, self._number = run_id, itertools.count()
@@ -93,7 +93,7 @@ class _Ids(IdGenerator):
 
 
 def _finished(spans: Sequence[Span], run_id: str, offset_ns: int) -> Sequence[ReadableSpan]:
-    """Returns the spans as objects of the SDK, with wall times."""
+    """Returns the run's spans as objects of the OpenTelemetry SDK, with wall times."""
     kept = InMemorySpanExporter()
     provider = TracerProvider(
         resource=Resource.create({"service.name": "chaos-harness", "service.instance.id": run_id}),

@@ -31,7 +31,7 @@ Event = dict[str, Any]
 
 
 def write(run: Timeline, file: IO[str]) -> int:
-    """Writes the trace as JSON. Returns how many steps share one slice."""
+    """Writes a run as a trace for ui.perfetto.dev, in JSON. Returns how many steps share one slice."""
     together = max(1, math.ceil(len(run.steps) / SLICES_MAX))
     file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
     for number, event in enumerate(events_of(run, together)):
@@ -41,7 +41,8 @@ def write(run: Timeline, file: IO[str]) -> int:
 
 
 def events_of(run: Timeline, together: int = 1) -> Iterator[Event]:
-    """Yields the events of a trace. `together`: number of consecutive steps of a process that share a slice."""
+    """Yields the events of a run's trace for ui.perfetto.dev. `together`: number of consecutive steps of a process that
+    share a slice."""
     yield from _names(run)
     for number, span in enumerate(spans_of(run)):
         yield from _span(run, span, number)
@@ -78,7 +79,7 @@ def _span(run: Timeline, span: Span, number: int) -> Iterator[Event]:
 
 
 def _lives(run: Timeline) -> Iterator[Event]:
-    """Yields the slice of each worker process, cut at its successor's start, as slices of a track must nest."""
+    """Yields a trace's slice for each worker process, cut where its successor starts, because slices must nest."""
     after: dict[int, int] = {}
     for process in sorted(run.processes, key=lambda each: -each.started):
         end = process.last_seen if process.exited is None else max(process.exited, process.last_seen)
@@ -117,7 +118,7 @@ def _steps(run: Timeline, together: int) -> Iterator[Event]:
 
 
 def _groups(run: Timeline, together: int) -> Iterator[Ints]:
-    """Yields rows of consecutive steps of one process, rank by rank in order of time."""
+    """Yields groups of consecutive steps of one process, as row numbers, rank by rank in order of time."""
     steps = run.steps
     order = np.lexsort((steps.end, steps.process, steps.rank))
     cuts = np.flatnonzero(np.diff(steps.process[order])) + 1
@@ -127,7 +128,7 @@ def _groups(run: Timeline, together: int) -> Iterator[Ints]:
 
 
 def _losses(run: Timeline) -> Iterator[Event]:
-    """Yields the losses of the lowest rank."""
+    """Yields the losses of the lowest rank as events of a trace."""
     steps = run.steps
     rows = np.flatnonzero(steps.rank == steps.rank.min()) if len(steps) else np.zeros(0, np.int64)
     for row in rows[:: max(1, math.ceil(len(rows) / SLICES_MAX))]:

@@ -15,7 +15,8 @@ Kind = Literal["run", "phase", "recovery", "recovery phase", "fault", "checkpoin
 
 @dataclass(frozen=True)
 class Span:
-    """One span of time, in ns on the harness's monotonic clock. `parent` is an index in the same list, or -1."""
+    """A named span of time in a run, in ns on the harness's monotonic clock, such as a fault or a recovery. `parent` is
+    an index in the same list, or -1."""
 
     kind: Kind
     name: str

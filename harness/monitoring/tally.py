@@ -1,4 +1,4 @@
-"""Shows one job on the board: its live state, and figures that only events hold.
+"""Counts a running job's events into its metrics, beside its live state.
 
 Events are checked before. A trainer's figure counts only if it is possible as a measurement.
 """
@@ -34,7 +34,8 @@ _SPENT = {
 
 @dataclass
 class Tally:
-    """The figures of one job. `now_s` is the harness's wall clock when the events were read."""
+    """The metrics of one job as far as they come from its events and its live state. `now_s` is the harness's wall
+    clock when the events were read."""
 
     board: Board
     progress: LiveProgress = field(default_factory=lambda: LiveProgress(steps_kept=1))
@@ -89,7 +90,7 @@ class Tally:
             self.board.set("chaos_checkpoint_interval_seconds", interval)
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_s: float) -> None:
-        """Counts one event. An impossible event only raises the count of such events."""
+        """Counts one event of the job. An impossible event only raises the count of such events."""
         role, name = header.get("role"), event["event"]
         self.board.add("chaos_harness_events_total", 1, role if role in ROLES else OTHER)
         odd = not self.progress.absorb(header, event, int(now_s * 1e9))

@@ -32,8 +32,8 @@ def command(python: str, where: str, module: str, arguments: Sequence[str] = (),
 
 
 def with_delivered(env: Mapping[str, str], where: str) -> dict[str, str]:
-    """Returns a trainer's environment. The delivered archive is first on its path or, if the trainer is to be observed,
-    follows the folder of the module that Python runs at its start. Our libraries come first, too."""
+    """Returns the trainer's environment. The delivered archive is first on its path or, if the trainer is to be
+    observed, follows the folder of the module that Python runs at its start. Our libraries come first, too."""
     if env.get(GPU_ENV):
         libraries = [env[GPU_ENV], *([env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else [])]
         env = {**env, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}

@@ -36,7 +36,7 @@ class Parent:
 
 
 def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | str:
-    """Returns the group for new groups, or the reason why there is none, by `mountinfo` and `cgroup` of `proc`."""
+    """Returns the group for new control groups, or why there is none, by `mountinfo` and `cgroup` of `proc`."""
     proc = proc or SELF
     own = groups.of_process(proc / "cgroup")
     unified: Parent | str = f"no cgroup hierarchy with the controller `{controller}` is mounted"
@@ -49,7 +49,7 @@ def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | s
 
 
 def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
-    """Finds a group whose parent delegates the controller. Only such a group may have limits in version 2."""
+    """Finds a control group in which ours may limit this controller. In version 2, its parent must delegate it."""
     path = mount.locate(own)
     while True:
         handed_down = ""
@@ -63,7 +63,7 @@ def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
 
 
 def why_not(controller: str) -> str | None:
-    """Tries to make a group and removes it. Returns the reason if that is refused."""
+    """Returns why no control group with this controller can be made here, or `None` if one can."""
     parent = find_parent(controller)
     if isinstance(parent, str):
         return parent
@@ -78,7 +78,7 @@ def why_not(controller: str) -> str | None:
 
 @dataclass
 class Group:
-    """A node's control group of one controller. `restore` puts settings back in reverse order, byte for byte."""
+    """A node's control group for CPU or memory. `restore` puts settings back in reverse order, byte for byte."""
 
     version: int
     path: pathlib.Path
@@ -88,7 +88,7 @@ class Group:
         (self.path / "cgroup.procs").write_text(str(pid))
 
     def write(self, name: str, value: str) -> None:
-        """Writes a setting. The first write of each setting keeps the value before."""
+        """Writes a setting of the control group. The first write of each setting keeps the value before."""
         file = self.path / name
         self.before.setdefault(name, file.read_text().strip())
         file.write_text(value)
@@ -102,7 +102,7 @@ class Group:
         return int((self.path / name).read_text())
 
     def table(self, name: str) -> dict[str, int]:
-        """Returns the contents of a file of lines `key value`."""
+        """Returns the numbers in a file of the control group with lines `key value`."""
         pairs = (line.split() for line in (self.path / name).read_text().splitlines())
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].lstrip("-").isdigit()}
 
@@ -168,7 +168,7 @@ def kills(group: Group) -> int:
 
 
 def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
-    """Returns the control groups of this run or, without a run, those of dead harnesses. Changes nothing."""
+    """Returns control groups that this run has left or, without a run, that dead harnesses have. Changes nothing."""
     # Searched everywhere: the sweeping process may be in another group than the harness was.
     roots = {m.point for m in groups.mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
     # One that vanishes during the search is skipped: `os.walk` omits what it cannot list.

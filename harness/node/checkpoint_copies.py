@@ -1,4 +1,4 @@
-"""Copies checkpoints between nodes without a shared disk, through a vault in the control pod.
+"""Copies checkpoints between nodes without a shared disk, through a server (the vault) in the control pod.
 
 An entry that appears in a node's checkpoint folder by a rename is whole. It is sent to the vault, which the other nodes
 ask for news. An entry that is deleted on one node is deleted everywhere. Copies are made in the background: if a node
@@ -43,7 +43,7 @@ _DELETED = ".deleted-"
 
 @dataclass
 class Shelf:
-    """The contents of a vault. `version` grows with every change; an entry has the version of its last change."""
+    """The checkpoints in the vault. `version` grows with every change; an entry has the version of its last change."""
 
     folder: pathlib.Path
     version: int = 0
@@ -75,7 +75,7 @@ class Shelf:
 
 
 class Vault:
-    """A server for the contents of a vault. It listens on the pod's own address once it is constructed."""
+    """The server that holds all nodes' checkpoints. It listens on the pod's own address once it is constructed."""
 
     def __init__(self, folder: pathlib.Path, address: str, token: str):
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return hmac.compare_digest(self.headers.get("X-Chaos-Token", "").encode(), self.token.encode())
 
     def _name(self) -> str | None:
-        """Returns the name of the requested entry, or `None` after it has refused the request."""
+        """Returns the name of the checkpoint that a request is about, or `None` after refusing the request."""
         name = self.path.removeprefix("/entries/")
         if not self._may():
             self._reply(403)
@@ -163,7 +163,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Copies:
-    """A node's side of the copying: keeps `folder` equal to the vault."""
+    """Keeps a node's folder of checkpoints equal to that of the vault, the server for all nodes."""
 
     def __init__(self, folder: pathlib.Path, url: str, token: str):
         self._folder, self._url, self._token = folder, url, token
@@ -175,7 +175,7 @@ class Copies:
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
-        """Starts copying. The copies are up to date when this returns. Raises `OSError` if the vault is unreachable."""
+        """Starts to copy checkpoints, which are up to date when it returns. Raises `OSError` if the vault is away."""
         place = urllib.parse.urlsplit(self._url)
         try:
             socket.create_connection((place.hostname, place.port), REACH_S_MAX).close()
@@ -198,7 +198,7 @@ class Copies:
         self._stop.set()
 
     def push(self) -> None:
-        """Sends new and removed entries of this node to the vault before it returns."""
+        """Sends this node's new and removed checkpoints to the vault before it returns."""
         with self._lock:
             here = self._here()
             for name in self._same.keys() - here.keys():
@@ -209,7 +209,7 @@ class Copies:
                     self._upload(name, inode)
 
     def pull(self, after: int) -> int:
-        """Takes over the vault's new and removed entries. Waits a moment for changes after that version."""
+        """Copies the vault's new and removed checkpoints here. Waits a moment for changes after that version."""
         news = json.loads(self._ask("GET", f"/entries?after={after}"))
         version, entries = int(news["version"]), news["entries"]
         with self._lock:
@@ -270,8 +270,8 @@ class Copies:
                 _remove(incoming)
 
     def _discard(self, name: str) -> None:
-        """Moves the entry away at once, then removes it. Raises `OSError`; the next `pull` removes the rest. Half an
-        entry in its place would look like a new entry of this node, and be sent to all others."""
+        """Removes a checkpoint, which is first moved away at once. Raises `OSError`; the next `pull` removes the rest.
+        Half an entry in its place would look like a new entry of this node, and be sent to all others."""
         doomed = self._folder / f"{_DELETED}{name}"
         _remove(doomed)
         with contextlib.suppress(FileNotFoundError):
@@ -295,7 +295,7 @@ def _remove(folder: pathlib.Path) -> None:
 
 
 def _unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:
-    """Unpacks files and folders, all below `folder`. Raises `tarfile.TarError` for any other member."""
+    """Unpacks an archive of files and folders into `folder`. Raises `tarfile.TarError` for any other member."""
     folder.mkdir()
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():

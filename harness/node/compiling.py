@@ -13,7 +13,7 @@ COMPILE_S_MAX = 60.0
 
 
 def why_not() -> str | None:
-    """Returns why nothing can be built here, with the remedy, or `None` if there is a compiler."""
+    """Returns why no C library can be built on this machine, with the remedy, or `None` if there is a compiler."""
     if any(map(shutil.which, COMPILERS)):
         return None
     return f"no C compiler ({', '.join(COMPILERS)}): install one, e.g. the package gcc"

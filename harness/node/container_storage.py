@@ -1,4 +1,4 @@
-"""Makes the storage of a container disturbable, by a file system of ours that only this container sees.
+"""Lets a container's file operations be delayed or refused, by a file system that only this container sees.
 
 For each folder of a node, one process on the daemon's host mounts over the folder in the container's mount namespace,
 and becomes the containers' user. From then on it does the node's file operations, or fails them. It ends with the
@@ -26,7 +26,7 @@ END_S_MAX = 5.0
 
 
 def why_not(address: str, user: str) -> str:
-    """Returns why nodes of the daemon at `address`, run as `user` (uid:gid), cannot have this; empty if they can."""
+    """Returns why file operations of the daemon's containers, run as `user` (uid:gid), cannot be disturbed; or ""."""
     if not address.startswith("unix://"):
         return "the daemon is on another machine, and a file system can be mounted into a node only from its own host"
     if os.geteuid() != 0 or user.startswith("0:"):
@@ -35,12 +35,13 @@ def why_not(address: str, user: str) -> str:
 
 
 class Storage:
-    """The disturbable folders of one node. Answers the storage calls of a lab (`storage.add`, …)."""
+    """The folders of a node that can be disturbed. Answers a lab's calls on storage (`storage.add`, …)."""
 
     def __init__(
         self, pid: int, folders: Sequence[pathlib.Path], user: str, marks: Mapping[str, str], log: pathlib.Path
     ):
-        """Starts the processes. `pid`: the container's first process, in the host's numbers; `marks`: of our processes.
+        """Starts a process with a file system for each folder. `pid`: the container's first process, in the host's
+        numbers; `marks`: of our processes.
 
         Raises `BackendError` if the kernel refuses.
         """
@@ -65,7 +66,7 @@ class Storage:
         return self._systems[folder].call(method.removeprefix("storage."), limit_s, **params)
 
     def close(self) -> None:
-        """Closes the connections to the processes. Each process then ends, even if it waits."""
+        """Ends the processes of the container's file systems, even if they wait."""
         systems, self._systems = self._systems, {}
         for line in systems.values():
             line.close()

@@ -1,4 +1,4 @@
-"""Runs the control command, beside the nodes in the lab's own namespaces. It may be killed and started again."""
+"""Runs a lab's control command, beside its nodes, such as a rendezvous store. It may be killed and started again."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Follower:
-    """Follows files for changes. `tell` gets `{"event": "wrote", "name", "offset", "data"}`; `data` is in Latin-1.
+    """Reports new data in files. `tell` gets `{"event": "wrote", "name", "offset", "data"}`; `data` is in Latin-1.
 
     Of event files, only whole lines are sent, because an emitter may take half a line back.
     """
@@ -38,7 +38,7 @@ class Follower:
                 raise OSError(ctypes.get_errno(), f"inotify_add_watch {folder}")
 
     def absorb(self) -> None:
-        """Handles a `descriptor` with data. It looks at all files, whichever one changed."""
+        """Reports all new data, once `descriptor` is readable. It looks at all files, whichever one changed."""
         try:
             while os.read(self.descriptor, 64 * 2**10):
                 continue
@@ -46,7 +46,7 @@ class Follower:
             self.flush()
 
     def flush(self) -> None:
-        """Sends everything written so far before it returns."""
+        """Reports all data written so far before it returns."""
         for folder in self._folders:
             for entry in os.scandir(self._root / folder):
                 if entry.is_file(follow_symlinks=False):

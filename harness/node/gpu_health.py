@@ -50,8 +50,8 @@ _HEALTHY = (UNCHANGED,) * len(FIELDS)
 
 
 def prepare(run_dir: pathlib.Path, places: Sequence[str] = PLACES) -> dict[str, str]:
-    """Builds the library in the run's folder. Returns the environment variables that processes of nodes need. `places`:
-    where the real library may be on a node. Raises errors as `compiling.build` does."""
+    """Builds the library that makes GPUs seem sick. Returns the environment variables that processes of nodes need.
+    `places`: where the real library may be on a node. Raises errors as `compiling.build` does."""
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     auxiliary = [f"-Wl,--auxiliary={place}" for place in places]
@@ -66,8 +66,8 @@ def prepare(run_dir: pathlib.Path, places: Sequence[str] = PLACES) -> dict[str, 
 
 
 def make_states(run_dir: pathlib.Path, nodes: Sequence[str], gpus: int) -> None:
-    """Makes each node's file before its processes look for it, with this many GPUs on nodes without any. Does nothing
-    if no fault makes a GPU sick."""
+    """Makes the file that says how sick a node's GPUs seem, for each node before its processes start. Does nothing if
+    no fault makes a GPU sick."""
     for node in nodes if (run_dir / FOLDER).is_dir() else ():
         if not (run_dir / FOLDER / node).exists():
             _write(run_dir, node, gpus, {})
@@ -96,7 +96,7 @@ def _write(run_dir: pathlib.Path, node: str, gpus: int, devices: Mapping[int, Se
 
 @functools.cache
 def why_not() -> str | None:
-    """Builds the library and asks it for a GPU. Returns the reason if that does not work here."""
+    """Returns why GPUs cannot be made to seem sick here, or `None`, after trying it."""
     with owner_names.temporary_folder() as run_dir:
         try:
             marks = prepare(run_dir) | {"CHAOS_NODE": "probe"}
@@ -128,7 +128,7 @@ def _figure(call: Any, handle: ctypes.c_void_p, *before: int, wide: bool = False
 
 
 def _device(nvml: Any, number: int) -> dict[str, Any]:
-    """Returns the figures of one GPU by the names in `FIELDS`, or NVML's `error` number if the GPU is lost."""
+    """Asks NVML for the figures of one GPU, by the names in `FIELDS`, or NVML's `error` number if the GPU is lost."""
     handle = ctypes.c_void_p()
     if error := nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(handle)):
         return {"gpu": number, "error": error}

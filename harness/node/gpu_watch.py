@@ -17,7 +17,7 @@ TAIL_BYTES = 2**18
 
 
 class GpuWatch:
-    """Runs `harness.node.gpu_health` as one process at a time would see the GPUs."""
+    """Reads GPUs as one process of the node sees them, by a program with this process's environment."""
 
     def __init__(self, children: spawn.Children):
         self._children = children
@@ -25,7 +25,7 @@ class GpuWatch:
         self._lines = -1
 
     def watch(self, pid: int | None) -> str | None:
-        """Starts watching as this process (`None`: stops). Returns the process's CUDA_VISIBLE_DEVICES."""
+        """Begins to read GPUs as this process sees them (`None`: stops). Returns the process's CUDA_VISIBLE_DEVICES."""
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -44,7 +44,7 @@ class GpuWatch:
         return env.get("CUDA_VISIBLE_DEVICES")
 
     def newest(self) -> dict[str, Any]:
-        """Returns the newest answers and their age, and the error if there are no answers."""
+        """Returns the newest state of the watched GPUs and its age, and the error if there is no state."""
         if self._lines < 0:
             raise UsageError("nobody watches the GPUs of this node")
         size = os.fstat(self._lines).st_size

@@ -53,20 +53,20 @@ def unshare(flags: int) -> None:
 
 
 def be_prompt() -> None:
-    """Gives the caller a larger share of the CPUs than others get, as nodes may keep all CPUs busy. Needs root."""
+    """Gives this process a larger share of the CPUs than others, as nodes may keep all CPUs busy. Needs root."""
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -19)
 
 
 def be_punctual() -> None:
-    """Makes the caller run as soon as it has work (for processes that mostly wait), or be prompt if not allowed."""
+    """Makes this process, which mostly waits, run as soon as it has work; without the right, by a larger CPU share."""
     be_prompt()
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def enter_network(pid: int) -> None:
-    """Moves the caller into the network namespace of process `pid`. Its open sockets stay in the old namespace."""
+    """Moves this thread into the network namespace of process `pid`. Its open sockets stay in the old namespace."""
     _enter(pid, "net", CLONE_NEWNET)
 
 
@@ -120,7 +120,7 @@ def map_user_namespace(uid: int, gid: int, inside: tuple[int, int] = (0, 0)) -> 
 
 
 def enter_mount_namespace() -> None:
-    """Hides later mounts of the caller and its children from others. They end with the last of these processes.
+    """Gives this process and its children mounts that others do not see. They end with the last of these processes.
 
     A caller that is not root keeps its ids, but gets a user namespace, in which it may mount. Later mounts outside are
     visible inside.

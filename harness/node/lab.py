@@ -1,4 +1,4 @@
-"""Holds the state of labd: its nodes, its children, and the harness that it serves."""
+"""Holds the state of labd (the process that runs a machine's virtual nodes): its nodes and its children."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Call = Callable[..., Awaitable[Any]]  # takes the lab first; its result must be 
 
 
 class Host(Protocol):
-    """The parts of a node that calls in other modules use."""
+    """A virtual node, as far as calls in other modules use it."""
 
     name: str
     address: str
@@ -38,7 +38,7 @@ class Host(Protocol):
 
 
 class Wired(Protocol):
-    """A node with a network device of its own: all its packets pass `device`, at these hooks."""
+    """A virtual node whose packets all pass a network device of its own, at these hooks of the kernel."""
 
     lab: Lab
     address: str
@@ -64,7 +64,7 @@ class Disturbance(abc.ABC):
         self.undo = contextlib.AsyncExitStack()
 
     async def begin(self) -> None:
-        """Begins the disturbance completely or not at all. Raises `OSError` if the kernel refuses."""
+        """Begins a network disturbance completely or not at all. Raises `OSError` if the kernel refuses."""
         try:
             await self._act()
         except BaseException:
@@ -72,7 +72,7 @@ class Disturbance(abc.ABC):
             raise
 
     async def end(self) -> None:
-        """Undoes the disturbance. Can be called again."""
+        """Undoes the network disturbance. Can be called again."""
         await self.undo.aclose()
 
     @abc.abstractmethod
@@ -83,7 +83,7 @@ class Disturbance(abc.ABC):
         return {}
 
     def counter(self, source: str) -> str | None:
-        """Returns the device that counts all disturbed packets from the node `source`, or `None`."""
+        """Returns the network device that counts the disturbed packets from the node `source`, or `None`."""
         return None
 
     def _add_table(self, rules: list[PacketRule]) -> None:
@@ -93,7 +93,7 @@ class Disturbance(abc.ABC):
 
 
 class Lab(Children):
-    """The lab. `hosts` maps `<name>.<incarnation>` to the node, dead ones included."""
+    """All virtual nodes of a run. `hosts` maps `<name>.<incarnation>` to the node, dead ones included."""
 
     def __init__(self, run_id: str, namespaces: bool, control_address: str, addresses: Iterator[str]):
         super().__init__()
@@ -113,14 +113,14 @@ class Lab(Children):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def living(self, node: str) -> Host:
-        """Returns the node with this key. Raises `NodeGone` if it does not exist, or exists no longer."""
+        """Returns the virtual node with this key. Raises `NodeGone` if it does not exist, or exists no longer."""
         host = self.hosts.get(node)
         if host is None or host.gone.is_set():
             raise NodeGone(f"node {node} is gone")
         return host
 
     def next_address(self) -> str:
-        """Returns an address that no node of this lab had before."""
+        """Returns an address for a new virtual node, which no node of this lab had before."""
         address = next(self._addresses, None)
         if address is None:
             raise BackendError("this lab has no address left for another node")
@@ -137,7 +137,7 @@ class Lab(Children):
         print(f"{time.time():.3f} {text}", file=sys.stderr, flush=True)
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work` beside the calls. The lab keeps a reference to the task, or the loop could drop it."""
+        """Runs `work` beside the calls, in a task. The lab keeps a reference, or the event loop could drop it."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

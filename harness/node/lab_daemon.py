@@ -1,4 +1,4 @@
-"""Runs labd, the process that holds a lab, and its keeper. `harness.backends.local.client` starts this program.
+"""Runs labd, which holds a run's virtual nodes, and its keeper. `harness.backends.local.client` starts this program.
 
     harness ──socket──► labd (init of the lab's namespaces) ──socket──► init of each node
        └─────► keeper ────┘
@@ -43,7 +43,7 @@ CALLS: dict[str, Call] = {
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """The options of a lab. `mode` is root, user or plain. The descriptors are inherited from the harness."""
+    """The options of labd. `mode` is root, user or plain. The descriptors are inherited from the harness."""
 
     mode: str
     run_id: str
@@ -86,7 +86,7 @@ def _fork_labd(spec: Spec, link: socket.socket) -> int:
 
 
 def _keep(spec: Spec, labd_pid: int) -> None:
-    """Waits until labd or the harness ends. When this returns, the lab is gone."""
+    """Waits until labd or the harness ends, and then ends the lab completely."""
     labd = os.pidfd_open(labd_pid)
     poll = select.poll()
     poll.register(labd, select.POLLIN)
@@ -147,7 +147,7 @@ _claims: list[socket.socket] = []
 
 
 def _claim_block() -> int:
-    """Returns the third byte of this lab's loopback addresses, claimed by a name that ends with its last holder."""
+    """Claims a block of loopback addresses for this lab, by its third byte; the claim ends with its last holder."""
     for block in range(PLAIN_LABS_MAX):
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:

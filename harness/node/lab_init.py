@@ -36,7 +36,7 @@ LOOK_FOR_NEW_S = 0.5
 
 @dataclass(frozen=True)
 class Setup:
-    """The facts about its node that labd tells a new init."""
+    """The facts about a virtual node that labd tells the node's new init process."""
 
     name: str
     address: str
@@ -51,7 +51,7 @@ class Setup:
 
 @contextlib.contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Names the step of the set-up in errors of the kernel within the `with` block."""
+    """Adds the name of this step of a node's set-up to errors of the kernel within the `with` block."""
     try:
         yield
     except OSError as error:
@@ -59,7 +59,7 @@ def stage(name: str) -> Iterator[None]:
 
 
 def main(link: socket.socket) -> None:
-    """Sets the node up by labd's first message, answers with labd's handles to it, and serves calls until the end."""
+    """Sets up a virtual node as labd says, sends labd the handles to it, and answers calls until the end."""
     link.settimeout(30.0)
     message = rpc.receive(link)
     setup = Setup(**message["setup"] | {"metadata": tuple(message["setup"]["metadata"])})
@@ -111,7 +111,7 @@ def _number_processes(setup: Setup) -> None:
 
 
 def _mount_names(hosts: str) -> None:
-    """Mounts the node's own name files, on a file system that ends with these mounts, so that nothing is left."""
+    """Gives the node its own /etc/hosts and resolv.conf, by mounts that leave nothing behind."""
     kernel.mount("tmpfs", "/sys", "tmpfs", options="size=1m,mode=755")  # room for the names of 4096 nodes, twice
     # There is no name server: nothing listens here, so that a lookup of an unknown name fails at once.
     for name, text in (("hosts", hosts), ("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")):
@@ -136,7 +136,7 @@ def _mount_shared_memory() -> None:
 
 
 def _name(name: str, address: str) -> None:
-    """Makes the host name point to this address. The mounted file is written in place, so that it stays mounted."""
+    """Writes the node's name and address into /etc/hosts, in place: the mounted file must stay the same."""
     with open("/etc/hosts", "r+", encoding="utf-8") as file:
         others = [line for line in file if line.split()[1:] != [name]]
         file.seek(0)
@@ -173,7 +173,7 @@ def _show_groups(outside: int) -> None:
 
 
 class LabInit(Init):
-    """The init of a node with namespaces, which is process 1 there."""
+    """The init process of a virtual node with namespaces, which is process 1 there."""
 
     def __init__(self, name: str, link: socket.socket, listener: socket.socket, flushes: Flushes | None):
         super().__init__(name, [name])
@@ -195,7 +195,7 @@ class LabInit(Init):
         return spawn.execute(command, env, log, run_folder_view.give_up_mounting)
 
     async def _freeze(self) -> None:
-        """Stops all processes before it returns. A stop signal alone acts only when a process is next scheduled."""
+        """Stops all the node's processes before it returns: a stop signal acts only once a process is scheduled."""
         self._signal(signal.SIGSTOP, None)
         deadline = time.monotonic() + FREEZE_S_MAX
         while moving := [each.pid for each in self._others() if each.state in "RS"]:
@@ -205,7 +205,7 @@ class LabInit(Init):
 
 
 class PlainInit(LabInit):
-    """The init of a node without namespaces, which is the parent of all processes of the node."""
+    """The init process of a virtual node without namespaces, the parent of all the node's processes."""
 
     def __init__(self, name: str, link: socket.socket, listener: socket.socket, flushes: Flushes | None):
         super().__init__(name, link, listener, flushes)
@@ -223,7 +223,7 @@ class PlainInit(LabInit):
         return spawn.execute(command, env, log)
 
     def _signal_all(self, signum: int) -> int:
-        """Signals all processes: in one round or, for SIGSTOP and SIGKILL, until every process found has got it."""
+        """Sends a signal to all processes of the node: for SIGSTOP and SIGKILL, until every one found has got it."""
         told: set[tuple[int, int]] = set()
         rounds = FREEZE_ROUNDS_MAX if signum in (signal.SIGSTOP, signal.SIGKILL) else 1
         for _ in range(rounds):
@@ -235,7 +235,7 @@ class PlainInit(LabInit):
         return len(told)
 
     def _signal_in_turn(self, signum: int) -> None:
-        """Signals the processes known a moment ago, as a look at all processes takes longer than a turn."""
+        """Sends a signal to the processes last found, because a search for all takes longer than a turn."""
         if time.monotonic() - self._looked > LOOK_FOR_NEW_S:
             self._members, self._looked = self._others(), time.monotonic()
         for process in self._members:

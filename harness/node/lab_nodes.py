@@ -1,4 +1,4 @@
-"""Answers labd's calls on nodes: make a node, run its command, signal and kill its processes.
+"""Answers labd's calls on virtual nodes: make one, run its command, signal and kill its processes.
 
 Two kinds of node share one interface: `NamespaceNode` is a small host of its own, `PlainNode` a process tree. `CALLS`
 are the calls that this module answers. The first argument of each is the lab.
@@ -34,7 +34,7 @@ View = tuple[str, tuple[str, ...]]  # the run's folder, and what of it the node 
 
 
 class LabNode(abc.ABC):
-    """One incarnation of a node: the first node in its place, or a replacement."""
+    """One virtual node: the first one in its place, or a later replacement."""
 
     def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
         self.lab = lab
@@ -54,7 +54,7 @@ class LabNode(abc.ABC):
         return f"{self.name}.{self.incarnation}"
 
     async def create(self) -> list[Any]:
-        """Starts the node. Returns host and port of its metadata endpoint. If this fails, nothing is left behind."""
+        """Starts a virtual node. Returns host and port of its metadata endpoint. A failure leaves nothing behind."""
         ours, theirs = socket.socketpair()
         try:
             with lab_init.stage("node processes"):
@@ -83,7 +83,7 @@ class LabNode(abc.ABC):
         return Limits(self.lab, self.key, self.init_pid, names, accounted_for)
 
     def _set_up(self, link: socket.socket) -> tuple[Any, ...]:
-        """Sets up the node's init. Returns the metadata endpoint's address, and the lab's handles to the node."""
+        """Sets up a virtual node's init process. Returns the metadata endpoint's address, and handles to the node."""
         self._connect()
         inside = self.lab.namespaces
         hosts, metadata = (_hosts_text(self.lab), METADATA_ADDRESS) if inside else ("", (self.address, 0))
@@ -106,15 +106,15 @@ class LabNode(abc.ABC):
 
     @abc.abstractmethod
     def _fork(self, link: socket.socket) -> int:
-        """Starts the node's init with its end of `link`; returns its process id as labd sees it."""
+        """Starts the init process of a virtual node, with its end of `link`; returns its process id as labd sees it."""
 
     def _connect(self) -> None:
-        """Connects the node to the network. Every address in 127.0.0.0/8 is connected from the start."""
+        """Connects the virtual node to the lab's network. Every address in 127.0.0.0/8 is connected from the start."""
         return None
 
     @abc.abstractmethod
     async def _kill(self) -> None:
-        """Kills everything on the node by SIGKILL, its init last."""
+        """Kills everything on the virtual node by SIGKILL, its init process last."""
 
     async def call(self, method: str, **params: Any) -> Any:
         if self.gone.is_set():
@@ -136,7 +136,7 @@ class LabNode(abc.ABC):
         self.lab.note(f"node {self.key} ({self.address}) runs {command}")
 
     async def kill(self) -> float:
-        """Kills everything on the node. Returns how many seconds this took."""
+        """Kills everything on the virtual node. Returns how many seconds this took."""
         if self.gone.is_set():
             raise NodeGone(f"node {self.key} is gone")
         begin = time.monotonic()
@@ -208,7 +208,7 @@ class NamespaceNode(LabNode):
 
 
 def _hosts_text(lab: Lab) -> str:
-    """Returns a hosts file with all addresses of the lab, because a look-up must not wait for a name server.
+    """Returns the hosts file of a virtual node, with all nodes' addresses, as nothing may wait for a name server.
 
     A node's name leads to its newest incarnation.
     """
@@ -223,7 +223,7 @@ def _hosts_text(lab: Lab) -> str:
 
 
 def _fork_init(link: socket.socket, report: int) -> None:
-    """Runs the helper between labd and a node: process 1 of a namespace must be forked after `unshare`."""
+    """Starts a node's init process in new namespaces, from a helper, because `unshare` only concerns later children."""
     flags = kernel.CLONE_NEWNET | kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
     try:
         with lab_init.stage("node namespaces"):
@@ -235,7 +235,7 @@ def _fork_init(link: socket.socket, report: int) -> None:
 
 
 class PlainNode(LabNode):
-    """A node without namespaces: the processes below its init, and all processes with its mark."""
+    """A virtual node without namespaces: the processes below its init, and all that have the node's mark."""
 
     def _fork(self, link: socket.socket) -> int:
         return spawn.fork(lambda: lab_init.main(link), keep=(link.fileno(),))
@@ -267,7 +267,7 @@ def _host(lab: Lab, node: str) -> LabNode:
 async def create(
     lab: Lab, name: str, incarnation: int, run_dir: str = "", writable: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Makes a node. With namespaces, the node can only read `run_dir`, except for the parts in `writable`."""
+    """Makes a virtual node. With namespaces, the node can only read `run_dir`, except for the parts in `writable`."""
     kind = NamespaceNode if lab.namespaces else PlainNode
     host = kind(lab, name, incarnation, lab.next_address(), (run_dir, tuple(writable)))
     if host.key in lab.hosts:

@@ -17,7 +17,7 @@ from harness.node.processes import OWNER_ENV, RUN_ENV, ProcEntry
 
 @dataclass(frozen=True)
 class Leftover:
-    """A process that has outlived its lab."""
+    """A process of a virtual node that is still there after its lab has ended."""
 
     process: ProcEntry
     run_id: str
@@ -38,7 +38,7 @@ def _command(pid: int) -> str:
 
 
 def leftovers(run_id: str | None = None) -> list[Leftover]:
-    """Returns left processes of the run `run_id` or, without an id, of all dead harnesses. Changes nothing."""
+    """Returns processes that the run `run_id` has left or, without an id, that dead harnesses have. Changes nothing."""
     found = []
     for process in processes.every():
         marks = processes.environment(process.pid) if process.running else {}

@@ -32,7 +32,7 @@ _PROGRESS = struct.Struct("q")
 
 
 class Limits:
-    """One node's limits. Made before any process runs on the node, so that its control groups count all of them."""
+    """A node's limits on CPUs and memory. Made before its first process, so that control groups count all of them."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class Limits:
         names: Callable[[], Collection[str]],
         accounted_for: str | None = None,
     ):
-        """`names` holds the names of all nodes on this machine. `accounted_for` is the run, if control groups can be
-        used here."""
+        """`names` holds the names of all nodes on this machine. `accounted_for`: the run, if control groups can be used
+        here."""
         self.node = node
         self._children, self._names = children, names
         self._init_pid = init_pid
@@ -71,12 +71,12 @@ class Limits:
         return self._groups[controller]
 
     def end(self) -> None:
-        """Ends everything that was there for this node only, after the node is gone."""
+        """Ends the limits of a node that is gone, and the processes that competed with it."""
         self.unwatch_memory()
         self.uncrowd()
 
     def members(self) -> list[processes.ProcEntry]:
-        """Returns the node's processes, by labd's process ids, without its init."""
+        """Returns the node's processes, without its init."""
         return processes.descendants(self._init_pid)
 
     # CPU
@@ -132,7 +132,7 @@ class Limits:
         self._affinity = {}
 
     def _own_cpus(self) -> set[int]:
-        """Returns the node's CPUs, divided by order of node names. If there are too few, nodes share a CPU."""
+        """Returns this node's CPUs, if nodes share the machine's evenly. If there are too few, nodes share a CPU."""
         cpus = sorted(os.sched_getaffinity(0))
         names = sorted(set(self._names()))
         place, count = names.index(self.node.rpartition(".")[0]), len(names)
@@ -149,7 +149,7 @@ class Limits:
         return MemoryUse(sum(_anonymous_bytes(each.pid) for each in self.members()), self._watchdog_kills)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str) -> str:
-        """Limits memory (`None`: no limit). Returns the limit's keeper: the kernel, or our watchdog."""
+        """Limits the node's memory (`None`: no limit). Returns the limit's keeper: the kernel, or our watchdog."""
         if limit_bytes is not None and limit_bytes <= 0:
             raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
         if limit_bytes is None:
@@ -170,7 +170,7 @@ class Limits:
             self._watchdog = None
 
     async def _watch(self, limit_bytes: int) -> None:
-        """Kills as the kernel would: the process with the highest score, and of equal ones the largest."""
+        """Kills a process when the node exceeds its memory limit, as the kernel would: by OOM score, then by size."""
         own, looked = self.members(), time.monotonic()
         while True:
             if time.monotonic() - looked > LOOK_FOR_NEW_S:
@@ -193,7 +193,7 @@ class Limits:
         return [each for each in found if each is not None and each.running]
 
     async def fill_memory(self, size_bytes: int, spare: bool) -> int:
-        """Fills memory in a child of labd that counts as the node's. Returns how many bytes it got."""
+        """Fills the node's memory by a child process. Returns how many bytes it got."""
         progress = mmap.mmap(-1, _PROGRESS.size)
         start_read, start_write = os.pipe()
         score = KILLED_NEXT if spare else KILLED_FIRST
@@ -220,7 +220,7 @@ class Limits:
         return _got(progress)
 
     async def _filled(self, done: asyncio.Event, kills_before: int, spare: bool, full: Callable[[], bool]) -> None:
-        """Waits until the child has all memory, and the watchdog has seen it, or until a process is killed."""
+        """Waits until the child has all its memory and the limit's watchdog has seen it, or a process is killed."""
         deadline = time.monotonic() + FILL_S_MAX
         while not done.is_set() and not full() and time.monotonic() < deadline:
             if spare and self.memory_use().kills > kills_before:
@@ -238,7 +238,7 @@ def _got(progress: mmap.mmap) -> int:
 
 
 def _fill(size_bytes: int, progress: mmap.mmap, start: int, oom_score: int) -> None:
-    """Runs in the child: fills page after page, and records its progress."""
+    """Fills memory page after page, in a child process, and records how far it got."""
     pathlib.Path("/proc/self/oom_score_adj").write_text(str(oom_score))
     os.read(start, 1)
     memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory is not anonymous
@@ -262,7 +262,7 @@ def _threads(members: list[processes.ProcEntry]) -> list[int]:
 
 
 def _confine(members: list[processes.ProcEntry], cpus: set[int]) -> dict[int, set[int]]:
-    """Binds the threads to `cpus`. Returns the CPUs on which each thread might run before."""
+    """Binds processes' threads to `cpus`. Returns the CPUs on which each thread might run before."""
     before = {}
     for thread in _threads(members):
         try:
@@ -274,7 +274,7 @@ def _confine(members: list[processes.ProcEntry], cpus: set[int]) -> dict[int, se
 
 
 def _release(members: list[processes.ProcEntry], before: dict[int, set[int]]) -> None:
-    """Restores the CPUs of threads. New threads get the CPUs of the others."""
+    """Lets threads run on the CPUs on which they might run before. New threads get the CPUs of the others."""
     if not before:
         return
     usual = max(before.values(), key=len)

@@ -39,7 +39,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """An HTTP reply. `notice` is True if it holds the announced eviction."""
+    """An HTTP reply of the metadata endpoint. `notice` is True if it holds the announced eviction."""
 
     status: int
     body: str = ""
@@ -67,7 +67,7 @@ def environment(endpoint: str) -> dict[str, str]:
 
 
 class Endpoint:
-    """Answers the requests of one node. It runs in labd, so that faults on the node do not disturb it."""
+    """Answers metadata requests of one node. It runs in labd, so that faults on the node do not disturb it."""
 
     def __init__(self, node: str):
         self.node = node
@@ -234,7 +234,7 @@ def _json(document: object, status: int = 200, notice: bool = False) -> Reply:
 
 
 async def _read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
-    """Reads one request. Returns `None` if it is no HTTP request."""
+    """Reads one HTTP request for a node's metadata. Returns `None` if it is no HTTP request."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
     words = first.split(" ")

@@ -37,7 +37,7 @@ OOM_COUNTS = (pathlib.Path("/sys/fs/cgroup/memory/memory.oom_control"), pathlib.
 
 
 class NodeLimits(Limits):
-    """Limits that are set from within the node. Its init is the parent of the processes that compete there."""
+    """CPU and memory limits that are set from within the node, whose init starts the competing processes."""
 
     def members(self) -> list[processes.ProcEntry]:
         strangers = {1, *self._burners, *self._fillers}
@@ -119,7 +119,7 @@ class Init:
         return self._send(signum, pid)
 
     def _turn(self, signum: int) -> None:
-        """Does one turn of the duty cycle. Processes that were stopped on purpose stay stopped."""
+        """Stops or continues all processes, to slow the node. Those that were stopped on purpose stay stopped."""
         if signum == signal.SIGCONT and None in self._stopped:
             return
         self._signal_in_turn(signum)
@@ -179,7 +179,7 @@ def _kernel_kills() -> int:
 
 
 def listen() -> socket.socket:
-    """Listens at the address that all clouds use, if the container has it, else on the loopback device."""
+    """Listens for metadata requests at the address that all clouds use, if possible, else on the loopback device."""
     try:
         return socket.create_server(METADATA_ADDRESS, backlog=64)
     except OSError:  # the network gave no such address, or the port needs a privilege

@@ -1,4 +1,4 @@
-"""Names the places on a node, and the labels by which our own processes and files are known."""
+"""Names the folders and files of a run as nodes see them, and the labels of our processes and files."""
 
 SCRATCH = "/scratch"  # the node's own disk: gone with the node
 POD_RUN_DIR = "/chaos/run"
@@ -15,12 +15,12 @@ def events_of(node: str) -> str:
 
 
 def answers_of(node: str) -> str:
-    """Returns the folder for a node's claims of planned strikes and its answers to orders."""
+    """Returns the folder in which a node's trainers answer the harness, such as that they wait for a fault."""
     return f"{ANSWERS}/{node}"
 
 
 def log_of(key: str) -> str:
-    """Returns the path of a log. `key` is `<node>.<incarnation>`, or `control`."""
+    """Returns the path of a command's log. `key` is `<node>.<incarnation>`, or `control`."""
     return f"{LOGS}/{key}.log"
 
 

@@ -1,4 +1,4 @@
-"""Makes names that identify the process that made a thing, so that remains of killed processes are found.
+"""Makes names that tell which process made a thing, so that remains of killed processes are found.
 
 They are for short-lived things that no run's journal records: a probe, a compiler run, a private socket.
 """
@@ -29,7 +29,7 @@ def new_name(kind: str) -> str:
 
 
 def is_over(name: str, kind: str, by_age: bool = True) -> bool:
-    """Returns True if this is such a name and its process is gone: on this boot of this machine, or by its age."""
+    """Returns True if a name is of this kind and its process is gone: on this boot of this machine, or by age."""
     found = _NAME.fullmatch(name)
     if found is None or found["kind"] != kind:
         return False

@@ -105,7 +105,7 @@ class PodInit(node_init.Init):
         self._die(0)  # with any other code a job would bring it back for no use
 
     async def _configure(self, url: str, token: str, shared: str) -> None:
-        """Sets up checkpoints: in `shared`, the run's folder on a volume, or else as copies in the vault at `url`."""
+        """Sets up the pod's checkpoint folder: as a link to `shared` on a volume, or as copies from a server."""
         checkpoints = self._root / "checkpoints"
         if shared:
             folder = pathlib.Path(SHARED) / shared
@@ -120,12 +120,12 @@ class PodInit(node_init.Init):
         return self._vault.url
 
     def _remove_shared(self, shared: str) -> None:
-        """Removes the shared folder. Raises `OSError` if that fails."""
+        """Removes the run's folder on the shared volume. Raises `OSError` if that fails."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(pathlib.Path(SHARED) / shared)
 
     def _put(self, name: str, data: str | None, append: bool = False) -> None:
-        """Writes a file of the run in place, as it may be mapped into memory. With content `None`, removes it."""
+        """Writes a file of the run in place, as it may be mapped into memory. Removes it if `data` is `None`."""
         path = (self._root / name).resolve()
         if not path.is_relative_to(self._root.resolve()):
             raise UsageError(f"{name!r} is not below the run's folder")
@@ -145,7 +145,7 @@ class PodInit(node_init.Init):
         return self._run(command, env, str(self._root / "logs" / f"{name}.log"))
 
     def _main_ended(self, code: int) -> None:
-        """Sends all written files before it reports the end of the command."""
+        """Sends all that the command has written before it reports the command's end."""
         self._follower.flush()
         super()._main_ended(code)
         if self._leaving:
@@ -159,7 +159,7 @@ class PodInit(node_init.Init):
             self._leave(TAKEN_BACK)
 
     def _leave(self, code: int) -> None:
-        """Ends the pod in order: after the last line is sent and the last checkpoint is in the vault."""
+        """Ends the pod in order: once the command's last line is sent, and its last checkpoint is in the vault."""
         self._follower.flush()
         if self._copies is not None:
             try:

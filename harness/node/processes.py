@@ -1,4 +1,4 @@
-"""Finds processes in /proc, and ends exactly these processes.
+"""Finds processes in /proc, and signals or kills exactly these.
 
 A process is identified by its id *and* its start time, so that a new process with an old id is never hit.
 """
@@ -29,7 +29,7 @@ class ProcEntry:
 
     @property
     def running(self) -> bool:
-        """Returns False for a process that has ended and only waits to be reaped."""
+        """Returns False for a process that has ended and whose parent has not taken note yet."""
         return self.state not in "ZX"
 
     def signal(self, signum: int) -> bool:
@@ -51,7 +51,7 @@ class ProcEntry:
 
 
 def read(pid: int) -> ProcEntry | None:
-    """Returns the process with this id, or `None` if there is none."""
+    """Returns the process with this id as /proc shows it, or `None` if there is none."""
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -118,14 +118,14 @@ def _pid_namespace() -> int:
 
 
 def owner_text() -> str:
-    """Returns the calling process's identity for `OWNER_ENV`: PID namespace, id and start time."""
+    """Returns a text that identifies this process: PID namespace, id and start time."""
     this = read(os.getpid())
     assert this is not None, "/proc has no entry for the calling process"
     return f"{_pid_namespace()}-{this.pid}-{this.start}"
 
 
 def owner_is_dead(text: str) -> bool:
-    """Returns True if the process that `owner_text` names is gone, and False if that is unknown."""
+    """Returns True if the process that such a text of `owner_text` names is gone; False if that is unknown."""
     parts = text.split("-")
     if len(parts) != 3 or not all(part.isdigit() for part in parts):
         return False

@@ -28,8 +28,8 @@ _ORDER = struct.Struct("=qq")
 
 @dataclass(frozen=True)
 class Counts:
-    """A process's counts: work requests handed to its device, those `struck`, the seconds that they waited in all, and
-    queries of a port that got the answer that it is down."""
+    """A process's counts of RDMA work: requests posted to its device, those `struck` by a fault, the seconds that these
+    waited in all, and queries of a port that got the answer that it is down."""
 
     posted: int = 0
     struck: int = 0
@@ -58,7 +58,7 @@ def _read(file: pathlib.Path) -> str:
 
 
 def prepare(run_dir: pathlib.Path) -> dict[str, str]:
-    """Builds the library in the run's folder. Returns the environment variables that processes of nodes need.
+    """Builds the library that disturbs RDMA. Returns the environment variables that processes of nodes need.
 
     Raises `CannotRunError` if there is no C compiler.
     """
@@ -69,7 +69,7 @@ def prepare(run_dir: pathlib.Path) -> dict[str, str]:
 
 
 def order(run_dir: pathlib.Path, node: str, how: str, delay_s: float = 0.0) -> None:
-    """Orders what happens to all that the node's processes send from now on. `how` is one of `HOW`."""
+    """Orders how all that the node's processes send over RDMA is disturbed from now on. `how` is one of `HOW`."""
     fresh = run_dir / FOLDER / f".{node}.new"
     fresh.write_bytes(_ORDER.pack(HOW.index(how), round(delay_s * 1e9)))
     fresh.chmod(0o644)
@@ -77,7 +77,7 @@ def order(run_dir: pathlib.Path, node: str, how: str, delay_s: float = 0.0) -> N
 
 
 def counts(last_lines: str) -> Counts:
-    """Returns the newest counts of a process from the end of its file; zeros if the file ends without any."""
+    """Returns a process's newest RDMA counts from the last lines of its file; zeros if there are none."""
     fields = last_lines[-LINE:].split()
     if len(fields) != 4 or not last_lines.endswith("\n") or not all(map(_NUMBER.fullmatch, fields)):
         return Counts()

@@ -1,4 +1,4 @@
-"""Calls between the harness, labd and each node's init: JSON objects over a stream socket.
+"""Carries calls between the harness, labd and each node's init process: JSON objects over a stream socket.
 
 A frame is a length (4 bytes, big endian) and that many bytes of JSON. There are three kinds of object: `{"id", "call",
 "params"}` asks, `{"id", "result"}` or `{"id", "error": {"kind", "message", "stage", "errno"}}` answers, `{"event", …}`
@@ -32,7 +32,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class Stream(Protocol):
-    """The socket methods that a line uses."""
+    """The methods of a socket that a connection (`Line`) uses."""
 
     def recv(self, size: int, /) -> bytes: ...
     def sendall(self, data: bytes, /) -> None: ...
@@ -41,7 +41,7 @@ class Stream(Protocol):
 
 
 class StageError(errors.BackendError):
-    """Raised if a step of building the lab was refused. `stage` names the step; `errno` is the kernel's reason."""
+    """Raised if a step of building a lab is refused. `stage` names the step; `errno` is the kernel's reason."""
 
     def __init__(self, stage: str, errno: int, message: str):
         super().__init__(f"{stage}: {message}")
@@ -50,7 +50,7 @@ class StageError(errors.BackendError):
 
 
 def pack(message: Message) -> bytes:
-    """Returns a message as a frame. A dataclass in the message becomes an object with its fields."""
+    """Packs a message into bytes, with its length. A dataclass in it becomes an object with its fields."""
     body = json.dumps(message, separators=(",", ":"), default=dataclasses.asdict).encode()
     if len(body) > FRAME_BYTES_MAX:
         raise ValueError(f"a message of {len(body)} bytes; at most {FRAME_BYTES_MAX} are allowed")
@@ -58,7 +58,7 @@ def pack(message: Message) -> bytes:
 
 
 def unpack(frame: bytes) -> Message:
-    """Returns the message in one whole frame; the inverse of `pack`."""
+    """Unpacks the message from the bytes that `pack` made."""
     body: Message = json.loads(frame[_LENGTH.size :])
     return body
 
@@ -75,7 +75,7 @@ def send(link: socket.socket, message: Message) -> None:
 
 
 def receive(link: Stream) -> Message:
-    """Returns the next message. Raises `ConnectionError` at the stream's end, `TimeoutError` at the socket's limit."""
+    """Reads a message from a stream. Raises `ConnectionError` at its end, `TimeoutError` at the socket's limit."""
     body: Message = json.loads(_receive_exactly(link, _length(_receive_exactly(link, _LENGTH.size))))
     return body
 
@@ -91,7 +91,7 @@ def _receive_exactly(link: Stream, size: int) -> bytes:
 
 
 async def receive_async(reader: asyncio.StreamReader) -> Message:
-    """Returns the next message. Raises `ConnectionError` at the end of the stream."""
+    """Reads the next message from a stream, in an event loop. Raises `ConnectionError` at the end of the stream."""
     try:
         header = await reader.readexactly(_LENGTH.size)
         body: Message = json.loads(await reader.readexactly(_length(header)))
@@ -101,7 +101,7 @@ async def receive_async(reader: asyncio.StreamReader) -> Message:
 
 
 def error_to_message(error: BaseException) -> Message:
-    """Returns an exception as the `error` of an answer. `to_error` is the inverse for our own errors."""
+    """Packs an exception into the `error` of an answer. `to_error` is the inverse for our own errors."""
     kind = type(error).__name__ if isinstance(error, errors.ChaosError) else "BackendError"
     message: Message = {"kind": kind, "message": str(error) or type(error).__name__}
     if isinstance(error, StageError):
@@ -121,7 +121,7 @@ def to_error(message: Message) -> errors.ChaosError:
 
 
 def result(answer: Message) -> Any:
-    """Returns the result in an answer. Raises the error if the answer holds one."""
+    """Returns the result that an answer to a call holds, or raises the error that it holds."""
     if "error" in answer:
         raise to_error(answer["error"])
     return answer["result"]
@@ -144,7 +144,7 @@ class ChildStream:
 
 
 class Line:
-    """A line to a process of ours. If either the line or the process ends, so does the other. Any thread may call.
+    """A connection to a process of ours. If either of the two ends, so does the other. Any thread may call.
 
     One reader thread hands answers to the callers, and calls `on_event` and `on_end`.
     """
@@ -169,14 +169,14 @@ class Line:
         return self._over.wait(limit_s)
 
     def wait_ready(self, limit_s: float) -> bool:
-        """Returns True if the process is ready within this time. Raises the process's error if it sent one."""
+        """Returns True if our process at the other end is ready within this time. Raises the error that it sent."""
         self._came_up.wait(limit_s)
         if "error" in self.ready:
             raise to_error(self.ready["error"])
         return bool(self.ready) and not self.ended
 
     def call(self, method: str, limit_s: float = 30.0, **params: Any) -> Any:
-        """Returns a call's result. Raises the other side's errors as ours, and `BackendError` without an answer."""
+        """Calls a function of our process. Raises the process's errors, and `BackendError` without an answer."""
         number, answer = next(self._ids), Future[Any]()
         with self._lock:
             if self.ended:
@@ -195,7 +195,7 @@ class Line:
             self._waiting.pop(number, None)
 
     def close(self) -> None:
-        """Ends the stream, and with it the reader thread."""
+        """Ends the connection and its reader thread."""
         with contextlib.suppress(OSError):  # the other side may have ended it first
             self._stream.shutdown(socket.SHUT_RDWR)
         if threading.current_thread() is not self._reader:
@@ -236,7 +236,7 @@ class Line:
 
 
 class AsyncClient:
-    """A line for labd's event loop. `closed` is set after the last event was handed over."""
+    """A connection to a process of ours for labd's event loop. `closed` is set after its last event."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_event: OnEvent):
         self._reader = reader
@@ -248,7 +248,7 @@ class AsyncClient:
         self._task = asyncio.create_task(self._read())
 
     async def call(self, method: str, limit_s: float = 10.0, **params: Any) -> Any:
-        """Returns a call's result. Raises `ConnectionError` if the other side is gone, `BackendError` if too late."""
+        """Returns a remote call's result. Raises `ConnectionError` without the other side, `BackendError` if late."""
         if self.closed.is_set():
             raise ConnectionError("the other side is gone")
         number, answer = next(self._ids), asyncio.get_running_loop().create_future()

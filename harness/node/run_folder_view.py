@@ -28,7 +28,7 @@ _MARK = "undo.jsonl"  # in the folder of every run
 
 
 def restrict(run_dir: str, writable: Sequence[str]) -> None:
-    """Lets the caller and its children, in a mount namespace, write only to `writable` below `run_dir`.
+    """Makes the run's folder read-only for this process and its children, except for the parts `writable`.
 
     These are existing files and folders, relative to `run_dir`. Raises `OSError` if the kernel refuses.
     """
@@ -42,7 +42,7 @@ def restrict(run_dir: str, writable: Sequence[str]) -> None:
 
 
 def around(run_dir: str) -> list[str]:
-    """Returns the harness's folders that contain this run's folder, the outermost first."""
+    """Returns the folders around this run's folder that belong to the harness, the outermost first."""
     found: list[str] = []
     place = os.path.dirname(os.path.abspath(run_dir))
     while os.path.basename(place) == KEPT or os.path.lexists(f"{place}/{_MARK}"):
@@ -53,6 +53,6 @@ def around(run_dir: str) -> list[str]:
 
 
 def give_up_mounting() -> None:
-    """Takes the right to change mounts from the caller's next program; does nothing for a user without the right."""
+    """Makes programs that this process starts unable to change mounts; does nothing for a user who cannot, anyway."""
     if os.geteuid() == 0:
         kernel.prctl(kernel.PR_CAPBSET_DROP, kernel.CAP_SYS_ADMIN)

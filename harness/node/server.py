@@ -1,4 +1,4 @@
-"""Answers calls over standard input and output. Every process of ours inside a container runs this loop.
+"""Answers calls to a process of ours in a container, over standard input and output.
 
 The frames are those of `harness.node.rpc`. No process listens on the network, and the daemon may be on another host.
 The end of standard input means that the harness is gone, and ends the process.
@@ -28,7 +28,7 @@ def tell(message: rpc.Message) -> None:
 
 
 async def serve(calls: Calls, reap: Callable[[], None], ready: Mapping[str, Any]) -> None:
-    """Sends `ready`, then answers each call as soon as its work is done. `reap` is called for dead children."""
+    """Tells the harness that it is `ready`, then answers calls. `reap` is called for dead children."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGCHLD, reap)
     reader = asyncio.StreamReader()
@@ -40,7 +40,7 @@ async def serve(calls: Calls, reap: Callable[[], None], ready: Mapping[str, Any]
 async def answer_all(
     calls: Calls, reader: asyncio.StreamReader, tell: Tell, note: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Answers calls until the other side is gone. `note` is called with each call that failed."""
+    """Answers the harness's calls until the harness is gone. `note` is called with each call that failed."""
     tasks: set[asyncio.Task[None]] = set()
     with contextlib.suppress(ConnectionError):
         while True:

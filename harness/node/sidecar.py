@@ -49,7 +49,7 @@ class Sidecar:
         return lambda place, **params: verb(self._lab, self._host(place), **params)
 
     def _host(self, place: dict[str, Any]) -> Wired:
-        """Returns the node for the lab's disturbances. `place`: addresses of node, control host and other nodes."""
+        """Returns the node as network disturbances need it. `place`: addresses of node, control host and others."""
         self._lab.control_address = place["control"]
         gone = asyncio.Event()
         others = [SimpleNamespace(address=address, gone=gone) for address in place["others"]]
@@ -69,7 +69,7 @@ class Sidecar:
         return []
 
     async def _device_rate(self, number: int, sent_here: bool, seconds: float) -> float:
-        """Returns bits per second of all traffic that passes a rate limit in one direction."""
+        """Returns the bits per second of all traffic that passes a rate limit in one direction."""
         disturbance = self._lab.disturbances.get(number)
         device = disturbance.counter(HERE if sent_here else "") if disturbance is not None else None
         if device is None:

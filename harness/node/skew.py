@@ -28,8 +28,8 @@ def _folder(run_dir: pathlib.Path) -> pathlib.Path:
 
 
 def prepare(run_dir: pathlib.Path) -> dict[str, str]:
-    """Builds the library in the run's folder. Returns the environment variables that processes of nodes need. Raises
-    `CannotRunError` if there is no C compiler."""
+    """Builds, in the run's folder, the library that shifts processes' wall clocks. Returns the environment variables
+    that processes of nodes need. Raises `CannotRunError` if there is no C compiler."""
     folder = _folder(run_dir)
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / "libskew.so"
@@ -38,7 +38,7 @@ def prepare(run_dir: pathlib.Path) -> dict[str, str]:
 
 
 def make_offsets(run_dir: pathlib.Path, nodes: Sequence[str]) -> None:
-    """Makes each node's offset file before its processes look for it. Does nothing if no fault skews a clock."""
+    """Makes each node's file with the clock offset before its processes start, if a fault skews a clock."""
     folder = _folder(run_dir)
     for node in nodes if folder.is_dir() else ():
         if not (folder / node).exists():
@@ -54,7 +54,7 @@ def set_offset(run_dir: pathlib.Path, node: str, offset_s: float) -> None:
 
 @functools.cache
 def why_not() -> str | None:
-    """Builds the library and asks a process for its time. Returns the reason if that does not work here."""
+    """Returns why no process's wall clock can be shifted here, or `None`, after trying it."""
     code = "import time; print(time.time(), time.monotonic())"
     with owner_names.temporary_folder() as run_dir:
         try:

@@ -26,7 +26,7 @@ from harness.node.node_init import Init
 
 
 async def until_told(serving: Coroutine[Any, Any, None]) -> None:
-    """Serves until `serving` ends, or until Slurm ends the job, as Slurm then waits for all our processes to end."""
+    """Runs `serving` to its end, or until Slurm ends the job: Slurm then waits until all our processes have ended."""
     task = asyncio.ensure_future(serving)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -40,7 +40,7 @@ class JobLimits(Limits):
         self._marks = {"CHAOS_RUN_ID": run_id, "CHAOS_NODE": name}
 
     def members(self) -> list[processes.ProcEntry]:
-        """Returns processes with the run's marks and all below them, except those that we started to crowd the node."""
+        """Returns the run's processes on this node and their children, except those that we started to compete."""
         running = [each for each in processes.every() if each.running]
         found = {each.pid for each in running if self._marks.items() <= processes.environment(each.pid).items()}
         while more := {each.pid for each in running if each.parent in found} - found:
@@ -68,13 +68,13 @@ class Agent(Init):
         }
 
     async def _hand_on_rule(self, call: str, folder: str, node: str, rule: dict[str, Any]) -> Any:
-        """Passes a rule on to the file system, all of whose operations come from this node."""
+        """Passes a rule for disturbed file operations on to the file system that this node alone uses."""
         if folder not in self._lab.storage:
             self._lab.storage[folder] = await slurm_storage.connect(node, folder)
         return await fuse_verbs.hand_on(call, self._lab, folder, rule=rule, pid=None)
 
     def _signal_all(self, signum: int) -> int:
-        """Signals all processes. Processes that are forked meanwhile are stopped in the next round."""
+        """Sends a signal to all processes of the run, in rounds, until no new process is found."""
         told: set[int] = set()
         while new := [each for each in self._others() if each.pid not in told]:
             told |= {each.pid for each in new if each.signal(signum)}

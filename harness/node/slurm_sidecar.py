@@ -1,4 +1,4 @@
-"""Runs the sidecar of a node on Slurm. The node outlives the job, so the sidecar undoes all its acts at its end."""
+"""Disturbs the network of a node on Slurm, and undoes this at its own end, because the node outlives the job."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class JobSidecar(Sidecar):
         return super().calls() | {"storage.examine": functools.partial(slurm_storage.examine, self._lab)}
 
     def _candidates(self) -> list[processes.ProcEntry]:
-        """Returns all processes. Others share the node's network, so only the workers' own connections count."""
+        """Returns all processes of the node: its network is shared, so only the workers' connections count."""
         return processes.every()
 
     async def serve(self) -> None:
-        """Serves until the harness is gone, or Slurm ends the job."""
+        """Answers the harness's calls until the harness is gone, or Slurm ends the job."""
         try:
             await until_told(super().serve())
         finally:

@@ -1,4 +1,4 @@
-"""Makes a Slurm node's storage disturbable, by the lab's file system, which only the job's own task sees.
+"""Lets file operations on a Slurm node be disturbed, by a file system that only the job's task sees.
 
 The program `slurm_task`, which starts a node's command, has its own mounts, and for each folder a process that does the
 file operations there. The site's mounts stay as they are. Our mounts end with the last process that sees them, and none
@@ -28,7 +28,7 @@ _PEER = struct.Struct("3i")  # process, user and group
 
 
 def mount(key: str, folders: Sequence[str]) -> None:
-    """Mounts disturbable file systems over the folders of node `key`, for the caller's later processes.
+    """Covers folders by a file system that can be disturbed, for programs that this process starts later.
 
     The caller is in a mount namespace of its own. Raises `OSError` or `StageError` if the kernel refuses.
     """
@@ -65,7 +65,7 @@ def _is_ours(peer: socket.socket) -> bool:
 
 
 def _address(key: str, folder: str) -> str:
-    """Returns a name that only this run's user can know, so that no other user can take it first.
+    """Returns the name of a socket that only this run's user can know, so that no one else can take it first.
 
     The name has no file. A file in the run's folder would be on the site's shared storage, and a file in /tmp would
     outlive a task that is killed. Raises `OSError` if the run's key cannot be read.
@@ -77,7 +77,7 @@ def _address(key: str, folder: str) -> str:
 
 
 async def connect(key: str, folder: str) -> rpc.AsyncClient:
-    """Connects to the file system over `folder`. Raises `BackendError` if it is missing, too slow, or not ours."""
+    """Connects to our file system over `folder`. Raises `BackendError` if it is missing, too slow, or not ours."""
     deadline = time.monotonic() + fuse_filesystem.READY_S_MAX
     while True:
         try:
@@ -93,7 +93,7 @@ async def connect(key: str, folder: str) -> rpc.AsyncClient:
 
 
 async def examine(lab: Lab) -> str:
-    """Returns why a task cannot have such storage here, or "" if it can. Leaves the caller with mounts of its own."""
+    """Returns why file operations cannot be disturbed here, or "". Leaves the caller with mounts of its own."""
     try:
         kernel.enter_mount_namespace()
     except OSError as error:

@@ -37,7 +37,7 @@ def main(name: str, mounts: Sequence[str], folders: Sequence[str], command: Sequ
 
 
 def _show(run_dir: str, key: str, mounts: Sequence[str], may_write: Sequence[str]) -> str:
-    """Makes the command's view of the run's folder. Returns why a needed mount is impossible, or "" if all is well."""
+    """Makes the run's folder look as the command may see it. Returns why a needed mount fails, or ""."""
     try:
         kernel.enter_mount_namespace()
         if mounts:
@@ -57,7 +57,7 @@ def _show(run_dir: str, key: str, mounts: Sequence[str], may_write: Sequence[str
 
 
 def _run(name: str, command: Sequence[str], log: int) -> int:
-    """Runs the command. Returns its exit code, which is negative if a signal ended it."""
+    """Runs the job's command, and returns its exit code, which is negative if a signal ended it."""
     me, ended = os.getpid(), False
     child = os.fork()
     if child == 0:

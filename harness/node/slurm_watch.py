@@ -32,7 +32,7 @@ def main(file: str, seconds: float, command: Sequence[str]) -> None:
 
 
 def wait(look: Callable[[], bytes], seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Returns when the result of `look` has been the same, or empty, for this many seconds."""
+    """Waits until the result of `look` has been the same, or empty, for this many seconds."""
     seen, since = b"", time.monotonic()
     while time.monotonic() - since < seconds:
         now = look()
@@ -42,7 +42,7 @@ def wait(look: Callable[[], bytes], seconds: float, sleep: Callable[[float], Non
 
 
 def content(file: str) -> bytes:
-    """Returns a file's content. The file is opened anew each time, because network file systems cache open files."""
+    """Returns a file's content, opened anew each time, because network file systems cache open files."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb", buffering=0) as opened:

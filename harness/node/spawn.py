@@ -20,7 +20,7 @@ EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 126, 127
 
 
 def fork(main: Callable[[], None], keep: Collection[int] = ()) -> int:
-    """Runs `main` in a child, which keeps only the descriptors `keep` and 0–2, and ends after `main`."""
+    """Runs the function `main` in a forked child, which keeps only the descriptors `keep` and 0–2."""
     pid, held = -1, signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     try:
         pid = os.fork()
@@ -89,13 +89,13 @@ def _become(command: Sequence[str], env: Mapping[str, str], output: int, prepare
 
 
 class Children:
-    """The children of this process, each with a function that is called at its end."""
+    """The child processes of this process, each with a function that is called when it ends."""
 
     def __init__(self) -> None:
         self._exits: dict[int, Callable[[int], None]] = {}
 
     def on_exit(self, pid: int, callback: Callable[[int], None]) -> None:
-        """Registers a function that gets the child's exit code (negative: a signal) after it was reaped."""
+        """Registers the function that gets this child's exit code (negative: a signal) once the child has ended."""
         self._exits[pid] = callback
 
     def reap(self) -> None:

@@ -14,7 +14,7 @@ TURN_S_MIN = 0.002  # shorter turns are lost in the scheduler's own
 
 
 class DutyCycle:
-    """The cycle of stops and continuations. Call `tick` when it says, or earlier; `send` signals the node."""
+    """Slows a node by stopping and continuing it. Call `tick` when it says, or earlier; `send` signals the node."""
 
     def __init__(self, send: Callable[[int], object]):
         self._send = send
@@ -41,7 +41,7 @@ class DutyCycle:
         self._turn_ends = 0.0
 
     def tick(self) -> float | None:
-        """Stops or continues the node if it is time. Returns the seconds until the next call (`None`: no need)."""
+        """Stops or continues the slowed node if it is time. Returns the seconds until the next call, or `None`."""
         if not self.active:
             return None
         now = time.monotonic()

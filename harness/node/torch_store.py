@@ -14,7 +14,7 @@ from typing import Any
 
 
 def main(address: str, port: int) -> None:
-    """Serves until SIGTERM or SIGINT. Prints one line when it listens."""
+    """Runs torch's rendezvous store until SIGTERM or SIGINT. Prints one line when it listens."""
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:

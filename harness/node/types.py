@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class ProcessState:
-    """A process. `state` is its letter in /proc (R running, S sleeping, T stopped); `parent` is 0 if unknown."""
+    """A process of a node. `state`: its letter in /proc (R running, S sleeping, T stopped); `parent`: 0 if unknown."""
 
     pid: int
     state: str
@@ -27,7 +27,7 @@ class CpuUse:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The bytes that only kills can free, and the number of processes killed for lack of memory."""
+    """The bytes of a node's memory that only kills can free, and how many of its processes were killed for memory."""
 
     used_bytes: int
     kills: int
@@ -35,7 +35,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """The answers of NVIDIA's management library (NVML) to a process of the node.
+    """The state of a node's GPUs, as NVIDIA's management library (NVML) tells it to a process there.
 
     `devices` holds the figures of each GPU, by the names of `harness.node.gpu_health.FIELDS`, or the `error` of a GPU
     that is lost. `xids` holds GPU and number of each error since the watch began. `ours`: the library is the harness's.
@@ -68,7 +68,7 @@ class Impairment:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The fate of packets sent to measure a path: `late` ones were overtaken, `damaged` ones failed their checksum."""
+    """How many packets of a measurement arrived: `late` ones were overtaken, `damaged` ones failed their checksum."""
 
     sent: int
     received: int
@@ -79,8 +79,8 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Connection:
-    """A TCP connection. `cookie` is a number that the kernel gives no other socket. `sent` and `received` are payload
-    bytes since its begin, retransmissions included."""
+    """A TCP connection of a node, with its bytes. `cookie` is a number that the kernel gives no other socket. `sent`
+    and `received` are payload bytes since its begin, retransmissions included."""
 
     cookie: int
     local: str
@@ -91,7 +91,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class Connections:
-    """Connections: with `of_processes`, only those of the given processes; else all of the node's own network.
+    """TCP connections of a node: with `of_processes`, only those of the given processes, else all.
 
     `rdma_bytes` counts all RDMA ports of the host; `None` if there are none.
     """
@@ -111,7 +111,7 @@ class RdmaDevices:
 
 @dataclass(frozen=True)
 class StorageRule:
-    """A disturbance of a node's file operations in one mount: of these kinds, on files that match this pattern.
+    """A rule for a node's disturbed file operations: which ones, on which files, and whether they wait or fail.
 
     `operations` are some of `STORAGE_OPERATIONS`; `pattern` is a shell pattern for the path below the mount. The first
     `after_bytes` written there pass untouched, and the write that exceeds them is cut exactly there. From then on, at
@@ -140,7 +140,7 @@ class StorageRule:
 
 @dataclass(frozen=True)
 class StorageAnswers:
-    """The file system's answers to several kinds of operations of a node: errors and delays."""
+    """How a file system would answer several kinds of file operations of a node: with which delays and errors."""
 
     tried: int
     refused: int

@@ -23,8 +23,8 @@ FORBIDDEN, ERROR, THROTTLE, MISSING = "forbidden", "error", "throttle", "missing
 
 @dataclass(frozen=True)
 class Head:
-    """The first lines of a request or an answer, as they came. In an answer, `method` is the version of HTTP, and
-    `target` the status."""
+    """The head of an HTTP request or answer: its first lines, as they came. In an answer, `method` is the version of
+    HTTP, and `target` the status."""
 
     raw: bytes
     method: str
@@ -42,7 +42,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request asks for: an operation (empty: another one) on `/bucket/key`, or on `/bucket`."""
+    """What a request to an object store asks for: an operation (empty: another one) on a bucket or an object."""
 
     operation: str
     path: str
@@ -53,24 +53,26 @@ class Asked:
 
 
 class Dialect(abc.ABC):
-    """One dialect. A refusal has a status, a reason, and a body of type `content`."""
+    """The form of HTTP that one kind of object store (S3 or GCS) speaks. A refusal has a status, a reason, and a body
+    of type `content`."""
 
     content: str
 
     @abc.abstractmethod
     def asked(self, head: Head) -> Asked:
-        """Returns what a request asks for."""
+        """Returns which operation on which object a request asks for."""
 
     @abc.abstractmethod
     def allowed(self, head: Head, key: Key, now_s: float) -> bool:
-        """Returns True if the request has the key of this run."""
+        """Returns True if a request is signed with, or holds, the secret key of this run."""
 
     @abc.abstractmethod
     def refused(self, why: str) -> tuple[int, str, str]:
-        """Returns status, reason and body of a refusal: `FORBIDDEN`, `ERROR`, `THROTTLE` or `MISSING`."""
+        """Returns HTTP status, reason and body with which this kind of store refuses a request: `FORBIDDEN`, `ERROR`,
+        `THROTTLE` or `MISSING`."""
 
     def refusal(self, head: Head, why: str) -> bytes:
-        """Returns a refusal as it goes over the wire."""
+        """Returns the whole HTTP answer that refuses a request."""
         status, reason, body = self.refused(why)
         text = (
             f"HTTP/1.1 {status} {reason}\r\nContent-Type: {self.content}\r\n"
@@ -146,6 +148,6 @@ class Gcs(Dialect):
 
 
 def of(head: Head) -> Dialect:
-    """Returns the dialect of a request."""
+    """Returns the form of HTTP (S3's or GCS's) in which a request is written."""
     signed = head.headers.get("authorization", "").startswith(ALGORITHM)
     return Gcs() if Gcs.PATH.fullmatch(head.path) and not signed else S3()

@@ -94,7 +94,7 @@ class Proxy:
         await self._forward(head, asked, body, answer)
 
     def _due(self, asked: Asked) -> dict[str, Any] | None:
-        """Returns the rule if it acts on this request, whatever the store answers."""
+        """Returns the fault's rule if it disturbs this request, whatever the store answers."""
         self._load_rule()
         self._counts["requests"] += 1
         rule = self._rule
@@ -103,7 +103,7 @@ class Proxy:
         return rule if self._acts(rule["kind"], asked) else None
 
     def _acts(self, kind: str, asked: Asked) -> bool:
-        """Returns True if a rule of this kind acts on a request that it concerns, and counts the request."""
+        """Returns True if a fault of this kind disturbs this request, and counts the request then."""
         rule = self._rule
         if rule is None or rule["kind"] != kind:
             return False
@@ -115,8 +115,7 @@ class Proxy:
         return acts
 
     def _drawn(self, share: float) -> bool:
-        """Draws one request of each 1/share in a row, or leaves one of each 1/(1 - share) alone: a rule acts on few
-        requests, too, where a coin would often leave all three alone."""
+        """Decides whether the next request is disturbed, so that even of a few requests the right share is."""
         rare = min(share, 1 - share)
         if rare == 0:
             return True
@@ -174,7 +173,8 @@ class Proxy:
             writer.close()
 
     async def _pass_on(self, asked: Asked, reader: asyncio.StreamReader, answer: asyncio.StreamWriter) -> bool:
-        """Passes the answer's head on. If the rule lies about the body's length, sends half of it and returns False."""
+        """Passes on the head of the store's answer. If the rule lies about the body's length, sends half of it and
+        returns False."""
         told = parse_head(await reader.readuntil(b"\r\n\r\n"))
         size = int(told.headers.get("content-length", "0"))
         if told.target != "200" or size < 2 or not self._acts("short_read", asked):
@@ -185,7 +185,7 @@ class Proxy:
         return False
 
     def _listed(self, head: Head, asked: Asked, found: bytes) -> bytes:
-        """Returns a list as the store gives it, or as it was before the newest change."""
+        """Returns the store's list of objects or, for a fault, the list from before the newest change."""
         now, rule = time.monotonic(), self._rule
         at, before = self._lists.get(head.target, (now, found))
         changed = at < self._changed.get(asked.bucket, 0.0)
@@ -206,14 +206,14 @@ def parse_head(raw: bytes) -> Head:
 
 
 def closing(head: Head) -> bytes:
-    """Returns the head for the store with `Connection: close`, so that the answer's end is known."""
+    """Returns a request's head with `Connection: close`, so that the end of the store's answer is known."""
     lines = head.raw.split(b"\r\n")
     kept = [line for line in lines[:-2] if not line.lower().startswith((b"connection:", b"expect:"))]
     return b"\r\n".join([*kept, b"Connection: close", b"", b""])
 
 
 async def read_list(reader: asyncio.StreamReader) -> bytes:
-    """Reads an answer to its end, or about its first `LIST_BYTES_MAX` bytes."""
+    """Reads a list of objects from the store's answer, or about its first `LIST_BYTES_MAX` bytes."""
     found = bytearray()
     while len(found) < LIST_BYTES_MAX and (chunk := await reader.read(CHUNK_BYTES)):
         found += chunk
@@ -221,7 +221,7 @@ async def read_list(reader: asyncio.StreamReader) -> bytes:
 
 
 async def read_body(client: asyncio.StreamReader, head: Head) -> bytes:
-    """Reads the body as it came, with its chunks."""
+    """Reads a request's body as it came, with its chunks."""
     if "chunked" not in head.headers.get("transfer-encoding", ""):
         return await client.readexactly(int(head.headers.get("content-length", "0")))
     body = b""
@@ -234,7 +234,7 @@ async def read_body(client: asyncio.StreamReader, head: Head) -> bytes:
 
 
 def with_header(head: Head, name: str, value: str) -> Head:
-    """Returns the head with another value of this header, and without checksums of the old body."""
+    """Returns a head with another value of one header, and without checksums of the old body."""
     gone = (name.lower().encode() + b":", b"x-amz-checksum-", b"x-goog-hash:", b"content-md5:")
     first, *lines = head.raw.split(b"\r\n")[:-2]
     kept = [line for line in lines if not line.lower().startswith(gone)]
@@ -248,7 +248,7 @@ def reset(answer: asyncio.StreamWriter) -> None:
 
 
 async def main(host: str, port: int, upstream: str, folder: str) -> None:
-    """Runs the proxy. Raises `KeyError` if there is no key to demand."""
+    """Runs the proxy in front of an object store. Raises `KeyError` if there is no key to demand."""
     proxy = Proxy(upstream, pathlib.Path(folder), Key(KEY_NAME, os.environ[KEY_ENV]))
     server = await asyncio.start_server(proxy.serve, host, port, limit=HEAD_BYTES_MAX)
     print(server.sockets[0].getsockname()[1], flush=True)

@@ -22,14 +22,14 @@ _FIELDS = re.compile(rf"{ALGORITHM} Credential=([^,\s]+), ?SignedHeaders=([^,\s]
 
 @dataclass(frozen=True)
 class Key:
-    """A key. `name` is AWS's access key id."""
+    """A secret key with which requests to an S3-compatible store are signed. `name` is AWS's access key id."""
 
     name: str
     secret: str
 
 
 def is_signed(method: str, target: str, headers: Mapping[str, str], key: Key, now_s: float) -> bool:
-    """Returns True if a request is signed. `target` is as it came; names of headers are in lower case."""
+    """Returns True if a request is signed with this key. `target` is as it came; names of headers are in lower case."""
     found = _FIELDS.fullmatch(headers.get("authorization", ""))
     if found is None:
         return False

@@ -36,7 +36,7 @@ POLL_S = 0.1
 
 
 def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Sequence[str]) -> int:
-    """Returns the exit code of the first of the three to end; 1 if the store is missing or silent."""
+    """Runs the store, the proxy and the command, and returns the exit code of the first to end; 1 without a store."""
     if importlib.util.find_spec("moto") is None:
         print("object store: moto is not installed: it comes with the extra s3 of the harness", file=sys.stderr)
         return 1
@@ -61,7 +61,7 @@ def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Seque
 
 
 def listen() -> tuple[socket.socket, int]:
-    """Returns a listening socket without a file, which a killed process could leave, and a descriptor of it."""
+    """Returns a listening socket without a file, which a killed process would leave, and its descriptor."""
     listening = socket.socket(socket.AF_UNIX)
     with tempfile.TemporaryDirectory(prefix="chaos-") as private:
         path = os.path.join(private, "store")
@@ -71,7 +71,7 @@ def listen() -> tuple[socket.socket, int]:
 
 
 def way_to(descriptor: int) -> str:
-    """Returns the path of that socket, for this process and for those that inherit the descriptor."""
+    """Returns the path of a socket by its descriptor, for this process and its children."""
     return f"/proc/self/fd/{descriptor}"
 
 
@@ -89,7 +89,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _create_bucket(behind: str, bucket: str) -> None:
-    """Creates the bucket. The answer comes as soon as the server is up."""
+    """Creates a bucket in the store, once the store answers. The answer comes as soon as the server is up."""
     connection = _Connection(behind)
     try:
         connection.request("PUT", f"/{bucket}")

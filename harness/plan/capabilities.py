@@ -1,4 +1,4 @@
-"""Compares the needs of a plan with the abilities of a backend on this machine."""
+"""Compares the acts on nodes that a plan needs with those that a backend can do on this machine."""
 
 from harness.backends.contract import NO_LABELS, Capability, Verb, backend_names, load_backend
 from harness.errors import CannotRunError
@@ -8,7 +8,7 @@ from harness.plan.run_plan import Plan
 
 
 def check_capabilities(plan: Plan, capability: Capability) -> None:
-    """Refuses a plan that needs verbs which the backend does not have here. Names the reason for each."""
+    """Raises `CannotRunError` if a plan needs acts that the backend cannot do here, with the reason for each."""
     if not capability.available:
         raise CannotRunError(f"backend {plan.backend}: {capability.summary}")
     found = [f"{reason}{_who_can(plan.backend, verb)}" for verb, reason in lacking(plan, capability)]
@@ -17,7 +17,7 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
 
 
 def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]:
-    """Returns the plan's needs that the backend does not meet here, with reasons. Reason `None`: it is no verb."""
+    """Returns the acts and abilities that a plan needs and the backend lacks, with reasons. `None`: it is no act."""
     found: list[tuple[Verb | None, str]] = []
     if any(fault.domain for fault in plan.faults) and not load_backend(plan.backend).labels:
         found.append((None, f"workload: node_labels_from: {plan.workload.node_labels_from}: {NO_LABELS}"))
@@ -33,7 +33,7 @@ def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]
 
 
 def never_here(plan: Plan) -> list[str]:
-    """Returns the plan's needs that its backend meets on no machine, with the reasons. Asks no engine."""
+    """Returns why a plan's needs are met by its backend on no machine, one reason each. Asks no engine."""
     ways = list(load_backend(plan.backend).lacks().values())
     never = set[Verb].intersection(*(set(way) for way in ways)) if ways else set[Verb]()
     return [

@@ -10,7 +10,7 @@ from harness.trainers.contract import Workload, build_trainer
 
 
 def changed(workload: Workload, change: Change) -> Workload:
-    """Returns the workload with the change. Raises `UsageError` if its trainer cannot be started in this way."""
+    """Returns the workload with a changed command. Raises `UsageError` if its trainer cannot be changed so."""
     written = workload.trainer.to_json()
     custom = isinstance(written, dict)  # the words and variables of the reference trainer are the workload's
     own: dict[str, Any] = written if isinstance(written, dict) else {"args": workload.args, "env": workload.env}
@@ -28,7 +28,7 @@ def changed(workload: Workload, change: Change) -> Workload:
 
 
 def _replaced(value: Any, old: str, new: str) -> tuple[Any, int]:
-    """Returns the value with all texts `old` replaced, and how many there were."""
+    """Returns a value with each text `old` in it replaced by `new`, and the number of replacements."""
     if isinstance(value, dict):
         each = {key: _replaced(item, old, new) for key, item in value.items()}
         return {key: item for key, (item, _) in each.items()}, sum(times for _, times in each.values())

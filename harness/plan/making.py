@@ -25,7 +25,7 @@ from harness.trainers.contract import Workload
 
 
 def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile: str | None = None) -> Plan:
-    """Makes the plan. Raises `ScenarioError` for an impossible target or a trigger that can never come."""
+    """Makes a run's plan. Raises `ScenarioError` for an impossible target, or a trigger that can never come."""
     planned = _plan_faults(scenario, seed)
     places = {fault.id: fault.place("when") for fault in scenario.faults}
     return _checked(
@@ -60,7 +60,7 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
 
 
 def _abort(spec: AbortSpec) -> Abort:
-    """Returns the limits for giving up. If the scenario sets no limit on idle time, the job's first start widens it."""
+    """Returns the limits at which a run is given up. Without one on idle time, the job's first start widens it."""
     given = spec.if_no_step_for
     limits = {"if_not_started_for_ns": spec.if_not_started_for.ns, "wall_clock_ns": spec.wall_clock.ns}
     return Abort(**limits, if_no_step_for_ns=given.ns) if given else Abort(**limits, widened_by_start=True)
@@ -114,7 +114,7 @@ def _firings(fault: FaultSpec, workload: Workload, seed: int, dice: random.Rando
 
 
 def _occurrences(when: Trigger, dice: random.Random) -> list[When]:
-    """Returns the exact moments of all injections by one trigger."""
+    """Returns all moments at which a fault with this trigger is injected: one, or several with `every` or `rate`."""
     if when.every is None and when.rate is None:
         after_ns = None if when.after is None else when.after.ns
         event = when.event or ("injected" if when.following is not None else None)
@@ -148,7 +148,7 @@ def _resolve(spec: FaultSpec, workload: Workload, dice: random.Random) -> tuple[
 
 
 def _domain(spec: FaultSpec, label: str, labels: Mapping[str, Sequence[int]], dice: random.Random) -> Sequence[int]:
-    """Returns the nodes with the target's label."""
+    """Returns the places of the nodes that have the label at which a fault aims."""
     if not labels:
         known = "no engine tells before the start where it will place nodes, and the workload does not say it; "
         known += "write workload: {node_labels: {rack0: [0, 1], rack1: [2, 3]}}, or {node_labels_from: KEY}"
@@ -162,7 +162,7 @@ def _domain(spec: FaultSpec, label: str, labels: Mapping[str, Sequence[int]], di
 
 
 def _at(spec: FaultSpec, mesh: Mesh, dice: random.Random) -> list[int]:
-    """Returns the ranks with the target's coordinates."""
+    """Returns the ranks that have the coordinates at which a fault aims."""
     chosen: dict[Axis, int] = {}
     for axis, index in spec.target.coordinates.items():
         place, size = f"{spec.place('target')}fault {spec.id}", mesh.sizes.get(axis)

@@ -29,7 +29,7 @@ def uses_rdma(settings: Mapping[str, str], gpus: bool) -> bool:
 
 
 def refused(fault: PlannedFault, workload: Workload, node: str, found: RdmaDevices) -> str | None:
-    """Returns why the fault would meet no traffic on a node with these devices, and what to do; `None`: it would."""
+    """Returns why a fault would disturb no traffic on a node with these RDMA devices, and what to do; or `None`."""
     name, names = f"fault {fault.id} ({fault.kind})", ", ".join(found.devices)
     if fault.action.over_rdma() is True and not found.devices:
         none = "no RDMA device with an active port in /sys/class/infiniband"
@@ -47,7 +47,7 @@ def refused(fault: PlannedFault, workload: Workload, node: str, found: RdmaDevic
 
 
 def refuse_bypassed(plan: Plan, cluster: Cluster) -> None:
-    """Asks the nodes to be struck. Raises `CannotRunError` if a fault would meet no traffic there."""
+    """Asks the nodes to be struck for RDMA. Raises `CannotRunError` if a fault would disturb no traffic there."""
     found = dict.fromkeys(_refusals(plan, cluster))
     if found:
         raise CannotRunError("\n".join(found))
@@ -67,7 +67,7 @@ def _refusals(plan: Plan, cluster: Cluster) -> Iterator[str]:
 
 
 def _asked(cluster: Cluster, index: int) -> RdmaDevices | None:
-    """Asks a node for its devices. A silent node is struck all the same: traffic is counted later."""
+    """Asks a node for its RDMA devices. A silent node is struck all the same: traffic is counted later."""
     try:
         return cluster.nodes[index].rdma()
     except (BackendError, UsageError):

@@ -50,7 +50,7 @@ class _Model(BaseModel):
 
 
 class When(_Model):
-    """The moment of a fault: all conditions must hold. `after_ns` counts from the start or the followed event.
+    """The moment of a fault, as conditions that must all hold. `after_ns` counts from the start or the followed event.
 
     `more_steps` counts from the begin of its rehearsal, on a job that is going already.
     """
@@ -68,7 +68,7 @@ class When(_Model):
 
 
 class PlannedFault(NamedFault):
-    """One fault with its moment and its targets."""
+    """A fault of a plan, with the moment at which it strikes, and its targets."""
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}(\.[0-9]{1,4})?$")
     when: When
@@ -105,8 +105,8 @@ class PlannedFault(NamedFault):
         return self.action.describe(self.targets) if self.targets else f"{self.kind} on all nodes of {where}"
 
     def at(self, places: Mapping[str, Sequence[int]], workload: Workload, seed: int) -> Self:
-        """Returns the fault with the targets that its failure domain means, by the nodes of each label. Raises
-        `CannotRunError` for a label that no node has."""
+        """Returns the fault with targets in place of its failure domain (such as a rack), by the nodes of each label.
+        Raises `CannotRunError` for a label that no node has."""
         if not self.domain:
             return self
         key, known = workload.node_labels_from, ", ".join(sorted(places)) or "none"
@@ -140,7 +140,7 @@ class Header(_Model):
 
 
 class Abort(_Model):
-    """The limits at which a run is given up."""
+    """The limits of time at which a run is given up."""
 
     if_no_step_for_ns: int = Field(60 * 10**9, ge=0, le=NS_MAX)
     wall_clock_ns: int = Field(ge=0, le=NS_MAX)
@@ -154,7 +154,7 @@ class Abort(_Model):
 
 
 class Limits(_Model):
-    """Limits on simultaneous faults and on GPU time."""
+    """Limits on how many nodes faults may strike at once, and on the GPU time of the job."""
 
     nodes_at_once: int | None = Field(None, ge=1)
     cool_down_ns: int = Field(0, ge=0, le=NS_MAX)
@@ -185,7 +185,7 @@ class Plan(_Model):
         return self
 
     def _contradictions(self) -> Iterator[tuple[Path, str]]:
-        """Yields (where, why) for each part that no run could carry out. Linear in faults and targets."""
+        """Yields (where, why) for each contradiction of the plan, which no run could carry out. Linear in its size."""
         if sum(len(fault.targets) for fault in self.faults) > TARGETS_MAX:
             yield ("faults",), f"all faults together have more than the {TARGETS_MAX:,} targets that are allowed"
         ids: set[str] = set()
@@ -231,16 +231,16 @@ class Plan(_Model):
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """Parses a plan. Raises pydantic's `ValidationError`."""
+        """Reads a plan from JSON values. Raises pydantic's `ValidationError`."""
         return cls.model_validate(data)
 
     def launch(self) -> Launch:
-        """Returns the commands of the workload for every node. Pure."""
+        """Returns all commands that a run of this plan starts on its nodes. Pure."""
         launch = self.workload.trainer.launch(self.workload, self.run_id, self.seed)
         return replace(launch, notice_s=max((fault.action.notice_s or 0.0 for fault in self.faults), default=0.0))
 
     def changed_by(self, fault: PlannedFault) -> Self:
-        """Returns the job's plan after this fault, and faults before it in the plan, have changed its command."""
+        """Returns the job's plan with its command as it is after this fault and all faults before it."""
         workload = self.workload
         for each in self.faults[: self.faults.index(fault) + 1]:
             if change := each.action.change():
@@ -252,7 +252,7 @@ class Plan(_Model):
         return outcome_digest(self.workload, self.seed, self.backend)
 
     def with_steps(self, steps: int) -> Self:
-        """Returns the plan with this many steps. Raises `ScenarioError` if a trigger would then never come."""
+        """Returns the plan with this number of steps. Raises `ScenarioError` if a fault would then never strike."""
         workload = self.workload.model_copy(update={"steps": steps})
         for fault in self.faults:
             if fault.when.step is not None and fault.when.step >= steps:
@@ -261,8 +261,8 @@ class Plan(_Model):
         return self.model_copy(update={"workload": workload})
 
     def placed(self, labels: Sequence[str]) -> Self:
-        """Returns the plan with the targets that its failure domains mean, by the engine's label of each node (empty: a
-        node has none). Raises `CannotRunError` for a domain that the job does not have, or that limits forbid."""
+        """Returns the plan with nodes as targets in place of failure domains (such as racks), by each node's label.
+        Raises `CannotRunError` for a domain that the job does not have, or that limits forbid."""
         places = {label: [at for at, its in enumerate(labels) if its == label] for label in sorted({*labels} - {""})}
         faults = tuple(fault.at(places, self.workload, self.seed) for fault in self.faults)
         told = {"node_labels": {label: tuple(at) for label, at in places.items()}, "node_labels_from": ""}
@@ -273,20 +273,20 @@ class Plan(_Model):
         return found
 
     def labelled(self, labels: Mapping[str, str]) -> Self:
-        """Returns the plan with these labels added to those of its scenario."""
+        """Returns the plan with further labels (names and values that reports show)."""
         header = self.scenario.model_copy(update={"labels": {**self.scenario.labels, **labels}})
         return self.model_copy(update={"scenario": header})
 
     def as_control(self) -> Self:
-        """Returns the same plan, marked as a run that must fail."""
+        """Returns the same plan, marked as that of a run that must fail."""
         header = self.scenario.model_copy(update={"tags": tuple(dict.fromkeys([*self.scenario.tags, CONTROL]))})
         return self.model_copy(update={"scenario": header})
 
     def again(self, run_id: str) -> Self:
-        """Returns the same plan under another id."""
+        """Returns the same plan under another run id."""
         return self.model_copy(update={"run_id": run_id})
 
     def without_faults(self, run_id: str, nodes: int | None = None) -> Self:
-        """Returns the fault-free run: same seed and workload; with `nodes`, on another number of nodes."""
+        """Returns the plan of a fault-free run: same seed and workload; with `nodes`, on another number of nodes."""
         workload = self.workload.on_nodes(nodes or self.workload.max_nodes)
         return self.model_copy(update={"run_id": run_id, "workload": workload, "faults": (), "expect": {}})

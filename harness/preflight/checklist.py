@@ -31,7 +31,8 @@ HOW = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to an item. `same_commit`: True if the evidence is of the commit checked out here; `None`: unknown."""
+    """The answer to a question of the checklist before a launch. `same_commit`: True if the evidence is of the commit
+    checked out here; `None`: unknown."""
 
     item: Item
     answer: str
@@ -41,7 +42,7 @@ class Answer:
 
 
 def checklist(reports: pathlib.Path, here: pathlib.Path) -> tuple[str | None, list[Answer]]:
-    """Returns the commit that is checked out here, and an answer to each item."""
+    """Returns the commit that is checked out here, and an answer to each question of the checklist."""
     commit, found = checkout.commit_of(here), dict[Item, Proof]()
     for proofs in (*(wing.proofs(reports) for wing in wings()), _of_runs(reports)):
         for proof in proofs:
@@ -66,7 +67,7 @@ def _answer(item: Item, proof: Proof | None, commit: str | None) -> Answer:
 
 
 def _of_runs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Yields the proofs of the newest runs that answer an item."""
+    """Yields the answers that the newest runs give to questions of the checklist."""
     untold = {Item.RESUMES, Item.DATA, Item.DRY_RUN}
     for run in Store(reports).evidence()[:RUNS_MAX]:
         folder = reports / run.run_id
@@ -96,7 +97,7 @@ def _resumes(report: run_report.Report) -> Told:
 
 
 def _data(report: run_report.Report) -> Told:
-    """Yields the verdict on the data: numbers of samples per rank, and short batches."""
+    """Yields the verdict on a run's data: numbers of samples per rank, and batches that were too short."""
     least, most = (report.metrics.get(f"rank_samples_{which}") for which in ("min", "max"))
     if isinstance(least, int) and isinstance(most, int) and "samples of each rank" not in report.not_judged:
         wrong, short = [], report.metrics.get("batches_short")

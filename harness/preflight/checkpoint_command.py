@@ -110,7 +110,8 @@ def verify(
 
 
 def _watch(verifier: Verifier, limit_s: float, json: bool) -> list[Save]:
-    """Prints one line for each save. If a save is written again, its last answer counts."""
+    """Prints one line for each new save, as soon as it is verified. If a save is written again, its last answer
+    counts."""
     saves = dict[str, Save]()
     with stop.attended():
         for save in verifier.new(stop, time.monotonic() + limit_s):
@@ -123,7 +124,7 @@ def _watch(verifier: Verifier, limit_s: float, json: bool) -> list[Save]:
 
 
 def _words(save: Save) -> str:
-    """Joins the findings on a save into a text, the worst first."""
+    """Joins the findings on a save into one text, the worst first."""
     findings = sorted(save.findings, key=lambda each: each.state is not save.state)
     more = len(findings) + save.more - NAMED_MAX
     loaded = [f"loaded: {save.loaded}"] if save.loaded else []

@@ -20,7 +20,8 @@ LARGE_BYTES = 2**30
 
 
 class Part(NamedTuple):
-    """A tensor, or the bytes between two. `zeros`: bytes in holes; `infinite`: numbers that are infinite or NaN."""
+    """One part of a file that was read: a tensor, or the bytes between two tensors. `zeros`: bytes in holes;
+    `infinite`: numbers that are infinite or NaN."""
 
     span: Span
     sha256: str
@@ -39,7 +40,7 @@ class Unreadable(Exception):
 
 
 def parts(file: IO[bytes], spans: Sequence[Span], whole: hashlib._Hash | None = None) -> Iterator[Part]:
-    """Yields all parts of the file, each byte once, also into `whole`. Raises `Unreadable` and `OSError`."""
+    """Yields the parts of a file with their digests, and reads each byte once. Raises `Unreadable` and `OSError`."""
     size = file.seek(0, os.SEEK_END)
     written = os.fstat(file.fileno()).st_blocks * 512
     if size > LARGE_BYTES and written < WRITTEN_MIN * size:

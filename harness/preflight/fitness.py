@@ -1,5 +1,5 @@
-"""Defines the result of a preflight: the answer of each check. It can be stored under a name, to compare later ones
-with it."""
+"""Defines the result of a preflight (the test of a cluster for a job): the answer of each check. It can be stored under
+a name, to compare later ones with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The answer of one check."""
+    """The answer that one check of a preflight gives."""
 
     name: str
     title: str
@@ -37,7 +37,7 @@ def in_words(answer: Answer) -> str:
 
 
 class Curve(msgspec.Struct, kw_only=True):
-    """The trainer's figures at each step, without faults."""
+    """The loss and gradient norm of the trainer at each step of a run without faults."""
 
     step: list[int]
     loss: list[float | None]
@@ -45,7 +45,7 @@ class Curve(msgspec.Struct, kw_only=True):
 
 
 class Asked(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The options of a preflight, and how its other runs ended. `plan` is the scenario's plan."""
+    """What a preflight was asked to check, and how its runs of the trainer ended. `plan` is the scenario's plan."""
 
     schema: Literal[1] = 1
     plan: dict[str, object]
@@ -80,13 +80,13 @@ class Preflight(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def findings(self) -> list[tuple[Answer, Finding]]:
-        """Returns the findings, certain ones first."""
+        """Returns the flaws that a preflight found, certain ones first."""
         found = [(each, finding) for each in self.checks for finding in each.judged.findings]
         return sorted(found, key=lambda pair: not pair[1].certain)
 
     @property
     def why(self) -> str:
-        """Returns the reason of the verdict in one sentence."""
+        """Returns the reason for a preflight's verdict in one sentence."""
         if self.findings:
             more = len(self.findings) - 1
             return self.findings[0][1].words + (f"; and {more} more" if more else "")
@@ -109,7 +109,8 @@ def check_name(name: str) -> None:
 
 
 def keep(name: str, found: Preflight, reports: pathlib.Path) -> None:
-    """Stores a preflight under a name, replacing an earlier one. Raises `UsageError` unless the cluster is fit."""
+    """Stores a passed preflight under a name, and replaces an earlier one. Raises `UsageError` unless the cluster is
+    fit."""
     check_name(name)
     if found.verdict is not Verdict.PASS or found.faults:
         what = "was made with --faults" if found.faults else f"is {found.verdict.value}"
@@ -119,7 +120,8 @@ def keep(name: str, found: Preflight, reports: pathlib.Path) -> None:
 
 
 def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
-    """Reads a stored preflight. Raises `UsageError` if there is none, or if it is of another backend."""
+    """Reads a preflight that was stored under a name. Raises `UsageError` if there is none, or if it is of another
+    backend."""
     known = sorted(path.stem for path in (reports / KEPT).glob("*.json"))
     if name not in known:
         raise UsageError(f"no preflight was kept as {name!r}; {choice(name, known)}")
@@ -133,8 +135,9 @@ def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
 
 
 def held_against(before: Preflight, name: str, judged: Judged, one_host: bool = False) -> Iterator[Finding]:
-    """Yields figures that became worse and facts that changed since then. Items in only one of the two are ignored.
-    `one_host`: all nodes share one host's CPUs, so that other work there may explain slower figures."""
+    """Yields figures of a check that became worse since a stored preflight, and facts that changed. Items in only one
+    of the two are ignored. `one_host`: all nodes share one host's CPUs, so that other work there may explain slower
+    figures."""
     old = next((each.judged for each in before.checks if each.name == name), Judged())
     check = load_check(name)
     for fact, told in judged.facts.items():

@@ -58,7 +58,8 @@ def _job(file: str) -> tuple[str, str]:
 
 
 def _answers(text: bytes) -> dict[str, tuple[str, str]]:
-    """Returns the answers by path. Output of a pickle between the answers is skipped."""
+    """Returns what a framework said about each file that it loaded, by path. Output of a pickle between the answers is
+    skipped."""
     found = {}
     for line in text.splitlines():
         try:

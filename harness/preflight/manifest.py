@@ -1,4 +1,4 @@
-"""Stores the contents of a whole save beside it, so that a bit that changes later is found and named."""
+"""Stores the digests of a whole save's contents beside it (its manifest), so that later changes are found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME_CHARS = 120
 
 
 class Kept(msgspec.Struct):
-    """A file: its parts, one after the other, each with name, begin, end and digest."""
+    """A file in a manifest: its parts, one after the other, each with name, begin, end and digest."""
 
     bytes: int
     parts: list[tuple[str, int, int, str]]
@@ -41,7 +41,7 @@ class Manifest(msgspec.Struct):
 
 
 def write(root: pathlib.Path, save: str, at_s: float, files: Mapping[str, list[Part]]) -> None:
-    """Writes a manifest. Raises `FaultError` or `OSError` if that fails."""
+    """Writes the manifest of a save. Raises `FaultError` or `OSError` if that fails."""
     kept = {}
     for file, parts in files.items():
         spans = [(part.span.name, part.span.start, part.span.end, part.sha256) for part in parts]
@@ -54,7 +54,7 @@ def write(root: pathlib.Path, save: str, at_s: float, files: Mapping[str, list[P
 
 
 def read(root: pathlib.Path, save: str) -> Manifest | None:
-    """Reads a manifest; `None` if none was stored. Raises `ValueError` for one that cannot be read."""
+    """Reads the manifest of a save; `None` if none was stored. Raises `ValueError` for one that cannot be read."""
     try:
         found = msgspec.json.decode(untrusted_files.read(root, _place(save), BYTES_MAX), type=Manifest)
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def read(root: pathlib.Path, save: str) -> Manifest | None:
 
 
 def names_in(root: pathlib.Path, folder: str) -> list[str]:
-    """Returns the names of the saves in a folder that have a manifest. Raises `OSError` and `FaultError`."""
+    """Returns the names of the saves in a folder whose manifest was stored. Raises `OSError` and `FaultError`."""
     with untrusted_files.opened_folder(root, f"{folder}/{FOLDER}" if folder else FOLDER) as opened:
         return [urllib.parse.unquote(file.rpartition("-")[0]) for file in os.listdir(opened) if file.endswith(".json")]
 

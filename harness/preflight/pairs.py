@@ -21,13 +21,15 @@ _SEPARATOR = re.compile(r"[-_.=]+")
 
 @dataclass(frozen=True)
 class Joined(FoundCheckpoint):
-    """Several files that are one save. `lacks`: files that other saves have."""
+    """A save that consists of several files in one folder, such as `model_10.pt` and `optim_10.pt`. `lacks`: files that
+    other saves have."""
 
     lacks: tuple[Lack, ...] = ()
 
 
 class _Name(NamedTuple):
-    """The parts of a name. `series` is equal for all parts of all saves; `part` has a NUL in place of the number."""
+    """The parts of a file's name: those equal in all saves, the word for the part of the save, and the number. `series`
+    is equal for all parts of all saves; `part` has a NUL in place of the number."""
 
     series: tuple[str, ...]
     part: str
@@ -35,7 +37,8 @@ class _Name(NamedTuple):
 
 
 def joined(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
-    """Joins files whose names differ only in the word for the part. A part must be in more than half of the saves."""
+    """Joins files to saves if their names differ only in the word for the part, such as `model` and `optim`. A part
+    must be in more than half of the saves."""
     series = defaultdict[tuple[str, ...], dict[str, dict[str, FoundCheckpoint]]](lambda: defaultdict(dict))
     for each in checkpoints:
         if name := _name_of(each):
@@ -52,7 +55,8 @@ def joined(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
 
 
 def _name_of(found: FoundCheckpoint) -> _Name | None:
-    """Splits a name. Returns `None` for a folder, and for a name without a number or a word for a part."""
+    """Splits a file's name into the parts that tell which save, and which part of it, the file is. Returns `None` for a
+    folder, and for a name without a number or a word for a part."""
     folder, _, name = names.without_rank(found.path).rpartition("/")
     numbers = list(re.finditer(r"\d+", name))
     if found.path not in found.files or not numbers:
@@ -64,7 +68,7 @@ def _name_of(found: FoundCheckpoint) -> _Name | None:
 
 
 def _joined(parts: Mapping[str, Mapping[str, FoundCheckpoint]]) -> Iterator[Joined]:
-    """Yields the saves that are joined from their parts, the newest first."""
+    """Yields the saves that several files make up together, the newest first."""
     numbers = sorted(set[str]().union(*parts.values()), key=int, reverse=True)
     for number in numbers:
         there = [found[number] for found in parts.values() if number in found]

@@ -26,15 +26,15 @@ _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
 
 
 class _Named(NamedTuple):
-    """The saves that a pointer names. `gone`: it names one that does not exist."""
+    """The saves that a pointer (a file such as `latest`) names. `gone`: it names one that does not exist."""
 
     saves: list[Save]
     gone: bool
 
 
 def asked(place: CheckpointFolder, listings: Sequence[Listing], saves: Mapping[str, Save]) -> Iterator[Save]:
-    """Yields pointers that name no save, or an older save than the newest whole one. If the pointer marks the end of a
-    save, the saves newer than the named one get the finding instead."""
+    """Yields each file that should name the newest save, but names none, or an older one. If the pointer marks the end
+    of a save, the saves newer than the named one get the finding instead."""
     marks = set[str]()
     for listing in listings:
         if listing.pointer and load_layout(listing.layout).marked_beside:
@@ -71,7 +71,7 @@ def _mark(listing: Listing, saves: Mapping[str, Save]) -> Iterator[Save]:
 
 
 def _may_point(place: CheckpointFolder, path: str) -> bool:
-    """Returns True if a file may be a pointer: it has a usual name, or is JSON or YAML."""
+    """Returns True if a file may be a pointer to a save: by its name, or because it is JSON or YAML."""
     suffix = PurePosixPath(path).suffix.lower()
     if path in place.links:
         return _usual(path)
@@ -79,12 +79,13 @@ def _may_point(place: CheckpointFolder, path: str) -> bool:
 
 
 def _usual(path: str) -> bool:
-    """Returns True for a usual name of pointers. Other names, as `best`, may point to an older save on purpose."""
+    """Returns True if a file's name is a usual one for a pointer to the newest save. Other names, as `best`, may point
+    to an older save on purpose."""
     return names.is_pointer(path) or bool(_CHECKPOINT.match(PurePosixPath(path).stem))
 
 
 def _by_name(listings: Sequence[Listing], saves: Mapping[str, Save]) -> dict[str, Save]:
-    """Maps names to saves, also the names of files that are a save's parts without a folder."""
+    """Maps names to saves: of the saves themselves, and of files that are parts of one."""
     found = dict[str, Save]()
     for each in (each for listing in listings for each in reversed(listing.checkpoints)):
         alone = each.files if each.path in each.files else ()
@@ -112,7 +113,7 @@ def _leads_away(place: CheckpointFolder, path: str) -> bool:
 
 
 def _words(place: CheckpointFolder, path: str) -> tuple[list[str], bool]:
-    """Returns a pointer's texts and step numbers, and True for a link, one line of text, or an empty file."""
+    """Returns the texts and step numbers in a pointer to a save, and True for a link or a single line."""
     if path in place.links:
         return [place.links[path]], True
     text = place.read(path, POINTER_BYTES_MAX).decode(errors="replace").strip()
@@ -135,7 +136,7 @@ def _tree(text: str) -> Any:
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
-    """Yields key and text of each leaf. An object that YAML names twice counts once."""
+    """Yields key and text of each value within nested JSON or YAML. An object that YAML names twice counts once."""
     waiting, seen = [("", tree)], set[int]()
     while waiting:
         key, each = waiting.pop()
@@ -151,7 +152,7 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
 
 
 def _ask_newer(pointer: Save, named: Save, saves: Mapping[str, Save]) -> None:
-    """Finds a newer whole save in the same folder with the same kind of name, as others may be another job's."""
+    """Notes on a pointer that it names an older save than the newest whole one of the same folder and kind of name."""
     kin = named.path.rpartition("/")[0], family(named.path)
     whole = [
         save
@@ -164,6 +165,6 @@ def _ask_newer(pointer: Save, named: Save, saves: Mapping[str, Save]) -> None:
 
 
 def _order(save: Save) -> int:
-    """Returns the step, or else the last number in the name (-1 if there is none)."""
+    """Returns a number by which saves are in order: the step, else the last number in the name, else -1."""
     number = _LAST_NUMBER.search(save.path.rpartition("/")[2])
     return save.step if save.step is not None else int(number[0]) if number else -1

@@ -112,7 +112,7 @@ def preflight(
 
 
 def _chosen(only: Sequence[str], faults: bool) -> list[str]:
-    """Returns the chosen checks; if the scenario's faults are to act, only measurements on nodes."""
+    """Returns the names of the checks to make; with `faults`, only those that measure nodes."""
     for name in only:
         if name not in check_names():
             raise UsageError(f"--only {name}: {choice(name, check_names())}")
@@ -138,7 +138,7 @@ def _look(
     json: bool,
     junit: pathlib.Path | None,
 ) -> int:
-    """Makes a preflight, prints its findings, and returns the exit code."""
+    """Makes a preflight of a scenario, prints its findings, and returns the exit code."""
     if keep:
         fitness.check_name(keep)
         if faults:
@@ -199,7 +199,7 @@ def _print(answers: Sequence[Answer]) -> None:
 
 
 def _print_trainers(proofs: Sequence[Proof]) -> None:
-    """Prints the evidence's trainer or, if there are several, each with its items."""
+    """Prints which trainers the answers of the checklist are about."""
     items = dict[str, list[str]]()
     for proof in proofs:
         for trainer in proof.trainers or {"a trainer that is not told"}:
@@ -211,7 +211,7 @@ def _print_trainers(proofs: Sequence[Proof]) -> None:
 
 
 def _age(seconds: float) -> str:
-    """Formats an age as `3 d` or `5 h`, and a shorter one in full."""
+    """Formats the age of an answer as `3 d` or `5 h`, and a shorter one in full."""
     for unit, length in (("d", DAY_S), ("h", HOUR_S)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

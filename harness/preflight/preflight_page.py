@@ -38,7 +38,7 @@ def write(found: Preflight, folder: pathlib.Path) -> None:
 
 
 def in_junit(name: str, cases: Iterable[tuple[str, Verdict | None, str]]) -> str:
-    """Returns a JUnit document with one suite. Each case has a name, a verdict and words."""
+    """Returns a preflight as a JUnit document with one suite. Each case has a name, a verdict and words."""
     told = list(cases)
     suite = junit.empty_suite(name, [verdict for _, verdict, _ in told])
     for case, verdict, why in told:
@@ -94,7 +94,7 @@ def page(found: Preflight) -> str:
 
 
 def _shown(name: str, value: float) -> tuple[str, str]:
-    """Splits a figure's name from its unit, and formats the value by the unit."""
+    """Splits a figure's name from its unit, and formats the figure's value in this unit."""
     what, _, unit = name.removesuffix(")").rpartition(" (")
     if unit.startswith("bytes"):
         return what, rate(value) if what.startswith(OF_NETWORKS) else size(value) + unit.removeprefix("bytes")
@@ -111,7 +111,8 @@ def _ends(figure: str) -> tuple[str, str] | None:
 
 
 def matrix(links: Mapping[tuple[str, str], float], slow: Mapping[bool, float]) -> Markup | None:
-    """Draws the links: a row sends, a column receives. Fast links are dark, and slow links have another colour."""
+    """Draws the measured links as a matrix: a row sends, a column receives. Fast links are dark, and slow links have
+    another colour."""
     names = list(dict.fromkeys(end for link in links for end in link))
     if not names or len(names) > SIDE_MAX:
         return None

@@ -1,4 +1,5 @@
-"""Compares a save with earlier ones. A difference that a healthy save may have, too, is only suspicious."""
+"""Compares a save with earlier saves of its series. A difference that a healthy save may have, too, is only
+suspicious."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class _Held(NamedTuple):
 
 
 class Series:
-    """The saves in one place, the oldest first."""
+    """The saves of one folder, in the order in which they were made, for comparison."""
 
     def __init__(self) -> None:
         self._before: dict[str, Save] = {}  # by family, the last one that was whole
@@ -33,7 +34,7 @@ class Series:
         self._stepwise = set[tuple[str, str]]()  # files that told the step of their save
 
     def add(self, save: Save) -> None:
-        """Adds findings on oddities in the save, and keeps it for comparison with the next one."""
+        """Adds findings on what is odd in a save beside earlier ones, and keeps it for the next comparison."""
         kin = family(save.path)
         files = {kind(file): file for file in save.parts}
         before, always = self._before.get(kin), self._always.get(kin, files)
@@ -54,8 +55,8 @@ class Series:
                 before.parts = {}
 
     def _ask_files(self, save: Save, kin: str) -> None:
-        """Finds a file with the content of another step, unless that happened before, and a file that always changed,
-        but now repeats old content."""
+        """Notes a file that holds another step, unless that happened before, and a file that always changed, but now
+        repeats old content."""
         for file, step in save.steps_told.items():
             place = kin, _alike(file, save)
             if step == save.step:
@@ -73,7 +74,8 @@ class Series:
                     save.find(State.SUSPICIOUS, f"holds what it held in {held[file]}", file)
 
     def _held_before(self, file: str, save: Save, kin: str) -> str:
-        """Returns the save of another step with the same content, if any. Keeps the file for the next save."""
+        """Returns the save of another step that holds the same content in this file, or an empty text. Keeps the file
+        for the next save."""
         held = self._held[kin, _alike(file, save)]
         mine = _Held(save.path, save.step)
         first = held.setdefault(hashlib.sha256(_trained(save, file).encode()).hexdigest(), mine)
@@ -90,7 +92,7 @@ def _is_of_optimizer(save: Save, file: str) -> bool:
 
 
 def _alike(file: str, save: Save) -> str:
-    """Returns a name that is equal for this file in each save."""
+    """Returns a name for a file that is equal in all saves of its series."""
     name = save.path.rpartition("/")[2]
     if save.step is None and file == name:
         return family(file)

@@ -38,7 +38,7 @@ def judged(folder: pathlib.Path, before: Preflight | None) -> Preflight:
 
 
 def _judged(name: str, seen: Seen, before: Preflight | None) -> Judged:
-    """Runs one check. If a check crashes or evidence cannot be read, the finding is a doubt."""
+    """Judges one check of a stored preflight. If a check crashes or evidence cannot be read, the finding is a doubt."""
     try:
         found = load_check(name).judge(seen)
     except Exception as error:
@@ -66,7 +66,7 @@ def see(folder: pathlib.Path, asked: Asked) -> Seen:
 
 
 def _hear(folder: pathlib.Path, seen: Seen) -> None:
-    """Reads the nodes' measurements, and how their program ended."""
+    """Reads the measurements on nodes from a preflight's log, and how the measuring program ended."""
     tail, told, nodes, seen.ended = Tail(folder / "events"), list[Told](), dict[str, None](), "the run has no end"
     heard, failed = tail.rest(), list[str]()
     by_harness = [event for header, event in heard if header.get("role") == HARNESS]
@@ -99,7 +99,7 @@ def _hear(folder: pathlib.Path, seen: Seen) -> None:
 
 
 def _not_acted(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Returns the planned faults whose effect was not measured, or was another one."""
+    """Returns the planned faults that were not measured to act as planned."""
     planned = {str(each.get("id")) for e in told if e["event"] == "plan" for each in e["plan"].get("faults") or ()}
     effects = [each for each in told if each["event"] == "fault.effect"]
     for each in effects:
@@ -111,7 +111,7 @@ def _not_acted(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _drill(folder: pathlib.Path, name: str, seen: Seen) -> Scorecard | None:
-    """Returns the run with this name beside the folder, if it belongs to this preflight."""
+    """Returns the judged run in which a rank was killed, if it belongs to this preflight."""
     try:
         own = name == f"{seen.plan.run_id}-drill"
         card = judge(load_evidence(folder.parent / name), name) if own else None

@@ -30,7 +30,7 @@ STRUCTURE, CHECKSUMS, MANIFEST = "structure", "checksums", "manifest"
 
 
 class State(enum.StrEnum):
-    """The states of a save, from good to bad."""
+    """How good a verified save is, from the best to the worst."""
 
     WHOLE = "whole"
     SUSPICIOUS = "suspicious"
@@ -52,7 +52,8 @@ class Finding(NamedTuple):
 
 @dataclass
 class Save:
-    """A save, or a pointer to one, as far as it was examined. Paths of files are relative to the save's place."""
+    """A save (or a file that names one), with what its verification found so far. Paths of files are relative to the
+    save's place."""
 
     path: str
     step: int | None = None
@@ -77,7 +78,8 @@ class Save:
         return file.removeprefix(folder + slash)
 
     def find(self, state: State, what: str, file: str = "", tensor: str = "") -> None:
-        """Adds a finding. Beyond the limit, findings are only counted, except the first one of each state."""
+        """Adds a finding on the save. Beyond the limit, findings are only counted, except the first one of each
+        state."""
         if len(self.findings) < FINDINGS_MAX or all(each.state is not state for each in self.findings):
             self.findings.append(Finding(state, self.short(file), tensor, what))
         else:
@@ -85,7 +87,8 @@ class Save:
 
 
 class Place:
-    """The saves under a path: a folder of saves, one save, or one file of it. Links in the path itself are followed."""
+    """The place where saves are verified: a folder of saves, one save, or one file of it. Links in the path itself are
+    followed."""
 
     def __init__(self, path: pathlib.Path, layout: str = AUTO):
         path = path.resolve()
@@ -98,7 +101,7 @@ class Place:
         self._layouts = layout_names() if layout == AUTO else (layout,)
 
     def look(self) -> tuple[CheckpointFolder, list[Listing]]:
-        """Lists the saves by layout; later layouts get files that earlier ones do not take. Raises `FaultError`."""
+        """Lists the saves in this place, each by the first layout that recognises its files. Raises `FaultError`."""
         try:
             place = rest = CheckpointFolder.look(self.root, self._folder)
         except PermissionError as error:
@@ -116,7 +119,7 @@ class Place:
 
 
 def begun(place: CheckpointFolder, found: FoundCheckpoint) -> Save:
-    """Makes a save that is not examined yet."""
+    """Returns a found save on which nothing is verified yet."""
     changed_ns = max((place.changed_ns(file) for file in found.files), default=0)
     return Save(found.path, found.step, changed_ns, sum(place.sizes.get(file, 0) for file in found.files))
 
@@ -176,7 +179,7 @@ class _Verification:
                 find(State.SUSPICIOUS, "is not named by .metadata", file)
 
     def _expect_files(self, top: Mapping[str, Any]) -> None:
-        """Records the files that the trainer's own manifest names."""
+        """Notes which files the trainer's own list of files requires, and what they must contain."""
         folder, mark, find = self.found.path + "/", self.layout.mark, self.save.find
         try:
             told = msgspec.convert(top, formats.Files).files
@@ -189,7 +192,7 @@ class _Verification:
             find(State.SUSPICIOUS, f"is not named by {mark}", file)
 
     def _read(self, file: str) -> None:
-        """Reads a file: first its structure, then all of its bytes."""
+        """Reads one file of the save: first its structure, then all of its bytes."""
         save, places = self.save, self.shards.get(file) if self.place.sizes[file] else None
         read = save.parts[save.short(file)] = list[Part]()
         try:
@@ -217,7 +220,7 @@ class _Verification:
             save.steps_told[save.short(file)] = inside.step
 
     def _spans(self, file: str, spans: Sequence[Span]) -> Sequence[Span]:
-        """Returns the parts in the manifest, if there is one, so that each byte is read only once."""
+        """Returns the parts of a file as its stored manifest has them, so that each byte is read only once."""
         kept = self.kept.files.get(self.save.short(file)) if self.kept else None
         if kept and kept.bytes == self.place.sizes[file]:
             known = {(span.start, span.end): span for span in spans}
@@ -225,7 +228,7 @@ class _Verification:
         return spans
 
     def _ask_all(self) -> None:
-        """Checks the files together, and by their layout."""
+        """Checks the files of the save together, and by the rules of its layout."""
         find = self.save.find
         files, insides = self.found.files, self.insides
         parts = self.found.lacks if isinstance(self.found, Joined) else ()
@@ -257,7 +260,8 @@ class _Verification:
                     self.save.find(State.DAMAGED, f"cannot be used: {error}", file)
 
     def _hold_against(self, kept: manifest.Manifest) -> None:
-        """Compares with the manifest. If most is new, the job has gone back to this step and saved it again."""
+        """Compares the save with its stored manifest. If most is new, the job has gone back to this step and saved it
+        again."""
         save = self.save
         sizes = {save.short(file): self.place.sizes[file] for file in self.found.files}
         changed, tensors, sound = list[Finding](), 0, save.state is not State.DAMAGED

@@ -32,7 +32,7 @@ VERDICTS = {State.WHOLE: Verdict.PASS, State.DAMAGED: Verdict.FAIL}  # of all ot
 
 @dataclass
 class Verifier:
-    """Verifies the saves in a place. `python`: one with the frameworks. `notes`: things not checked or stored."""
+    """Verifies saves one by one. `python`: one with the frameworks. `notes`: things not checked or stored."""
 
     place: Place
     keep: bool = False
@@ -42,7 +42,8 @@ class Verifier:
     _series: dict[str, Series] = field(default_factory=lambda: defaultdict(Series))  # by layout
 
     def all(self) -> Iterator[Save]:
-        """Yields the saves, each layout's oldest first, then pointers that name no save, or an old one."""
+        """Yields each verified save, each layout's oldest first, then files that should name the newest save, but do
+        not."""
         there, listings = self.place.look()
         self._note(there)
         saves = dict[str, Save]()
@@ -52,8 +53,8 @@ class Verifier:
         yield from [*saves.values(), *self._without_files(there, saves), *wrong]
 
     def _without_files(self, there: CheckpointFolder, saves: Mapping[str, Save]) -> Iterator[Save]:
-        """Yields saves without files that should be newer than all of their series: an empty folder, or only a
-        manifest. An older one was removed by the job; a folder that was made just now may still be filled."""
+        """Yields saves that should be the newest of their series, but have no files. An older one was removed by the
+        job; a folder that was made just now may still be filled."""
         newest = dict[tuple[str, str], int]()  # by folder and kind of name
         for path, save in saves.items():
             series = path.rpartition("/")[0], family(path)
@@ -70,7 +71,8 @@ class Verifier:
                     yield save
 
     def new(self, stop: StopRequest, until_s: float) -> Iterator[Save]:
-        """Yields each new save once two looks agree and it has its end mark, or once it has not changed for long."""
+        """Yields each new save, verified, once it no longer changes and has its end mark, or has not changed for
+        long."""
         before, since_s, done = dict[str, object](), dict[str, float](), dict[str, object]()
         ended = False
         while not ended:
@@ -129,7 +131,7 @@ class Verifier:
 
 
 def _left_in(root: pathlib.Path, folder: str) -> Iterator[tuple[str, str, float]]:
-    """Yields the folders in a folder, and the saves with a manifest there: name, problem (if no file is in it), and age
+    """Yields the folders and the saves with a stored manifest in a folder: name, problem (if no file is there), and age
     in seconds."""
     with contextlib.suppress(OSError, FaultError), untrusted_files.opened_folder(root, folder) as opened:
         for entry in os.scandir(opened):
@@ -141,6 +143,7 @@ def _left_in(root: pathlib.Path, folder: str) -> Iterator[tuple[str, str, float]
 
 
 def verdict(saves: Sequence[Save], notes: Sequence[str]) -> Verdict:
-    """Returns the worst verdict. Anything that was not examined prevents a pass. Unfinished saves are ignored."""
+    """Returns the worst verdict on these saves. Anything that was not examined prevents a pass. Unfinished saves are
+    ignored."""
     asked = [VERDICTS.get(save.state, Verdict.INCONCLUSIVE) for save in saves if save.state is not State.UNFINISHED]
     return merge([*asked, *(Verdict.INCONCLUSIVE for _ in notes)])

@@ -39,7 +39,7 @@ class _Preflights:
 
 
 def plain(found: Preflight) -> dict[str, Any]:
-    """Returns the result for programs. `schema` rises when the meaning of a value changes."""
+    """Returns a preflight as JSON values. `schema` rises when the meaning of a value changes."""
     return {**msgspec.to_builtins(found), "verdict": found.verdict.value, "why": found.why}
 
 

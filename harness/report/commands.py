@@ -16,8 +16,8 @@ _STEP = re.compile(r"(.*?)(?:(chaos [a-z].*))?", re.DOTALL)
 
 @dataclass
 class Places:
-    """The folders of runs, scenarios and documentation, for commands and links. An empty folder is the default one; an
-    empty `docs` means that the documentation is not installed here."""
+    """The folders of runs, scenarios and documentation that printed commands name. An empty folder is the default one;
+    an empty `docs` means that the documentation is not installed here."""
 
     reports: str = ""
     scenarios: str = ""
@@ -42,13 +42,13 @@ def run_again(name: str, *more: str) -> str:
 
 
 def split(step: str) -> tuple[str, str]:
-    """Splits a next step into its words and the command at its end, if any, which people copy."""
+    """Splits advice on what to do next into its words and the command at its end, if any."""
     before, found = _STEP.fullmatch(plain(step)).groups("")  # type: ignore[union-attr]  # it fits anything
     return pages_here(before), as_here(found)
 
 
 def step_here(step: str) -> str:
-    """Returns the next step, with options in its command that name the folders of runs and scenarios."""
+    """Returns advice on what to do next, whose command names the folders of runs and scenarios."""
     return "".join(split(step))
 
 

@@ -40,7 +40,7 @@ def trainer(plan: Mapping[str, Any]) -> str:
 
 
 def curves(analysis: Analysis) -> Curves:
-    """Returns the judged curves, the step times, and each rank's loss difference from the fault-free run."""
+    """Returns the data for the charts of losses and of step times."""
     run = analysis.run
     steps = run.steps
     # Of what was rolled back: what the lowest rank had done, process by process.
@@ -80,7 +80,7 @@ _NOT_SHOWN = {"at", "node", "rank", "incarnation", "process", "event", "wall_ns"
 
 
 def _what(event: Mapping[str, Any]) -> str:
-    """Formats a logged event as `committed: step 20, kind periodic, 15 MiB, duration 27 ms`."""
+    """Formats an event as a text such as `committed: step 20, kind periodic, 15 MiB, duration 27 ms`."""
     fields = ", ".join(_field(key, value) for key, value in event.items() if key not in _NOT_SHOWN)
     _, dot, edge = str(event.get("event", "")).partition(".")
     return f"{edge}: {fields}" if dot else fields

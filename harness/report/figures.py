@@ -1,4 +1,4 @@
-"""Computes the figures of a run that have no limit in the judge, and joins them with the judge's figures."""
+"""Computes a run's figures that no scenario can limit, and joins them with those that the judge computed."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ _LOST = ("interrupted_step", "recompute")
 
 
 def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
-    """Returns all figures by the name of their criterion, including the judge's."""
+    """Returns all figures of a run by criterion, such as `recovery_time`: the judge's and these."""
     table = {
         "recovery_time": _recoveries,
         "wasted_gpu_hours": _waste,
@@ -39,12 +39,12 @@ def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
 
 
 def metrics(card: Scorecard) -> dict[str, Any]:
-    """Returns the figures of the job as a whole, including the judge's."""
+    """Returns all figures of the job as a whole, such as its duration: the judge's and these."""
     return {**_worked_out(_of_the_job, card.evidence), **card.metrics}
 
 
 def _worked_out(figures: Callable[[Analysis], dict[str, Any]], evidence: Analysis) -> dict[str, Any]:
-    """Computes figures. An exception becomes the figure `error`, so that the report still shows the verdict."""
+    """Computes figures by a function. An exception becomes the figure `error`: the report still shows the verdict."""
     try:
         return figures(evidence)
     except Exception as error:
@@ -67,7 +67,7 @@ def _recoveries(evidence: Analysis) -> dict[str, Any]:
 
 
 def longest(run: Timeline) -> Episode | None:
-    """Returns the longest outage. An outage that had not ended counts as longer than all others."""
+    """Returns a run's longest outage. One that had not ended counts as longer than all others."""
     return max(run.episodes, key=lambda each: (each.t_regained is None, each.end - each.t_stop), default=None)
 
 
@@ -137,7 +137,7 @@ def price_per_gpu_hour(run: Timeline) -> float | None:
 
 
 def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
-    """Returns, by world size, the data from which the usual band of step times was made."""
+    """Returns a text on the usual step times: from which runs they are, by world size."""
     known, others = [], []
     for size in sorted({epoch.size for epoch in run.epochs}):
         band, ranks = bands.get(size), f"{size} rank{'' if size == 1 else 's'}"

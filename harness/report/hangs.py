@@ -25,13 +25,13 @@ def hangs(run: Timeline) -> list[str]:
 
 
 def _answer(event: Told) -> str:
-    """Returns a sentence on the rank that the job itself diagnosed as hanging, and on its operation."""
+    """Returns a sentence on the ranks that the job itself blames for a hang, and its reason."""
     ranks = sorted(each["rank"] for each in event.get("who") or () if each.get("rank") is not None)
     return f"the job named {_named(ranks) if ranks else 'no rank'}: {event['why'][:WORDS_MAX]}"
 
 
 def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
-    """Yields the hangs of one process group, from its events. A process logs a hang once, and then ends."""
+    """Yields the hangs of one process group, each as its events. A process logs a hang once, and then ends."""
     hang, ranks = list[Told](), set[int]()
     for event in events:
         if hang and (event["at"] - hang[0]["at"] > APART_NS or event["rank"] in ranks):
@@ -44,7 +44,7 @@ def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
 
 
 def _in_words(size: int, hang: Sequence[Told]) -> str:
-    """Describes a hang. `size` is the number of ranks when the first reporter last did a step; 0 if it did none."""
+    """Describes a hang in a sentence. `size`: number of ranks when its first reporter last did a step; 0: never."""
     newest = max(event["number"] for event in hang)
     waiting = [event for event in hang if event["number"] == newest]
     behind = [event for event in hang if event["number"] < newest]

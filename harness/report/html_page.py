@@ -38,13 +38,13 @@ EPISODES_MAX = 3  # drawn; the table lists all
 
 
 def render(report: Report, analysis: Analysis | None = None, sections: Sequence[Section] = ()) -> str:
-    """Returns the page. Charts and event lists need the `analysis`. The template and `svg.tag` escape all texts."""
+    """Returns a run's report as an HTML page. Charts and event lists need the `analysis`. All texts are escaped."""
     values = {**_page(report, analysis), **_log(report, analysis), "sections": sections}
     return fill("report.jinja", with_script=True, **values)
 
 
 def fill(template: str, with_script: bool = False, **values: Any) -> str:
-    """Fills one of our templates, with our style sheet and script in it. The page uses no network or other script."""
+    """Fills a template of ours, with our style sheet and script. The page uses no network or other script."""
     css, js = Markup(resource("report.css")), Markup(resource("report.js"))  # not escaped: our own files
     policy = script_policy(js) if with_script else NOTHING_LOADED
     return _environment().get_template(template).render(css=css, js=js, policy=policy, **values)
@@ -76,7 +76,7 @@ def unbroken(words: object) -> str:
 
 
 def next_step(text: str) -> Markup:
-    """Renders a next step: words, and the command to copy, if there is one."""
+    """Returns advice on what to do next as HTML: words, and the command to copy, if there is one."""
     before, command = commands.split(text)
     code = Markup("<code>{}</code>").format(command) if command else ""
     return Markup("{}{}").format(unbroken(before), code)
@@ -120,13 +120,13 @@ def _page(report: Report, analysis: Analysis | None) -> dict[str, Any]:
 
 
 def _not_here(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns the names of missing values for a sentence: `Step time p50` → `step time p50`; `GPU busy` stays."""
+    """Returns the names of missing figures for a sentence: `Step time p50` → `step time p50`; `GPU busy` stays."""
     names = [name for name, value in rows if value == NOT_HERE]
     return [name if name[:2].isupper() else name[:1].lower() + name[1:] for name in names]
 
 
 def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
-    """Returns charts and lists that need the event log. Each chart comes in a wide and a narrow variant."""
+    """Returns the charts and lists of a page that need the event log. Each chart is wide or narrow."""
     if analysis is None:
         return {"log": None, "charts": None}
     shown, few = drawing.curves(analysis), lanes.choose(analysis.run, RECOVERY_LANES_MAX)

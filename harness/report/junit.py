@@ -73,7 +73,7 @@ def case(
     body: str,
     took_s: float | None = None,
 ) -> None:
-    """Adds a test case: `fail` as a failure, `inconclusive` as an error, `None` (not judged) as skipped."""
+    """Adds a test case to a suite: `fail` as a failure, `inconclusive` as an error, `None` (not judged) as skipped."""
     named = {"classname": f"chaos.{clean(scenario)}", "name": clean(name), "time": f"{took_s or 0:.3f}"}
     made = ElementTree.SubElement(suite, "testcase", named)
     if verdict is Verdict.PASS:

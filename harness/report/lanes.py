@@ -41,7 +41,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Cast:
-    """The ranks that a chart shows, the number of all ranks, and the usual duration of their steps."""
+    """The ranks that a chart shows as rows, the number of all ranks, and the usual duration of their steps."""
 
     run: Timeline
     lanes: Sequence[Lane]
@@ -105,7 +105,7 @@ def _hit(run: Timeline) -> set[int]:
 
 
 def _group(place: Coordinates) -> str:
-    """Returns a rank's group, such as `pp 1`, on the outermost of several mesh axes with several ranks."""
+    """Returns a rank's group, such as `pp 1`, on the outermost mesh axis; empty unless several axes have ranks."""
     axes = [axis for axis in AXES if place.get(axis, (0, 1))[1] > 1]
     return f"{axes[0]} {place[axes[0]][0]}" if len(axes) > 1 else ""
 
@@ -134,7 +134,7 @@ def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
 
 
 def _ramps(start: Floats, rate: Floats, edges: Floats) -> Floats:
-    """Returns for each edge the sum of rate · (edge − start) over all starts before the edge."""
+    """Returns for each time in `edges` how much has been done by then, at these rates since these starts."""
     place = np.searchsorted(edges, start)
     slopes = np.bincount(place, weights=rate, minlength=len(edges) + 1).cumsum()[: len(edges)]
     offsets = np.bincount(place, weights=rate * start, minlength=len(edges) + 1).cumsum()[: len(edges)]
@@ -173,7 +173,7 @@ def can_draw_single(cast: Cast, x: svg.Scale) -> bool:
 
 
 def _seen(cast: Cast, rows: Ints, x: svg.Scale) -> Ints:
-    """Returns the rows of the steps that lie within the time axis."""
+    """Returns the rows of the steps that lie within a chart's time axis."""
     steps = cast.run.steps
     return np.asarray(rows[(steps.end[rows] > x.low) & (steps.begin[rows] < x.high)])
 
@@ -199,7 +199,7 @@ def _place(life: Process) -> str:
 
 
 def _story(life: Process) -> str:
-    """Returns a sentence that says from which step a process started, and how it ended."""
+    """Returns a sentence on a process: from which step it started, and how it ended."""
     source = short_path(life.source or "an unknown place")
     state = "a state of an unknown step" if life.restored_step is None else f"step {life.restored_step}"
     fresh = not life.restored_step and (life.restored is None or life.restored_step == 0)
@@ -227,7 +227,7 @@ def _draw_step(run: Timeline, row: int, x: svg.Scale, y: float, height: float) -
 
 
 def _density(cast: Cast, rows: Ints, x: svg.Scale, y: float, height: float, usual_ns: float) -> list[Markup]:
-    """Shades time bins by pace: dark at the usual pace or faster, paler if slower, empty at a standstill."""
+    """Shades a rank's row by its pace: dark at the usual pace or faster, paler if slower, empty at a standstill."""
     steps, bins = cast.run.steps, max(1, int((x.stop - x.start) / BIN_WIDTH))
     edges, places = np.linspace(0.0, (x.high - x.low) / 1e9, bins + 1), np.linspace(x.start, x.stop, bins + 1)
     usual = (edges[1] - edges[0]) * 1e9 / usual_ns if usual_ns else 1.0

@@ -38,7 +38,7 @@ def render(report: Report, sections: Sequence[Section] = ()) -> str:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    """Returns the template. It escapes each value to plain text, except our own `Markup`."""
+    """Returns the template of the Markdown report. It escapes each value to plain text, except our own `Markup`."""
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,

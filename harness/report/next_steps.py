@@ -102,7 +102,7 @@ def _takes_s(card: Scorecard) -> float:
 
 
 def _whole_s(evidence: Evidence) -> float:
-    """Returns the seconds of the run and its fault-free run; for a rehearsal, those of a job with all steps."""
+    """Returns the seconds of a run and its fault-free run; for a rehearsal, those of a job with all steps."""
     job = evidence.run.beside.job
     if job is None:
         alone = evidence.fault_free or evidence.run
@@ -115,7 +115,7 @@ def _whole_s(evidence: Evidence) -> float:
 
 
 def _restart_s(card: Scorecard, score: str) -> float:
-    """Returns this score's seconds or, in a rehearsal, which has no restart, the time to the job's first step."""
+    """Returns the seconds of a restart after the run; for a rehearsal, the time to the job's first step."""
     told = card.scores.get(score, {}).get("seconds")
     if isinstance(told, float):
         return told

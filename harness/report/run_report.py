@@ -46,7 +46,7 @@ class ReportError(ChaosError):
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One object within the report. Fields without a default are required."""
+    """The base of the parts of a run's report. Fields without a default are required."""
 
 
 class Effect(_Part, frozen=True):
@@ -72,7 +72,7 @@ class Fault(_Part, frozen=True):
 
 
 class Expectation(_Part, frozen=True):
-    """One line of the report's table: texts for people and, if the bound is a number, the numbers in `unit`.
+    """A line of the report's table of expectations: texts for people, and numbers in `unit` if the bound is one.
 
     `observed_value` is `None` if nothing was measured, or if the measured interval had not ended.
     """
@@ -333,7 +333,7 @@ def _plain(value: Any) -> Scalar:
 
 
 def read(path: pathlib.Path) -> Report:
-    """Reads the report in a file. Raises `ReportError` if the file is missing or cannot be read."""
+    """Reads a run's report from its file. Raises `ReportError` if the file is missing or cannot be read."""
     values = read_as(path, dict[str, Any])
     try:
         return Report.from_json(values)

@@ -34,7 +34,7 @@ SHAPES: dict[str, Callable[[float, float], str]] = {  # of the end of a checkpoi
 
 @dataclass(frozen=True)
 class Layout:
-    """The measures of one variant of a chart. The narrow variant, for phones, has short labels and tight rows."""
+    """The sizes of one variant of a chart. The narrow variant, for phones, has short labels and tight rows."""
 
     width: float
     label: float  # width of the column of row labels
@@ -138,7 +138,7 @@ def _in_seconds(x: svg.Scale, zero_ns: int) -> svg.Scale:
 
 
 def _moments(run: Timeline, episode: Episode, x: svg.Scale) -> Markup:
-    """Draws labels above the marked moments, from right to left. A label that would overlap is left out."""
+    """Draws labels above the marked moments of an outage, from right to left, except those that would overlap."""
     named = [("recovered", episode.t_regained, "tick"), ("steps again", episode.t_first, "tick")]
     named += [(short(each.id, 24), each.injected, "fault-label") for each in run.faults if each.id in episode.faults]
     moments = [(name, x(at), class_) for name, at, class_ in named if at is not None]
@@ -154,7 +154,7 @@ def _moments(run: Timeline, episode: Episode, x: svg.Scale) -> Markup:
 
 
 def _together(marks: Sequence[tuple[str, float, str]]) -> list[tuple[str, float, str]]:
-    """Joins the labels of marks of one kind at one place, as in `steps again, recovered`."""
+    """Joins the labels of a chart's marks that are of one kind and at one place, as in `steps again, recovered`."""
     merged: list[tuple[str, float, str]] = []
     for told, at, class_ in marks:
         if merged and merged[-1][2] == class_ and merged[-1][1] - at < 2:
@@ -207,7 +207,7 @@ def _faults(run: Timeline, form: Layout, x: svg.Scale, top: float) -> tuple[list
 
 
 def _story(run: Timeline, fault: FaultRecord, ended: int) -> str:
-    """Describes a fault: its victims, its time and its effects."""
+    """Describes a fault for a chart: its victims, its time and its measured effects."""
     effects = [f"measured {quantity(each.get('measured'), str(each.get('unit') or ''))}" for each in fault.effects]
     target = f"{fault.id}: {fault.kind} of {target_text(fault.targets)}"
     lasted = f"lasted {seconds((ended - acted_at(fault)) / 1e9)}" + " and was not undone" * (fault.healed is None)

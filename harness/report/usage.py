@@ -36,7 +36,7 @@ def figures(run: Timeline) -> dict[str, Any]:
 
 
 def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
-    """Yields (counter, time in ns, bytes received and sent by then). Nodes that share links are counted once."""
+    """Yields a network link's traffic: (counter, time in ns, bytes so far). Nodes that share links count once."""
     shared = [str(event.get("namespace") or event["node"]) for event in run.usage]
     owner: dict[str, str] = {}
     for namespace, event in zip(shared, run.usage, strict=True):
@@ -48,7 +48,7 @@ def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
 
 
 def _rates(counters: Iterator[tuple[Counter, int, int]]) -> dict[Counter, float]:
-    """Returns bytes per second of each counter with two or more samples, without times in which it was reset."""
+    """Returns the bytes per second of each link, from its counters, without times in which they were reset."""
     last: dict[Counter, tuple[int, int]] = {}
     moved: dict[Counter, tuple[int, int]] = {}
     for what, at, count in counters:

@@ -35,7 +35,7 @@ OF_ONE_RANK = "of the lowest rank that tells a loss"
 
 @dataclass(frozen=True)
 class Figure:
-    """One headline number. `share` is the observed value divided by its bound (1.0 = at the bound), if known."""
+    """A headline figure of a report. `share` is its value divided by its bound (1.0: at the bound), if known."""
 
     name: str
     value: str
@@ -49,7 +49,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Account:
-    """One line of the table of GPU time, rounded so that the lines add up to the printed total."""
+    """One line of a report's table of GPU time, rounded so that the lines add up to the total."""
 
     name: str
     label: str
@@ -81,7 +81,7 @@ def reasons(report: Report) -> list[str]:
 
 
 def in_words(reason: str) -> str:
-    """Returns a reason as a sentence. Names of scores and bounds before a colon become words."""
+    """Returns a verdict's reason as a sentence. Names of scores and bounds before a colon become words."""
 
     def named(match: re.Match[str]) -> str:
         return expectation_name(match[0]) if match[0].partition(".")[0] in bounds_by_score() else match[0]
@@ -125,7 +125,7 @@ def lasting_figures(report: Report) -> list[Figure]:
 
 
 def _deciding(report: Report, shown: Container[str]) -> Iterator[Figure]:
-    """Yields figures of the expectations that decided the verdict and have no figure yet, or the verdict's reason."""
+    """Yields the figures of expectations that decided the verdict and have no figure yet, or else the reason."""
     if report.verdict is Verdict.PASS:
         return
     gave = [each for each in report.expectations if each.verdict is report.verdict]
@@ -165,7 +165,7 @@ def _bound(report: Report, score: str, *, having: str = "", lacking: str = "\0")
 
 
 def _figure(name: str, value: str, detail: str, expectation: Expectation | None, measured: bool = False) -> Figure:
-    """Returns a figure. `measured` is True if it shows the bounded value: its share of the bound can be drawn."""
+    """Makes a figure of a report. `measured`: its value is what the bound limits, so the share can be drawn."""
     if expectation is None:
         return Figure(name, value, detail)
     bound = expectation.bound.strip()
@@ -348,7 +348,7 @@ def baseline_words(report: Report) -> str:
 
 
 def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]:
-    """Rounds amounts so that they add up to the rounded total; the largest remainders are rounded up."""
+    """Rounds amounts so that they add up to the rounded total: those with the largest remainders are rounded up."""
     scale = 10**digits
     units = [math.floor(amount * scale + 1e-6) for amount in amounts]
     missing = round(total * scale) - sum(units)

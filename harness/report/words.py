@@ -84,7 +84,7 @@ def one_line(value: object) -> str:
 
 
 def words(name: str) -> str:
-    """Formats a name for people: `straggler_drag` → `Straggler drag`."""
+    """Turns a name from a report into words for people: `straggler_drag` → `Straggler drag`."""
     if name in NAMES:
         return NAMES[name]
     text = name.replace("_", " ").replace(".", " ").strip().capitalize()

@@ -42,7 +42,7 @@ def beside_the_saves(run_dir: pathlib.Path, folders: Sequence[str], saves: Listi
 def holding_tensors(
     run_dir: pathlib.Path, beside: Mapping[str, File], run_id: str, until_s: float
 ) -> Iterator[dict[str, Any]]:
-    """Yields each file with tensors that is small enough to read, for the event `files.left`."""
+    """Yields each file beside the saves that holds tensors and is small enough to read, for the event `files.left`."""
     read = 0
     for name, file in sorted(beside.items()):
         path = name.replace("{run_id}", run_id)

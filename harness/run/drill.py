@@ -42,7 +42,7 @@ REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints
 
 @dataclass(frozen=True)
 class DrillOutcome:
-    """The result of a drill. `step`: newest committed checkpoint; `restored_step`: the step that all ranks restored."""
+    """The result of a restore drill. `step`: of the newest checkpoint; `restored_step`: that all ranks restored."""
 
     outcome: str  # restored · scratch · failed · timeout · untold · error (the drill itself could not be made)
     step: int
@@ -51,11 +51,11 @@ class DrillOutcome:
 
 
 class CannotDrill(Exception):
-    """Raised if a drill cannot show anything about the job's checkpoints."""
+    """Raised if a restore drill cannot show anything about the job's checkpoints."""
 
 
 class Ended(Protocol):
-    """How a job ended (see `harness.run.job.Outcome`)."""
+    """How a restarted job ended (see `harness.run.job.Outcome`)."""
 
     @property
     def outcome(self) -> str: ...
@@ -69,7 +69,7 @@ Execute = Callable[[Plan, pathlib.Path, Backend, Observer, StopRequest], Ended]
 
 @dataclass
 class Watch(Silent):
-    """Follows a restart, and ends it when enough is known or when the user wants to stop."""
+    """Follows a job that is restarted after the run, and ends it when enough is known or the user wants to stop."""
 
     users: StopRequest
     enough: Callable[["Watch"], bool]
@@ -101,14 +101,14 @@ class Watch(Silent):
 
     @property
     def goes_on(self) -> bool:
-        """Returns True if steps have been done for so long that every rank would have logged its restore."""
+        """Returns True if the restarted job has done steps for so long that each rank must have logged its restore."""
         first_ns = self.progress.first_step_ns
         return bool(first_ns) and time.monotonic_ns() - first_ns > OTHERS_TELL_S * 1e9
 
 
 @dataclass(frozen=True)
 class Again:
-    """Everything needed to start the job's command again. `progress`, `begin_ns` and `observer` are the run's."""
+    """Starts the job's command again after a run. `progress`, `begin_ns` and `observer` are the run's."""
 
     plan: Plan
     backend: Backend
@@ -122,7 +122,7 @@ class Again:
 
     @property
     def speakers(self) -> set[int]:
-        """Returns the ranks that logged events in the run, or all ranks if none did."""
+        """Returns the ranks that logged events in the run, or all planned ranks if none did."""
         planned = set(range(self.plan.workload.world_size))
         return planned & self.progress.workers.keys() or planned
 
@@ -144,8 +144,8 @@ class Again:
         prepare: Callable[[pathlib.Path], None] = lambda place: None,
         nodes: int | None = None,
     ) -> Ended:
-        """Starts the job on a copy in this folder, which `prepare` may change first; by default on all planned nodes.
-        Raises `CannotDrill` if there is no copy, or if the user wants to stop."""
+        """Starts the job again on a copy of its saves, which `prepare` may change first; by default on all planned
+        nodes. Raises `CannotDrill` if there is no copy, or if the user wants to stop."""
         plan = self.plan.without_faults(f"{self.plan.run_id}-{folder}", nodes)
         limit_ns = min(int(limit_s * 1e9), plan.abort.wall_clock_ns)  # no longer than the run itself might have taken
         limits = Abort(if_no_step_for_ns=limit_ns, if_not_started_for_ns=limit_ns, wall_clock_ns=limit_ns)
@@ -163,7 +163,7 @@ class Again:
         return ended
 
     def log(self, name: str, folder: str, make: Callable[[], Any], failed: Callable[[str], Any]) -> None:
-        """Makes a drill, and logs its result and cost. Errors are only logged, because the run is over."""
+        """Makes a restart after the run, and logs its result and cost. Errors are only logged, as the run is over."""
         begin_s = time.monotonic()
         self.emit(f"{name}.started", step=self.progress.committed_step)
         try:
@@ -188,8 +188,8 @@ def is_wanted(plan: Plan, committed_step: int) -> bool:
 
 
 def why_not(plan: Plan) -> str:
-    """Returns why no drill may be made although nobody has switched it off, and what to write into the scenario; "" if
-    one is made once a save is seen."""
+    """Returns why no restore drill may be made although nobody switched it off, and what to write into the scenario; ""
+    if one is made once a save is seen."""
     if not plan.faults or plan.workload.restore_drill is False:
         return ""
     if not is_wanted(plan, committed_step=1):
@@ -250,7 +250,7 @@ def _check_room(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -
 
 
 def _blocks(run_dir: pathlib.Path, name: str) -> int:
-    """Returns the bytes on the disk of all files in the folder, each file counted once."""
+    """Returns the bytes that a folder's files take on the disk, each file counted once."""
     sizes: dict[int, int] = {}
     with contextlib.suppress(FileNotFoundError), untrusted_files.opened_folder(run_dir, name) as opened:
         for _, folders, files, here in os.fwalk(".", dir_fd=opened, follow_symlinks=False):
@@ -286,7 +286,7 @@ def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _undo(run_dir: pathlib.Path, names: list[str], folder: str = FOLDER) -> None:
-    """Removes the copies. Raises `FaultError` for the first one that stays, after it has tried all."""
+    """Removes the copies that a restore drill made. Raises `FaultError` for the first that stays."""
     if folder not in (FOLDER, SECOND):
         raise FaultError(f"the undo journal is wrong: {folder!r} is not a folder of a drill")
     problems = []
@@ -303,11 +303,11 @@ UNDO = _undo
 
 
 def saved_folders(workload: Launch) -> list[str]:
-    """Returns the folders that nodes may write, and the folder of the training data."""
+    """Returns the folders of a run that a restart needs: those that nodes may write, and the training data's."""
     return sorted({*written_folders(workload), "data"})
 
 
 def written_folders(workload: Launch) -> list[str]:
-    """Returns the folders that nodes may write."""
+    """Returns the folders of the run that its nodes may write."""
     nodes, control = (run_folder.folders_of(workload, node) for node in ("node0", run_folder.CONTROL))
     return sorted({*nodes, *control})

@@ -40,7 +40,7 @@ def others_between(before: Look, now: Look, cpus: int) -> float | None:
 
 
 class HostLoad:
-    """Measures every second, in a thread, if the nodes are on this host."""
+    """Measures every second, in a thread, how busy other programs keep this host, if the nodes are on it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

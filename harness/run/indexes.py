@@ -21,7 +21,7 @@ _Stamp = tuple[int, int]  # size and time
 
 
 class Indexes:
-    """Keeps the texts of these files, by the newest save that they name. `saves`: the names of all saves so far."""
+    """Keeps texts of small files beside the saves, by the newest save that each names. `saves`: all names so far."""
 
     def __init__(self) -> None:
         self.saves = set[str]()
@@ -30,8 +30,8 @@ class Indexes:
         self._read: list[tuple[str, _Stamp, bytes]] = []  # since the last look at the saves
 
     def note(self, place: CheckpointFolder, listing: Listing) -> None:
-        """Reads files that have changed. A text counts at the next look, when the saves that it names are listed, if it
-        is certain to be whole: the file is unchanged then, or it is a complete document."""
+        """Reads the small files beside the saves that have changed. A text counts at the next look, when the saves that
+        it names are listed, if it is certain to be whole: the file is unchanged then, or it is a complete document."""
         self.saves |= {each.name for each in listing.checkpoints[: SAVES_MAX - len(self.saves)]}
         newest = [(each.step, each.name.encode()) for each in listing.finished if each.step is not None][:KEPT]
         for path, stamp, text in self._read:
@@ -48,7 +48,7 @@ class Indexes:
             self._read_if_changed(place, path, _stamp(place, path))
 
     def look_again(self, place: CheckpointFolder) -> None:
-        """Reads the files that have named a save if they changed: far cheaper than a look at all saves."""
+        """Reads changed files that have named a save before, which is far cheaper than a look at all saves."""
         for path in self._texts:
             with contextlib.suppress(OSError, FaultError):
                 status = untrusted_files.status_of(place.root, path)
@@ -61,7 +61,7 @@ class Indexes:
             self._stamps[path] = stamp
 
     def naming(self, step: int) -> Mapping[str, bytes]:
-        """Maps each file to its last known text whose newest save is that of this step."""
+        """Maps each file to its last text that named the save of this step as the newest."""
         return {path: texts[step] for path, texts in self._texts.items() if step in texts}
 
 

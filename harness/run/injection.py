@@ -28,7 +28,7 @@ RANK_APPEARS_S = 10.0
 
 @dataclass(frozen=True)
 class LiveJob:
-    """The parts of a job that rehearsals and their faults may use."""
+    """The parts of a running job that rehearsals and their faults may use."""
 
     cluster: Cluster
     progress: LiveProgress
@@ -39,7 +39,7 @@ class LiveJob:
 
 
 class Injection:
-    """Runs one fault in a thread of its own. It is the fault's `harness.faults.contract.Context`."""
+    """Runs one fault in a thread of its own, and is the fault's `harness.faults.contract.Context`."""
 
     def __init__(self, firing: Firing, plan: Plan, job: LiveJob):
         self.firing, self.plan, self.cluster, self.progress = firing, plan, job.cluster, job.progress
@@ -72,7 +72,7 @@ class Injection:
             self.heal()
 
     def heal(self) -> None:
-        """Heals the fault. Called when the fault is over, and again at the end of the run if that failed."""
+        """Undoes the fault's effects. Called when the fault is over, and again at the end of the run if that failed."""
         if "healed" in self.firing.moments_ns:
             return
         try:
@@ -93,7 +93,7 @@ class Injection:
         self._cancelled.set()
 
     def node(self, target: Target) -> Node:
-        """Returns the target's node at the first call, so that a fault is undone where it acted."""
+        """Returns the node of a fault's target: always that of the first call, so that it is undone where it acted."""
         if target not in self._nodes:
             self._nodes[target] = self._home(target.rank) or self.cluster.nodes[target.node_index]
         return self._nodes[target]
@@ -234,7 +234,7 @@ class Injection:
         return self.cluster.replace(node)
 
     def _release_hold(self) -> None:
-        """Lets a trainer that waits at the trigger go on, after the fault has acted or if it never will."""
+        """Lets a trainer that waits for the fault go on, once the fault has acted or if it never will."""
         if "injected" in self.firing.moments_ns or self._cancelled.is_set() or self._ended:
             self._holds.release(self.firing.planned.id)
 
@@ -243,7 +243,7 @@ class Injection:
 
 
 def _told(error: Exception) -> str:
-    """Returns an error's message. For an unexpected error, adds its line, as it is a mistake in the fault's code."""
+    """Returns an error's message and, if it is a mistake in the fault's code, the line there."""
     text = f"{type(error).__name__}: {error}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/harness/faults/" in frame.filename]
     if isinstance(error, ChaosError) or not frames:

@@ -43,7 +43,7 @@ DESERTED_S = 2.0  # without any node before the job has failed
 
 
 class Direction(Protocol):
-    """Directs a running job without waiting. `done` is the reason to end before the last step, or empty."""
+    """Directs a running job, without ever waiting. `done` is the reason to end it before its last step, or empty."""
 
     done: str
 
@@ -121,7 +121,7 @@ def run_job(
 
 
 def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes], emit: Emitter, observer: Observer) -> None:
-    """Undoes open records. A failure is logged and does not change the result; the reverter tries again later."""
+    """Undoes what is still open in the run's undo journal. After a failure, the reverter tries again later."""
     try:
         close(journal)
     except (FaultError, OSError) as error:
@@ -172,7 +172,7 @@ class RunningJob:
         self._publications = Publications(journal, saved, emit, plan.run_id, hidden(plan, backend), folders)
 
     def _workload(self, holds: TriggerHolds) -> Launch:
-        """Returns the plan's workload, with everything that its faults need from the start."""
+        """Returns the commands of the plan's workload, with all that its faults need from the start."""
         workload = self.plan.launch()
         faults = [planned.action for planned in self.plan.faults]
         env = secrets.resolve(workload.env) | holds.environment
@@ -260,7 +260,7 @@ class RunningJob:
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 
     def _end(self, outcome: Outcome) -> None:
-        """Ends active faults, the last rehearsal's first, and gives the nodes back. The journal undoes the rest."""
+        """Ends active faults, the last rehearsal's first, and gives the nodes back. The undo journal has the rest."""
         try:
             with self.cluster:
                 self._host_load.close()
@@ -321,7 +321,7 @@ class RunningJob:
         return Outcome("done", self.director.done) if self.director and self.director.done else None
 
     def _capped(self, now_ns: int) -> Outcome | None:
-        """Counts the GPU time since the last round. Returns the outcome `capped` if a limit is reached."""
+        """Counts the GPU time since the last call. Returns the outcome `capped` if a limit on it is reached."""
         gpus = self._gpus * sum(node.alive for node in self.cluster.nodes)
         for cap in self._caps:
             cap.book(gpus, now_ns - self._booked_ns)

@@ -32,7 +32,7 @@ _OF_A_LOST_PEER = re.compile(
 
 
 class Telling(IntEnum):
-    """How much a log line tells about the cause, from most to least."""
+    """How much a line of a node's log tells about why its command ended, from most to least."""
 
     ERROR = 0
     SIGNAL = 1
@@ -47,13 +47,13 @@ class Words(NamedTuple):
 
 
 def first_error(logs: Sequence[pathlib.Path]) -> str:
-    """Returns the cause from the log that tells most, with the log's name. Never raises, never blocks."""
+    """Returns the log line that tells most about why a command ended, with the log's name. Never raises or blocks."""
     (telling, text), log = min(((words_of(log), log) for log in logs), key=lambda found: found[0].telling)
     return text if telling is Telling.NOTHING else f"{text} ({log.parent.name}/{log.name})"
 
 
 def words_of(log: pathlib.Path) -> Words:
-    """Returns at most 300 characters of a log, which the node's user may own and fill at will."""
+    """Returns the line of a log that tells most about why a command ended, cut to 300 characters."""
     try:
         lines = [line.strip() for line in tail(log.parent, log.name, TAIL_BYTES).splitlines() if line.strip()]
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def words_of(log: pathlib.Path) -> Words:
 
 
 def _last_life(lines: Sequence[str]) -> tuple[list[str], re.Match[str] | None]:
-    """Returns the lines of the last workers, and the launcher's message that they failed, if there is one."""
+    """Returns the log lines of the workers that ran last, and the launcher's message that they failed, if any."""
     ends = [(place, match) for place, line in enumerate(lines) if (match := _FAILED_LIFE.search(line))]
     if not ends:
         return [line for line in lines if not _OF_THE_LAUNCHER.search(line)], None

@@ -23,7 +23,7 @@ Process = tuple[str, int, int]  # node, incarnation, process id
 
 @dataclass
 class Worker:
-    """The newest process of a rank, with totals over all processes of the rank."""
+    """The newest process of a rank in a running job, with totals over all processes of the rank."""
 
     node: str
     incarnation: int
@@ -84,7 +84,7 @@ class LiveProgress:
     _behind: set[int] = field(default_factory=set)  # ranks without which no further step can be complete
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_ns: int) -> bool:
-        """Updates the state by an event. Returns True if the event was possible."""
+        """Updates the live state of a job by one event. Returns True if the event was possible."""
         try:
             if header.get("role") == "trainer":
                 self._absorb_trainer(header, event, now_ns)
@@ -116,7 +116,7 @@ class LiveProgress:
         return f"{text}; {left[0]}{more} did not end as the others did"
 
     def reborn_since(self, moment_ns: int) -> bool:
-        """Returns True if, since this moment, all ranks have started or joined a new process group."""
+        """Returns True if all ranks have started, or joined a new process group, since this moment."""
         if self.world_size > len(self.workers):
             return False
         world = [self.workers.get(rank) for rank in range(self.world_size)]
@@ -210,7 +210,7 @@ class LiveProgress:
 
 
 def _whole(value: Any) -> int:
-    """Returns a count or a time that a trainer logged. Raises `ValueError` for an impossible value."""
+    """Checks a count or a time that a trainer logged. Raises `ValueError` for an impossible value."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{value!r} is not a count and not a time")
     return value
@@ -223,7 +223,7 @@ def _samples_of(event: Mapping[str, Any]) -> int:
 
 
 def _number(value: Any) -> float:
-    """Returns a figure that a trainer logged. A figure that is not finite is a text in the log."""
+    """Returns a figure that a trainer logged as a float. One that is not finite is a text in the log."""
     if isinstance(value, str) and value in NOT_FINITE:
         return float(value)
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else math.nan

@@ -12,7 +12,7 @@ Heard = Sequence[tuple[Record, Record]]  # (header of the writer, event)
 
 @dataclass(frozen=True)
 class FaultStatus:
-    """A fault that has been injected, and the newest thing known about it."""
+    """A fault that acts on a running job or did so, and its newest known moment, such as `healed`."""
 
     id: str
     moment: str  # acting · injected · effect · recovered · healed
@@ -20,7 +20,7 @@ class FaultStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """The present state of a job. `phase` and `loss` are the trainer's own words."""
+    """The present state of a running job. `phase` and `loss` are the trainer's own words."""
 
     run_id: str
     elapsed_s: float
@@ -34,22 +34,22 @@ class Status:
 
 
 class Observer(Protocol):
-    """Gets the status of a running job many times a second. Each method must return at once."""
+    """An observer of a running job, called many times a second. Each method must return at once."""
 
     def status(self, status: Status) -> None: ...
 
     def new_events(self, events: Heard) -> None:
-        """Takes new events of the job's log, in order for each writer."""
+        """Called with the new events of the job's log, in order for each writer."""
 
     def starts_again(self, why: str, about_s: float) -> None:
-        """Is called when the job is over and its command starts once more, for about this long."""
+        """Called when the job is over and its command is started once more, for about this many seconds."""
 
     def left_behind(self, reason: str) -> None:
-        """Is called if something could not be undone at the end of the job."""
+        """Called if something could not be undone at the end of the job."""
 
 
 class Silent:
-    """An observer that ignores everything."""
+    """An observer of a job that ignores everything."""
 
     def status(self, status: Status) -> None: ...
 

@@ -15,7 +15,7 @@ _HERE = ("local",)  # backends whose workers use this machine's software
 
 
 def facts(plan: Plan, backend: Backend) -> dict[str, Any]:
-    """Returns digests of the trainer's code, data, image and scenario, the commit, and software versions."""
+    """Returns where a run's figures come from: digests of code, data, image and scenario, commit, software versions."""
     code = outcome_inputs.code_of(plan.workload.trainer)
     folder = code.resolve().parent if code else None
     software = _software() if plan.backend in _HERE else {}

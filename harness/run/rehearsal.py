@@ -18,15 +18,15 @@ THREAD_END_S = 15.0
 
 
 class Before(Protocol):
-    """The condition for a rehearsal to begin: another rehearsal is over, or a game day allows it."""
+    """What must be over before a rehearsal may begin: another rehearsal, or a game day's wait."""
 
     @property
     def over(self) -> bool: ...
 
 
 class Rehearsal:
-    """A rehearsal. It begins with the job, or after the rehearsal that it `follows`. It is over when the job has
-    recovered and done ten more steps, when it took too long or, with `to_the_end`, when the job is over."""
+    """A scenario on a running job. It begins with the job, or after the rehearsal that it `follows`. It is over when
+    the job has recovered and done ten more steps, when it took too long or, with `to_the_end`, when the job is over."""
 
     def __init__(self, plan: Plan, name: str = "", follows: Before | None = None, to_the_end: bool = False):
         self.plan, self.name = plan, name or plan.scenario.name
@@ -71,7 +71,7 @@ class Rehearsal:
         job.holds.begin(self.plan.faults)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        """Does all that is due, without blocking. A job may recover from a fault after its rehearsal was stopped."""
+        """Does all that is due in a rehearsal, without blocking. A job may recover after its rehearsal was stopped."""
         if self.begun_ns is None and self._given_up[0] and not self.over:
             self._finish(job, self._given_up[0])
         self.begin(job, now_ns)
@@ -84,7 +84,7 @@ class Rehearsal:
         self._finish_if_over(job, now_ns)
 
     def cancel(self, job_goes_on: bool = False) -> None:
-        """Ends the waits of all its faults. If the job goes on, nodes and processes come back at once."""
+        """Ends what the rehearsal's faults wait for. If the job goes on, nodes and processes come back at once."""
         for injection in self._injections:
             injection.cancel(job_goes_on)
 
@@ -96,11 +96,11 @@ class Rehearsal:
 
     @property
     def waiting(self) -> list[Firing]:
-        """Returns the faults that wait for their moment, but not for another fault."""
+        """Returns the rehearsal's faults that wait for their moment, except those that follow another fault."""
         return [each for each in self.firings.values() if not each.fired and each.planned.when.following is None]
 
     def fire_at_once(self, job: LiveJob, now_ns: int) -> str:
-        """Injects all waiting faults now. Returns the reason if none of them may act, or else an empty text."""
+        """Injects all waiting faults of the rehearsal now. Returns why none of them may act, or an empty text."""
         reasons = [obstacle(each, job.firings.values(), self.plan.limits, now_ns) for each in self.waiting]
         if reasons and all(reasons):
             return str(reasons[0])

@@ -30,7 +30,7 @@ NOTHING_SEEN = Indexes()
 
 @dataclass(frozen=True)
 class SecondRestart:
-    """The result. `step`: step of the save to be restored; `saved_step`: newest save at the end."""
+    """The result of the second restart. `step`: of the save to restore; `saved_step`: of the newest save at the end."""
 
     outcome: str  # done · failed · timeout · skipped (there is nothing to restart from) · error
     step: int | None = None
@@ -77,7 +77,7 @@ def _restart(again: Again, indexes: Indexes) -> SecondRestart:
 
 
 def _nodes(again: Again) -> int | None:
-    """Returns the number of nodes at the job's end, for equal arithmetic; `None` if it is the planned number."""
+    """Returns the job's number of nodes at its end, for equal arithmetic; `None` if it is the planned number."""
     asked, ranks = again.plan.workload, again.progress.world_size
     nodes, rest = divmod(ranks, asked.ranks_per_node)
     return nodes if not rest and asked.min_nodes <= nodes < asked.max_nodes else None
@@ -103,8 +103,8 @@ def last_two(listing: Listing) -> tuple[int, int]:
 
 
 def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHING_SEEN) -> None:
-    """Removes the last save from a copy, and sets back a pointer and lists that name it. Raises `NothingToShow` if the
-    folder would not be as it was before that save, and `CannotDrill` if a file cannot be removed."""
+    """Removes the last save from a copy of the saves, and sets files that name this save back. Raises `NothingToShow`
+    if the folder would not be as it was before that save, and `CannotDrill` if a file cannot be removed."""
     listing = _listed(run_dir, saved)
     _, before = last_two(listing)
     removed = [each for each in listing.checkpoints if each.step is not None and each.step > before]
@@ -135,7 +135,7 @@ def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
 def _set_lists_back(
     run_dir: pathlib.Path, saved: Checkpoint, removed: list[FoundCheckpoint], kept: FoundCheckpoint, indexes: Indexes
 ) -> None:
-    """Restores each file that lists the removed save, to its contents before the last save."""
+    """Sets files that list the removed save back to their contents before the last save."""
     place = CheckpointFolder.look(run_dir, saved.folder)
     listing = list_checkpoints(place, saved.layout)
     mine = {file for each in listing.checkpoints for file in each.files}
@@ -158,7 +158,7 @@ def _set_lists_back(
 
 
 def _point_back(run_dir: pathlib.Path, pointer: Pointer, removed: list[FoundCheckpoint], kept: FoundCheckpoint) -> None:
-    """Makes a pointer to the removed save name the kept one, as before the last save."""
+    """Makes a file or link that names the removed save name the save before, as it did earlier."""
     if pointer.target in {None, kept.path}:
         return
     newest = next(each for each in removed if each.path == pointer.target)

@@ -12,7 +12,7 @@ INSISTS_AFTER_S = 2.0  # `timeout` and some CI systems send a signal twice at on
 
 
 class StopRequest:
-    """A request to stop, made by a signal, a test or a web page, and seen by the loop that attends to it."""
+    """A user's request to stop, made by a signal, a test or a web page; the job's loop looks at it."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -25,7 +25,7 @@ class StopRequest:
         return self._asked_at is not None
 
     def ask(self, reason: str = "stopped by the user") -> None:
-        """Asks for the end of the job. Asking again changes nothing."""
+        """Asks for the end of the job that looks at this request. Asking again changes nothing."""
         if self._asked_at is None:
             self.reason, self._asked_at = reason, time.monotonic()
 
@@ -44,7 +44,7 @@ class StopRequest:
             signal.signal(number, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """Asks for the end. Raises `KeyboardInterrupt` if no loop attends, or when asked again after 2 s."""
+        """Handles a signal: asks for the end. Raises `KeyboardInterrupt` if no loop looks, or when asked again."""
         insists = self._asked_at is not None and time.monotonic() - self._asked_at > INSISTS_AFTER_S
         self.ask()
         if insists or not self._attended:

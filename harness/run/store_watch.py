@@ -46,7 +46,7 @@ def hidden(plan: Plan, backend: Backend) -> str | None:
 
 
 class Publications:
-    """Looks at the store often. A checkpoint that is finished and the same in two looks is logged."""
+    """Watches the checkpoint folder. Logs each checkpoint that is finished and the same in two looks."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Publications:
         why_hidden: str | None = None,
         folders: Sequence[str] = (),
     ):
-        """`folders` holds all folders that nodes may write."""
+        """Prepares to watch the checkpoint folder; `folders` holds all folders that nodes may write."""
         self._run_dir, self._saved, self._emit, self._why_hidden = journal.run_dir, saved, emit, why_hidden
         self._run_id, self._folders = run_id, folders
         self._place = CheckpointFolder(self._run_dir, saved.folder)
@@ -102,7 +102,7 @@ class Publications:
             self._cannot_see(f"looking at {self._saved.folder}/ failed: {type(error).__name__}: {error}")
 
     def _is_over_after(self, rest_s: float) -> bool:
-        """Waits `rest_s` seconds, with looks at lists of saves meanwhile. Returns True if the watch is over."""
+        """Waits `rest_s` seconds, with looks at lists of saves meanwhile. Returns True if no more looks are wanted."""
         until_s = time.monotonic() + rest_s
         while (left_s := until_s - time.monotonic()) > 0:
             if self._over.wait(min(left_s, LOOK_S)):
@@ -111,7 +111,7 @@ class Publications:
         return self._over.is_set()
 
     def look(self) -> float:
-        """Looks once. Returns the seconds to rest. A checkpoint that disappears during the look is not logged."""
+        """Looks at the checkpoints once. Returns the seconds to rest. One that disappears meanwhile is not logged."""
         begin_s = looked_s = time.monotonic()
         with contextlib.suppress(OSError, FaultError, ValueError):
             before, self._place = self._place, CheckpointFolder.look(self._run_dir, self._saved.folder)
@@ -124,7 +124,7 @@ class Publications:
         return min(max(LOOK_S, REST_FACTOR * (looked_s - begin_s)), LOOK_S_MAX)
 
     def tell_what_is_left(self) -> None:
-        """Logs the checkpoints and files that the last look found."""
+        """Logs which checkpoints and files were there at the last look."""
         found = self._listing.checkpoints
         if self._place.files and not found and not self._published:
             self._cannot_see(f"{self._saved.folder}/ holds files, and none looks like a checkpoint that is known")
@@ -157,7 +157,7 @@ class Publications:
         self._settled = self._place == before
 
     def _note(self, found: FoundCheckpoint, stamp: _Stamp) -> None:
-        """Logs a checkpoint if it is unchanged after it was read."""
+        """Logs a finished checkpoint with its contents, if it did not change while it was read."""
         held = self._content(found) if time.monotonic() < self._digests_until_s else {}
         if any(_changed(self._run_dir, entry) for entry in stamp):
             return
@@ -181,7 +181,7 @@ class Publications:
         return told | ({"tensor_digests": content.listed} if self._listed <= LISTED_MAX else {})
 
     def _is_whole(self, found: FoundCheckpoint) -> bool:
-        """Returns True if a save is whole by its layout, and no file that was seen before is missing."""
+        """Returns True if a checkpoint is whole by its layout, and lacks no file that was seen before."""
         noted = self._noted[found.path][0] if found.path in self._noted else ()
         return found.whole and all(path in self._place.sizes for path, _, _ in noted)
 
@@ -189,13 +189,13 @@ class Publications:
         return sum(self._place.sizes.get(path, 0) for path in found.files)
 
     def _cannot_see(self, why: str, path: str | None = None) -> None:
-        """Logs once for each reason that the store cannot be seen."""
+        """Logs, once for each reason, that checkpoints cannot be seen."""
         if why not in self._unseen:
             self._unseen.add(why)
             self._emit("checkpoint.unseen", why=why, **({"path": path} if path else {}))
 
     def _tell(self, event: str, **fields: Any) -> None:
-        """Logs an event, unless the time for that is over; the log then says so already."""
+        """Logs an event, unless the time for events about the store is over, which the log says then."""
         if time.monotonic() < self._until_s:
             self._emit(event, **fields)
 

@@ -36,7 +36,7 @@ _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
 @dataclass
 class _File:
-    """One file of the trainer: how far it was read, or its state when it was last read as a whole."""
+    """One output file of the trainer: how far it was read, or its state when it was last read as a whole."""
 
     path: str
     node: str
@@ -50,7 +50,7 @@ class _File:
 
 @dataclass
 class _WorkerLog:
-    """One process, known by its steps: the file of its events, and the last step that it logged."""
+    """A worker process that the harness knows by the trainer's output: its event file, and its last step."""
 
     out: IO[bytes]
     file: _File
@@ -60,7 +60,7 @@ class _WorkerLog:
 
 
 class Readings:
-    """Reads a trainer's files: `poll` reads new contents, and `close` reads the rest."""
+    """Turns a trainer's output files into events: `poll` reads new contents, and `close` reads the rest."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class Readings:
         self._polled_ns = self._scanned_ns = -SCAN_NS
 
     def poll(self, now_ns: int) -> None:
-        """Reads new contents, unless it did so a moment ago."""
+        """Reads what was written to the trainer's output files, unless it did so a moment ago."""
         if now_ns - self._polled_ns >= POLL_NS:
             self._polled_ns = now_ns
             self._read(now_ns)
 
     def close(self) -> None:
-        """Reads everything written until now, for at most `CLOSE_NS`."""
+        """Reads all that was written to the trainer's output files until now, for at most `CLOSE_NS`."""
         self._scanned_ns, end_ns = -SCAN_NS, time.monotonic_ns() + CLOSE_NS
         read_bytes = -1
         while self._read_bytes > read_bytes and time.monotonic_ns() < end_ns:
@@ -128,7 +128,7 @@ class Readings:
                 self._add(path, found.groupdict())
 
     def _add(self, path: str, told: Mapping[str, str | None]) -> None:
-        """Adds a file. If its name states its node, this must be a valid node name."""
+        """Begins to read an output file. If its name states its node, this must be a valid node name."""
         node, incarnation = self.first_node()
         if told.get("node") is not None and not _NODE.fullmatch(str(told["node"])):
             allowed = "allowed are at most 63 letters, digits, '-', '_' and '.'"
@@ -140,14 +140,14 @@ class Readings:
             self._files[path] = _File(path, *place, self.reader.open(), self._rank(told))
 
     def _rank(self, told: Mapping[str, str | None]) -> int | None:
-        """Returns the rank of a file. If a file belongs to a whole node, this is the node's first rank."""
+        """Returns the rank whose output a file holds; for a file of a whole node, the node's first rank."""
         if told.get("rank"):
             return int(str(told["rank"]))
         number = re.search(r"\d+$", told.get("node") or "")
         return int(number[0]) * self.ranks_per_node if number else None
 
     def _told(self, file: _File) -> Iterator[Told]:
-        """Yields the new facts in a file."""
+        """Yields the events in what was newly written to an output file."""
         try:
             data = self._whole(file) if self.reader.whole else self._new(file)
             yield from file.source.feed(data) if data else ()
@@ -167,7 +167,7 @@ class Readings:
         return data
 
     def _whole(self, file: _File) -> bytes:
-        """Returns the whole content of a file if it has changed."""
+        """Returns the whole content of an output file if it has changed, else nothing."""
         with untrusted_files.open_reader(self.run_dir, file.path) as content:
             status = os.fstat(content.fileno())
             state = status.st_mtime_ns, status.st_size
@@ -206,16 +206,16 @@ class Readings:
             self._write(life, told, now_ns)
 
     def _is_new(self, life: _WorkerLog, file: _File, step: int) -> bool:
-        """Returns True if a step is new: a rewritten file repeats old steps, other files do not."""
+        """Returns True if a logged step is new: a file that is rewritten as a whole repeats old steps."""
         return step > life.last_step if self.reader.whole else step != life.last_step or life.file is not file
 
     def _started_again(self, rank: int, life: _WorkerLog, file: _File, step: int) -> bool:
-        """Returns True if a step is a new process's: it restored, writes another file, or does steps again."""
+        """Returns True if a logged step is of a new process: it restored, writes another file, or does steps again."""
         restored = any(each.event == "restored" for each in self._waiting.get(rank, ()))
         return restored or (life.file is not file and not self.reader.whole) or step < life.last_step
 
     def _begin(self, rank: int, file: _File, told: Told, now_ns: int) -> _WorkerLog | None:
-        """Opens the log of a new process of this rank, at its first step."""
+        """Opens an event file for a new process of this rank, at its first step in the trainer's output."""
         if self._opened >= LIVES_MAX:
             self._fail(self.reader.file, f"more than {LIVES_MAX} starts of a process; the rest is not read")
             return None
@@ -261,7 +261,7 @@ class Readings:
         return max(life.last_ns, min(at, now_ns))
 
     def _fail(self, path: str, why: str) -> None:
-        """Logs, once for each file or folder, that it is no longer read."""
+        """Logs, once for each output file or folder, that it is no longer read."""
         if path not in self._failed and len(self._failed) < NOTES_MAX:
             self._failed.add(path)
             why = why.removeprefix(f"{self.run_dir / path}: ")

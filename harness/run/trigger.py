@@ -9,7 +9,7 @@ from harness.run.live_progress import LiveProgress
 
 @dataclass
 class Firing:
-    """One planned fault: waiting, then acting, then done, with the moments that other faults may follow."""
+    """The state of one planned fault: waiting, acting or done, and the moments that other faults may follow."""
 
     planned: PlannedFault
     index: int
@@ -23,7 +23,7 @@ class Firing:
     at_once: bool = False  # a person wants it now, whatever it waits for
 
     def due(self, progress: LiveProgress, others: Mapping[str, "Firing"], start_ns: int, now_ns: int) -> bool:
-        """Returns True if the fault is due. Arms its hold as soon as only the phase is missing."""
+        """Returns True if a planned fault is due. Makes trainers wait for it once only the phase is missing."""
         if self.at_once:
             return True
         when = self.planned.when
@@ -47,14 +47,14 @@ class Firing:
 
     @property
     def newest_moment(self) -> str:
-        """Returns the newest moment; not `recovered` while the fault acts, because steps may go on then."""
+        """Returns the newest moment of a fault; not `recovered` while it acts, because steps may go on then."""
         moments = dict(self.moments_ns)  # its thread may add one just now
         if "healed" not in moments:
             moments.pop("recovered", None)
         return max(moments, key=moments.__getitem__, default="acting")
 
     def over_ns(self) -> int | None:
-        """Returns when the fault was healed and the job had recovered, whichever was later; `None`: not yet."""
+        """Returns when a fault was healed and the job had recovered from it, whichever was later; `None`: not yet."""
         if "healed" not in self.moments_ns or ("injected" in self.moments_ns and "recovered" not in self.moments_ns):
             return None
         return max(self.moments_ns["healed"], self.moments_ns.get("recovered", 0))

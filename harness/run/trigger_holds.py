@@ -25,20 +25,20 @@ SAVED_S_MAX = 120.0  # in which a job that has come to its save is ended, on any
 
 @dataclass(frozen=True)
 class Claim:
-    """A process of this rank, on this node, that waits for a planned strike."""
+    """A process of this rank, on this node, that waits for the harness to let a planned fault strike it."""
 
     rank: int
     node: str
     token: pathlib.Path
 
     def grant(self) -> None:
-        """Grants the strike to this process. No other process can get this strike from now on."""
+        """Lets the planned fault strike this waiting process, and from now on no other one."""
         with contextlib.suppress(FileNotFoundError):  # granted before, or taken back
             os.rename(self.token, granted(str(self.token), self.node))
 
 
 class TriggerHolds:
-    """The files by which trainers are held and released, in `<run>/holds/`, which nodes can read. Nodes write claims to
+    """The files by which faults stop trainers' processes at planned places, and let them go on. Nodes write claims to
     `<run>/answers/<node>/`, where only that node writes. `until_saved`: a process that commits the save of this step
     waits there until the job is ended, so that no later save is made."""
 
@@ -68,7 +68,7 @@ class TriggerHolds:
                 self.arm(fault.id)
 
     def stand(self, fault_id: str) -> None:
-        """Makes the trainer wait from its next step on, until this fault is released."""
+        """Makes all trainers wait from their next step on, until this fault releases them."""
         with self._lock:
             self._standing.add(fault_id)
             pathlib.Path(self._next_step["released"]).unlink(missing_ok=True)
@@ -86,7 +86,7 @@ class TriggerHolds:
             self._standing.discard(fault_id)
 
     def act(self, fault: PlannedFault, seed: int = 0) -> None:
-        """Arms the places where the fault itself stops or strikes the trainer. `seed` is for random choices there."""
+        """Makes the places active at which a fault stops or strikes trainers. `seed` is for random choices there."""
         for hold in self._acts(fault):
             for token in hold.get("tokens", ()):
                 pathlib.Path(token).touch()
@@ -98,7 +98,7 @@ class TriggerHolds:
             token.unlink(missing_ok=True)  # it may be granted just now
 
     def caught(self, fault_id: str) -> Claim | None:
-        """Returns the first claim of a strike that is not granted yet."""
+        """Returns the first process that waits to be struck by this fault; `None` if no process waits."""
         tokens = {token.name: token for token in self._tokens(fault_id)}
         for node in untrusted_files.names_in(self.run_dir, "answers") if tokens else ():
             for name in untrusted_files.names_in(self.run_dir, f"answers/{node}"):
@@ -108,7 +108,7 @@ class TriggerHolds:
         return None
 
     def _tokens(self, fault_id: str) -> list[pathlib.Path]:
-        """Returns the strikes that are not granted yet."""
+        """Returns the files of this fault's strikes that no process has been given yet."""
         found = self.directory.glob(f"{fault_id}.act.strike-*")
         return sorted(token for token in found if token.name.rpartition("-")[2].isdigit())
 

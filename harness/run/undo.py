@@ -39,7 +39,7 @@ AGAIN_AFTER_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # waits between the rev
 
 
 def close(kept: Journal) -> None:
-    """Undoes open records, and closes the journal. Raises `FaultError` for records that stay open after a failure."""
+    """Undoes what is open in an undo journal, and closes it. Raises `FaultError` for records that stay open."""
     try:
         undo_open(kept.run_dir)
     except FaultError:
@@ -73,7 +73,7 @@ PLACES = ("*", ".*/*", "*/base", "*/repeat", "*/cells/*", "*/resumed/*")
 
 
 def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Undoes the open records of dead runs. Returns the ids of healed runs, and a message for each failure."""
+    """Undoes what dead runs left open. Returns the ids of healed runs, and a message for each failure."""
     healed, failed = [], []
     for path in sorted(path for place in PLACES for path in reports.glob(f"{place}/{JOURNAL}")):
         run_dir = path.parent
@@ -102,7 +102,7 @@ def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
 
 
 def undo_open(run_dir: pathlib.Path) -> None:
-    """Runs the undo actions of this journal, the last one first. Raises `FaultError` after it has tried all."""
+    """Runs the undo functions of a journal's records, the last one first. Raises `FaultError` after trying all."""
     errors = []
     for record in reversed(list(journal.records(run_dir))):
         if "undo" not in record:
@@ -116,7 +116,7 @@ def undo_open(run_dir: pathlib.Path) -> None:
 
 
 def refuse_wrong(action: str, arguments: dict[str, Any], run_dir: pathlib.Path) -> None:
-    """Raises `FaultError` for a record that could not be undone later. Undoes nothing."""
+    """Raises `FaultError` for an undo record that could not be carried out later. Undoes nothing."""
     function = resolve(action)
     hints = get_type_hints(function, include_extras=True)
     if "run_dir" not in hints and any(_BELOW in getattr(each, "__metadata__", ()) for each in hints.values()):
@@ -138,7 +138,7 @@ def _call(function: Callable[..., object], arguments: Any, run_dir: pathlib.Path
 
 
 def resolve(action: str) -> Callable[..., object]:
-    """Returns the function of an action. Raises `FaultError` for an action that is not in the list."""
+    """Returns the function that an undo record names. Raises `FaultError` for one that is not in the list."""
     kind, _, name = action.partition(".")
     try:
         if action in (SECRETS, DRILL):

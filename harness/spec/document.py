@@ -30,7 +30,7 @@ Path = tuple[str | int, ...]
 
 
 class Mark(NamedTuple):
-    """A place: line and column, both from 1, in the file `source` (empty: in the document at hand)."""
+    """A place in a YAML file: line and column, both from 1, in the file `source` (empty: in the document at hand)."""
 
     line: int
     column: int
@@ -48,7 +48,7 @@ _SPECIAL = re.compile(r"(?:[-+]?\.inf|\.nan)\Z", re.IGNORECASE)
 
 
 class MarkedMap(dict[Any, Any]):
-    """A mapping with the place of each key."""
+    """A mapping read from YAML, with the place of each key in the file."""
 
     __slots__ = ("marks",)
 
@@ -58,7 +58,7 @@ class MarkedMap(dict[Any, Any]):
 
 
 class MarkedList(list[Any]):
-    """A list with the place of each item."""
+    """A list read from YAML, with the place of each item in the file."""
 
     __slots__ = ("marks",)
 
@@ -123,11 +123,11 @@ class Document:
         return printable(f"{mark.source or self.source}:{mark.line}:{mark.column}: {message}")
 
     def at(self, path: Path, message: str) -> str:
-        """Returns `file:line:column: where: message`, with the place of the nearest known ancestor of `path`."""
+        """Returns a message with its place in the file: `file:line:column: where: message`."""
         return self._line(self.mark(path), f"{dotted(path) + ': ' if path else ''}{message}")
 
     def mark(self, path: Path) -> Mark:
-        """Returns the place of the value at `path`, or of its nearest known ancestor."""
+        """Returns the place in the file of the value at `path`, or of the nearest value above it."""
         return mark_in(self.data, path, Mark(1, 1))
 
     def problem(self, path: Path, message: str) -> None:
@@ -147,7 +147,7 @@ class Document:
     def check(
         self, model: type[_Checked], data: Any, at: Path = (), keys: Callable[[Path], Sequence[str]] | None = None
     ) -> _Checked | None:
-        """Returns the model, or `None` after adding problems. `keys` returns the keys that are allowed at a path."""
+        """Checks data as a model; `None` after noting problems. `keys` returns the keys that are allowed at a path."""
         found, problems = checked(model, data, keys)
         for path, message in problems:
             if (*at, *path) not in self._told:
@@ -155,7 +155,7 @@ class Document:
         return found
 
     def valid(self, model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None) -> _Checked:
-        """Returns the model. Raises `ScenarioError` with all problems."""
+        """Checks data as a model, and returns it. Raises `ScenarioError` with all problems."""
         found = self.check(model, data, keys=keys)
         self.raise_problems()
         assert found is not None, "what could not be checked has its problem"
@@ -182,7 +182,7 @@ class _Refused(Exception):
 
 
 class _Reader:
-    """Builds plain data from the parser's events, so that all data is held once, and limits apply at once."""
+    """Builds plain data from a YAML parser's events, so that all data is held once, and limits apply at once."""
 
     def __init__(self, text: str, document: Document):
         self.events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
@@ -319,7 +319,7 @@ _UNION_TAGS = re.compile(
 
 
 def _document_path(loc: Sequence[str | int]) -> Path:
-    """Drops parts of pydantic's location that are not in the document: union members, a fault's `parameters`."""
+    """Returns where in the file a mistake is, from pydantic's location, which has further parts."""
     return tuple(
         part
         for place, part in enumerate(loc)

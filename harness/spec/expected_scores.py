@@ -14,7 +14,7 @@ OFF = "off"
 
 @dataclass(frozen=True)
 class Allowed:
-    """The allowed values for a score: `bounds`, and the word `off` for a score that is judged `by_default`."""
+    """What a scenario may set for a score: its model of bounds, and `off` for a score that is judged `by_default`."""
 
     bounds: type[BaseModel]
     by_default: bool = False
@@ -31,7 +31,7 @@ def check_expectations(document: Document, expect: Any, scores: ScoreBounds) -> 
 
 
 def wrong_expectations(expect: Mapping[str, Any], scores: ScoreBounds) -> Iterator[tuple[Path, str]]:
-    """Yields (where, why) for each unknown score and each wrong bound."""
+    """Yields (where, why) for each mistake under `expect:`: an unknown score, or a wrong bound."""
     for name, written in expect.items():
         score, _, key = name.partition(".")
         if name not in scores and score in scores:

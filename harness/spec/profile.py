@@ -11,7 +11,7 @@ _WHOLE = ("when", "target")  # replaced as a whole: half of one trigger and half
 
 
 def lay_profile(document: Document, overlay: Any, path: Path) -> None:
-    """Replaces values of the document by those of the profile at `path`, whose `faults` are keyed by fault id."""
+    """Replaces values of a scenario by those of its profile at `path`, whose `faults` are keyed by fault id."""
     if not isinstance(overlay, dict):
         document.problem(path, "a profile is a mapping like {workload: {nodes: 8}}")
         return
@@ -28,7 +28,7 @@ def lay_profile(document: Document, overlay: Any, path: Path) -> None:
 
 
 def _faults(document: Document, overlay: Any, problem: Callable[[Path, str], None]) -> Any:
-    """Returns the document's list of faults, with values replaced by the profile's."""
+    """Returns a scenario's list of faults, with values replaced by the profile's."""
     faults = document.data.get("faults")
     if not isinstance(overlay, dict):
         problem(("faults",), "faults of a profile are keyed by fault id, like {evict: {notice: 120s}}")

@@ -28,7 +28,7 @@ Speed = Annotated[
 
 
 class ReplaySpec(Parameters):
-    """The options of a replay, as written in the scenario."""
+    """How a scenario replays a trace of node failures: file, speed and window."""
 
     trace: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None, description="The moments and nodes of this trace: a file beside this one, or in `traces/` there."
@@ -54,7 +54,7 @@ class ReplaySpec(Parameters):
 
 @dataclass(frozen=True)
 class Strike:
-    """One fault of a replay: its moment, counted from the begin of the window, and its nodes."""
+    """One fault that a replayed trace becomes: its moment since the window's begin, and its nodes."""
 
     at_ns: int
     nodes: tuple[int, ...]
@@ -62,7 +62,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class Replay:
-    """A trace with its options. `events`: names of the events that count; `None`: all events."""
+    """A trace of node failures, with how to replay it. `events`: names of the events that count; `None`: all."""
 
     trace: Trace
     speed: float
@@ -72,7 +72,7 @@ class Replay:
 
     @property
     def happenings(self) -> list[Happening]:
-        """Returns the events inside the window that count. Raises `ScenarioError` for an event not in the trace."""
+        """Returns a trace's events that are replayed. Raises `ScenarioError` for an event that is not in the trace."""
         known, events = {each.event for each in self.trace.happenings}, self.events
         if unknown := next((each for each in sorted(events or ()) if each not in known), None):
             raise ScenarioError([f"{self.trace.name} has no event {unknown!r}; {choice(unknown, sorted(known))}"])
@@ -118,7 +118,7 @@ class Replay:
         return round((each.at_s * _S - begin_ns) / self.speed)
 
     def _moments(self) -> list[list[Happening]]:
-        """Groups the events into moments. Raises `ScenarioError` if there is none, or too many."""
+        """Groups a trace's events into moments. Raises `ScenarioError` if there is none, or too many."""
         found: list[list[Happening]] = []
         for each in self.happenings:
             if found and self._at_ns(each) - self._at_ns(found[-1][0]) < max(1, self.merge_within.ns):

@@ -54,7 +54,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
 
 def _as_read(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Checks the value and returns it unchanged, so that mistakes are reported at their places in the file."""
+    """Checks a value, but returns it as written, so that mistakes are reported at their places in the file."""
     check(given)
     return given
 
@@ -81,7 +81,7 @@ _SELECTORS = "any, all, a number, a list of numbers, {count: 2}, {percent: 25} o
 
 
 def _form(given: object) -> str | None:
-    """Returns the name of the form that the writer meant, because each form has its own mistakes."""
+    """Returns in which form a target is written, because each form has its own mistakes."""
     if isinstance(given, Mapping):
         return {("count",): "Count", ("percent",): "Percent", ("not_rank",): "NotRank"}.get(tuple(given))
     if isinstance(given, Parameters):
@@ -102,7 +102,7 @@ Selector = Annotated[
 
 
 class TargetSpec(Parameters):
-    """The target of a fault: exactly one of nodes, ranks, a failure domain, or coordinates in `workload: mesh:`."""
+    """A fault's target in a scenario: exactly one of nodes, ranks, a failure domain, or coordinates in the mesh."""
 
     node: Selector | None = None
     rank: Selector | None = None
@@ -144,7 +144,7 @@ def _rate(given: object) -> object:
 
 
 class When(ReplaySpec):
-    """One trigger. `phase` may be combined with `step` (not before it) and `following` (not before that acts)."""
+    """When a fault strikes. `phase` may be combined with `step` (not before it) and `following` (not before that)."""
 
     step: int | None = Field(None, ge=1, description="After every rank has completed this step.")
     after: Duration | None = Field(None, description="This long after the start, or after the followed event.")
@@ -159,11 +159,11 @@ class When(ReplaySpec):
 
     @property
     def replay(self) -> Replay | None:
-        """Returns the trace that the trigger names, after it was read."""
+        """Returns the trace of node failures that decides when the fault strikes, once it was read."""
         return self._replay
 
     def beside(self, folder: pathlib.Path) -> Self:
-        """Returns the trigger with its trace read from `folder`. Raises `UsageError` if this fails."""
+        """Returns the trigger with the trace that it names, read from `folder`. Raises `UsageError` if this fails."""
         if self.trace is None:
             return self
         found = self.model_copy()
@@ -200,7 +200,7 @@ _TRIGGERS = [tuple(each.split("+")) for each in _ALLOWED.split()]
 
 
 class FaultSpec(NamedFault):
-    """One fault of a scenario. In YAML, the keys of the fault itself are beside these keys."""
+    """A fault as a scenario writes it. In YAML, the keys of the fault's own parameters are beside these keys."""
 
     id: Name
     when: When
@@ -208,7 +208,7 @@ class FaultSpec(NamedFault):
     _places: Mapping[str, str] = PrivateAttr({})
 
     def place(self, key: str) -> str:
-        """Returns the place of `target` or `when` for the begin of a message; empty for a fault made in memory."""
+        """Returns the place of a fault's `target` or `when` in the file, for messages; empty for one made in memory."""
         return self._places.get(key, "")
 
     def aimed(self, nodes: Sequence[int], workload: Workload) -> Self:
@@ -260,7 +260,7 @@ class Limits(Parameters):
 
 
 class Header(Parameters):
-    """The parts of a scenario that lists show."""
+    """The parts of a scenario that lists of scenarios show."""
 
     version: Literal[1]
     name: Name
@@ -294,7 +294,7 @@ _OF_A_FAULT = ("id", "fault", "when", "target")
 
 
 def load_header(path: pathlib.Path) -> Header:
-    """Reads only the header of a file, for lists. Raises `ScenarioError` for an invalid header."""
+    """Reads only the parts of a scenario file that lists show. Raises `ScenarioError` if these are invalid."""
     document = _document(read_text(path), str(path))
     return document.valid(Header, {key: document.data[key] for key in Header.model_fields if key in document.data})
 
@@ -305,7 +305,7 @@ def load_scenario(
     overrides: Mapping[str, Any] | None = None,
     scores: ScoreBounds | None = None,
 ) -> Scenario:
-    """Reads and checks a file. Raises `ScenarioError` with all mistakes, `UsageError` for an unknown profile."""
+    """Reads a scenario file. Raises `ScenarioError` with all mistakes, `UsageError` for an unknown profile."""
     return parse_scenario(read_text(path), str(path), profile, overrides, scores)
 
 
@@ -316,8 +316,8 @@ def parse_scenario(
     overrides: Mapping[str, Any] | None = None,
     scores: ScoreBounds | None = None,
 ) -> Scenario:
-    """Parses a scenario. `overrides` replace values of the scenario and its profile, as another profile. Without
-    `scores`, the values under `expect` are not checked; the judge reports unreadable ones."""
+    """Reads a scenario from a text. `overrides` replace values of the scenario and its profile, as another profile.
+    Without `scores`, the values under `expect` are not checked; the judge reports unreadable ones."""
     document = _document(text, source)
     if profile is not None:
         written = document.data.get("profiles")
@@ -334,7 +334,7 @@ def parse_scenario(
 
 
 def scenario_of(document: Document, folder: pathlib.Path, scores: ScoreBounds | None = None) -> Scenario:
-    """Checks a document's data as a scenario. Its file paths are relative to `folder`. Raises `ScenarioError`."""
+    """Checks the data of a YAML file as a scenario. Its file paths are relative to `folder`. Raises `ScenarioError`."""
     if scores is not None:
         check_expectations(document, document.data.get("expect"), scores)
     scenario = document.valid(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))
@@ -362,7 +362,7 @@ OTHERS = {"suites": ("scenarios", "chaos gate"), "gamedays": ("entries", "chaos 
 
 
 def has_key(path: pathlib.Path, key: str) -> bool:
-    """Returns True if this key is at the top of the file, which may be invalid."""
+    """Returns True if a YAML file, which may be invalid, has this key at its top level."""
     return re.search(rf"^{key}\s*:", read_text(path), re.MULTILINE) is not None
 
 
@@ -392,13 +392,13 @@ def _named(name: str, directory: pathlib.Path, what: str = "scenario") -> pathli
 
 
 def find_beside(name: str, folder: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
-    """Returns the file that a suite or plan in `folder` names: by its relative path, or a shipped scenario's name."""
+    """Returns the scenario file that a suite or plan in `folder` names: by a relative path, or a shipped name."""
     given = pathlib.Path(name)
     return folder / given if given.suffix in (".yaml", ".yml") else _named(name, directory)
 
 
 def _with_parameters(data: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Moves a fault's own keys under `parameters`, where the model has them."""
+    """Moves the keys of each fault's own parameters under `parameters`, where the model has them."""
     faults = data.get("faults")
     if not isinstance(faults, list):
         return dict(data)
@@ -448,7 +448,7 @@ def check_secrets(document: Document, workload: Workload) -> None:
 
 
 def _circle(begin: str, followed: Mapping[str, str | None]) -> list[str]:
-    """Returns the circle of faults that follow each other and include this one; empty if there is none."""
+    """Returns the faults that follow each other in a circle with this one; empty if there is no circle."""
     chain = [begin]
     while len(chain) <= len(followed) and (other := followed.get(chain[-1])) is not None:
         chain.append(other)
@@ -458,7 +458,7 @@ def _circle(begin: str, followed: Mapping[str, str | None]) -> list[str]:
 
 
 def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Sequence[str]) -> None:
-    """Checks ids, phases and followed faults. `phases`: phases that the workers log; empty: unknown."""
+    """Checks faults' ids, phases, and the faults they follow. `phases`: those that workers log; empty: unknown."""
     ids = {fault.id for fault in faults}
     followed_by = {fault.id: fault.when.following for fault in faults}
     seen: set[str] = set()

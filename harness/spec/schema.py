@@ -25,7 +25,7 @@ def json_schema(scores: ScoreBounds) -> dict[str, Any]:
 
 
 def _variant(name: str, base: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the schema of one fault as written in YAML, and the definitions that it refers to."""
+    """Returns the JSON Schema of one fault as a scenario writes it, and the definitions that it refers to."""
     fault = load_fault(name).model_json_schema()
     variant = {
         "title": name,

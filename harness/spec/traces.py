@@ -32,7 +32,7 @@ EVICTED, FAILED = "evicted", "failed"  # what a game day rehearses by these name
 
 
 class Happening(NamedTuple):
-    """A moment when a node went. `at_s`: since the file's first row. `node`: empty if the trace only counts nodes."""
+    """A moment of a trace at which a node was lost. `at_s`: since its first row. `node`: empty if not named."""
 
     at_s: float
     node: str
@@ -42,8 +42,8 @@ class Happening(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace. `nodes`: the most nodes at once, or the number of named nodes if it holds only losses. `node_days`:
-    their total time, if known. `digest`: SHA-256 of the file."""
+    """A trace: a record of the nodes that a cluster lost. `nodes`: the most nodes at once, or the number of named nodes
+    if it holds only losses. `node_days`: their total time, if known. `digest`: SHA-256 of the file."""
 
     name: str
     format: str
@@ -54,7 +54,7 @@ class Trace:
 
 
 class _Row(NamedTuple):
-    """A row of a trace. `change`: number of nodes that came, negative if they went. `event`: why they went."""
+    """One row of a trace. `change`: number of nodes that came, negative if they went. `event`: why they went."""
 
     at_s: float
     change: int
@@ -74,7 +74,7 @@ def find_trace(name: str, *folders: pathlib.Path) -> pathlib.Path:
 
 
 def load_trace(path: pathlib.Path) -> Trace:
-    """Reads a trace. Raises `ScenarioError` with all mistakes, `UsageError` for an unreadable file."""
+    """Reads a trace of node failures. Raises `ScenarioError` with all mistakes, `UsageError` for an unreadable file."""
     return parse_trace(read_text(path), str(path))
 
 
@@ -124,7 +124,7 @@ def _trace(rows: Sequence[_Row], name: str, text: str, source: str) -> Trace:
 
 
 def _csv_rows(text: str, source: str, read: Callable[[list[str], int], _Row]) -> list[_Row]:
-    """Parses every line by `read`, which raises `ValueError` for an invalid line."""
+    """Parses each line of a CSV file by `read`, which raises `ValueError` for an invalid line."""
     rows, problems = [], []
     for number, line in _lines(text):
         try:
@@ -186,7 +186,7 @@ def _time(text: str) -> tuple[str, float]:
 
 
 def _bamboo(text: str, source: str) -> list[_Row]:
-    """Reads rows `ms,add|remove,node`. The first rows add the initial nodes."""
+    """Reads a trace with rows `ms,add|remove,node`. The first rows add the initial nodes."""
     there: set[str] = set()
 
     def read(fields: list[str], number: int) -> _Row:

@@ -1,4 +1,4 @@
-"""Finds the marks of a log: the moments at which the phase of the job can change, such as a fault's injection."""
+"""Finds the events at which the phase of the job can change (marks), such as a fault's injection."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ def _fault_marks(story: Story) -> Iterator[Event]:
 
 
 def _node_marks(story: Story) -> Iterator[Event]:
-    """Yields a mark when a node is allocated or lost. A node that a fault takes is lost when the fault strikes."""
+    """Yields an event when a node is allocated or lost. A node that a fault takes is lost when the fault strikes."""
     kills = [fault for fault in reversed(story.faults) if fault.kills and fault.injected is not None]
     struck = {key_of(node): kill.injected for kill in kills for node in kill.targets if node.get("rank") is None}
     allocated = {(slot.node, slot.incarnation): slot.allocated for slot in story.slots}
@@ -92,7 +92,7 @@ def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Eve
 
 
 def _evidence(story: Story) -> Iterator[Event]:
-    """Yields a mark for each sign that a worker or launcher noticed a failure. An injection alone yields no mark."""
+    """Yields an event for each sign that a worker or launcher noticed a failure. An injection is no such sign."""
     struck = {key_of(target): f.injected for f in story.faults if f.injected is not None for target in f.targets}
     for life in story.lives:
         for event in life.writer.events:
@@ -112,7 +112,7 @@ def _evidence(story: Story) -> Iterator[Event]:
 
 
 def _restarts(lives: Sequence[Life]) -> Iterator[Event]:
-    """Yields a mark for each restart of a rank, a sign of a failure. Workers of other ranks stay useful to the job."""
+    """Yields an event for each restart of a rank, a sign of a failure. Workers of other ranks stay useful."""
     seen_ranks: set[int] = set()
     for life in lives:
         if life.rank in seen_ranks:
@@ -133,7 +133,7 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
 
 
 def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
-    """Yields marks for each worker's start and exit, and from when it is of no use: at the first sign of a failure."""
+    """Yields an event for each worker's start and exit, and for when it is of no use: at a failure's first sign."""
     # When each began to join its first process group; `None`: it never said so.
     joined = [next((e["at"] for e in each.writer.events if begins(e, "rendezvous")), None) for each in lives]
     telling = any(begin is not None for begin in joined)

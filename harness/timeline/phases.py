@@ -62,7 +62,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Gap:
-    """A time without a complete step. `nodes` and `size` (in ranks) describe the process group that ends the gap."""
+    """A time in which no step was complete. `nodes` and `size` (in ranks): of the process group that ends it."""
 
     begin: int
     end: int
@@ -149,7 +149,7 @@ class _State:
         self.struck = self.noticed = self.draining = self.in_gap = False
 
     def stopped(self, first: bool) -> None:
-        """Records a stop of progress. Signs of failure before the stop count only after a fault or eviction notice."""
+        """Records that the job stopped. Signs of failure before that count only after a fault or eviction notice."""
         self.noticed = first or (self.noticed and (self.struck or self.draining))
         self.joined_here = self.restored = False
         self.in_gap = True

@@ -56,7 +56,7 @@ def together(one: Committers, other: Committers) -> dict[int, int]:
 
 
 def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Committers) -> list[dict[str, Any]]:
-    """Returns copies of the checkpoint events. A commit after which other ranks must still commit is renamed `PART`."""
+    """Returns copies of checkpoint events. A commit after which other ranks must still commit is renamed `PART`."""
     result = [dict(event) | ({"event": COMMITTED} if event["event"] == PART else {}) for event in events]
     everyone = any(most == ranks > 1 for ranks, most in usual.items())
     for save in _saves(events, places):
@@ -71,7 +71,7 @@ def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Commit
 
 
 def _saves(events: Sequence[Event], places: Sequence[SaveWorld]) -> Iterator[_Save]:
-    """Yields the checkpoints. A process that tells the same step of its group again begins a new one; copies do not."""
+    """Yields the checkpoints in a log. A process that logs a step of its group again begins a new one."""
     current: dict[tuple[object, int], _Save] = {}
     last: dict[tuple[int, str, object], int] = {}  # time at which each process told the same before
     for row, (event, place) in enumerate(zip(events, places, strict=True)):

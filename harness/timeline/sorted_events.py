@@ -47,8 +47,8 @@ class Slot:
 
 @dataclass(frozen=True)
 class Launcher:
-    """The log of one launcher. `met`: ends of its rendezvous with other launchers, in order; `code`: the exit code that
-    it logged; `left`: whether it logged its exit; `gaps`: missing lines."""
+    """The log of one launcher, such as torchrun's agent. `met`: ends of its rendezvous with other launchers, in order;
+    `code`: the exit code that it logged; `left`: whether it logged its exit; `gaps`: missing lines."""
 
     key: Key
     began: int

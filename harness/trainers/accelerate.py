@@ -41,7 +41,7 @@ class AccelerateTrainer(ScriptTrainer):
         return command, rendezvous_settings.store(self.interpreter)
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
-        """Returns settings without an option of accelerate, as variables that torch's launcher reads."""
+        """Returns settings for which accelerate has no option, as variables that torch's launcher reads."""
         return {**rendezvous_settings.ENVIRONMENT, "PET_LOCAL_ADDR": "{address}", "PET_RDZV_ID": "{run_id}"}
 
     def words(self) -> dict[Path, str]:

@@ -54,7 +54,7 @@ WORDS_MAX = 10_000  # of one command
 
 
 class Trainer(Parameters, abc.ABC):
-    """Parameters of one kind of trainer. Subclasses add fields; an unknown key in the YAML is an error."""
+    """The base of trainers, whose fields are the parameters in the YAML. Subclasses add fields."""
 
     steps: ClassVar[int | None] = None  # of a workload that does not say how many; `None`: the fault-free run's count
     phases: ClassVar[tuple[str, ...]] = ()  # phases and failpoints that its workers tell; empty: they are not known
@@ -64,11 +64,11 @@ class Trainer(Parameters, abc.ABC):
         """Returns the commands that run the workload. Pure: the backend adds values that only a node knows."""
 
     def beside(self, folder: pathlib.Path) -> Trainer:
-        """Returns the trainer with its files found from `folder`, which holds the scenario."""
+        """Returns the trainer with the paths of its files, as found from the scenario's folder."""
         return self
 
     def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:
-        """Returns the workload with these words added after the trainer's. Raises `UsageError` if it takes none."""
+        """Returns the workload with further arguments of its trainer. Raises `UsageError` if it takes none."""
         if words:
             raise UsageError(f"{self.in_words()} takes no further words")
         return workload
@@ -79,27 +79,27 @@ class Trainer(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def files(self) -> list[pathlib.Path]:
-        """Returns files here that decide the trainer's outcome. Raises `UsageError` if one is missing."""
+        """Returns the files on this machine that decide how the trainer runs. Raises `UsageError` if one is missing."""
 
     def environment(self) -> Mapping[str, str]:
-        """Returns the variables that the scenario sets. Secrets are references such as `${HF_TOKEN}`."""
+        """Returns the trainer's variables that a scenario sets. Secrets are references such as `${HF_TOKEN}`."""
         return {}
 
     def declares(self) -> frozenset[Tell] | None:
-        """Returns the kinds of evidence that its events hold, if known beforehand, or `None`."""
+        """Returns the kinds of evidence, such as losses, that the trainer's events hold, or `None` if unknown."""
         return None
 
     @property
     def teller(self) -> str:
-        """Returns the name of the source that logs the trainer's acts."""
+        """Returns the name, for messages, of the source that logs what the trainer does."""
         return "its trainer"
 
     def paced_by(self, checkpoint: Checkpoint) -> bool:
-        """Returns True if the trainer saves as often as the workload's `checkpoint` says."""
+        """Returns True if the trainer saves at the interval of the workload's `checkpoint`."""
         return True
 
     def reader(self) -> Reader | None:
-        """Returns the reader of the trainer's output, or `None` for a trainer that logs events itself."""
+        """Returns the reader of the trainer's output files, or `None` for a trainer that logs events itself."""
         return None
 
     def in_words(self) -> str:
@@ -121,7 +121,7 @@ load_trainer: Callable[[str], type[Trainer]] = _FAMILY.load
 
 
 def build_trainer(written: object) -> Trainer:
-    """Builds a trainer from YAML. Raises `ValueError` for an unknown one, pydantic's error for wrong parameters."""
+    """Builds a trainer from a scenario. Raises `ValueError` for an unknown one, pydantic's error for a wrong one."""
     if isinstance(written, Trainer):
         return written
     own = written if isinstance(written, Mapping) else {}
@@ -144,7 +144,7 @@ AnyTrainer = Annotated[Trainer, Written(build_trainer, Trainer.to_json, _schema)
 
 
 class Checkpoint(Parameters):
-    """Place and interval of saves. `path` is below the run's folder, or begins with `{checkpoints}` or `{run_dir}`."""
+    """Where and how often a job saves. `path` is below the run's folder, or begins with a placeholder."""
 
     every_steps: int = Field(20, ge=1, le=STEPS_MAX, description="A checkpoint after every this many steps.")
     every: Duration | None = Field(
@@ -178,12 +178,12 @@ class Checkpoint(Parameters):
 
     @property
     def folder(self) -> str:
-        """Returns the folder, relative to the run's folder."""
+        """Returns the folder of checkpoints, relative to the run's folder."""
         return _without_placeholder(self.path)
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out path, layout and time if they are the default, so that the JSON equals that of older versions."""
+        """Leaves default path, layout and time out of the JSON, which then equals that of older versions."""
         unsaid = {("path", "{checkpoints}"), ("layout", AUTO), ("every", None)}
         data: dict[str, Any] = dump(self)
         if self.every is not None:
@@ -196,7 +196,7 @@ def _without_placeholder(path: str) -> str:
 
 
 def _places(given: object) -> object:
-    """Expands ranges such as `2-17` in a list of places."""
+    """Expands ranges such as `2-17` in a list of nodes' places."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise ValueError(f'{given!r} is no list of nodes; write [0, 1] or ["0-17"]')
     found: list[object] = []
@@ -227,7 +227,7 @@ class Shards(Parameters):
 
 
 class Workload(Parameters):
-    """The work and the size of the job. The YAML, the plan and the run use this same type."""
+    """The job: its trainer, size and steps. The YAML, the plan and the run use this same type."""
 
     trainer: AnyTrainer = Field(default_factory=lambda: load_trainer("reference")())
     nodes: int = Field(2, ge=1, le=NODES_MAX)
@@ -283,8 +283,8 @@ class Workload(Parameters):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out environment and restore drill if they are the default, so that the JSON equals that of older
-        versions. The interval of saves is left out if the trainer ignores it."""
+        """Leaves default environment and restore drill out of the JSON, which then equals that of older versions. The
+        interval of saves is left out if the trainer ignores it."""
         data: dict[str, Any] = dump(self)
         if not self.trainer.paced_by(self.checkpoint):
             data["checkpoint"].pop("every_steps", None)
@@ -348,7 +348,7 @@ class Workload(Parameters):
         return given
 
     def domain(self, nodes: Set[int]) -> str:
-        """Returns the label of exactly these nodes with the nodes, as `rack0 is nodes 0, 1`; empty if there is none."""
+        """Says which label exactly these nodes have, as `rack0 is nodes 0, 1`; empty if there is none."""
         found = (label for label, places in self.node_labels.items() if {*places} == nodes)
         names = " and ".join(found)
         return f"{names} is node{'s' * (len(nodes) > 1)} {', '.join(map(str, sorted(nodes)))}" if names else ""
@@ -372,7 +372,7 @@ class Workload(Parameters):
         return rank // self.ranks_per_node
 
     def on_nodes(self, nodes: int) -> Workload:
-        """Returns the workload on exactly this many nodes, without a spare, wherever the nodes are."""
+        """Returns the workload on exactly this many nodes, without spare nodes, wherever they are."""
         return self.model_copy(
             update=dict.fromkeys(("nodes", "max_nodes", "min_nodes"), nodes)
             | {"node_labels": {}, "node_labels_from": ""}

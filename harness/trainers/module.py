@@ -20,7 +20,7 @@ class ModuleTrainer(ScriptTrainer):
         return (self.interpreter, "-m", self.module, *self.args), None
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
-        """Returns the variables. With several ranks on a node, the module starts and numbers its ranks itself."""
+        """Returns variables that tell a module its place. With several ranks on a node, it numbers them itself."""
         job = {"MASTER_ADDR": "{head}", "MASTER_PORT": PORT, "WORLD_SIZE": "{ranks}", "NODE_RANK": "{index}"}
         return job if workload.ranks_per_node > 1 else job | {"RANK": "{index}", "LOCAL_RANK": "0"}
 

@@ -10,7 +10,7 @@ import pytest
 from small_jobs import job
 
 from harness.evidence.restarts import Losses, Restart
-from harness.explore import explore_report
+from harness.explore import explore_report, recorded_job
 from harness.explore.answers import Answer, Came, End, Usual, answer
 from harness.explore.exploration import Exploration, Profile, Tried, states_of
 from harness.explore.operations import Kind, Operation

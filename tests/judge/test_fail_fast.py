@@ -47,7 +47,7 @@ def limit_of(card: Scorecard) -> tuple[str, str, Verdict]:
 
 def test_a_job_that_gives_up_in_time_and_says_why_passes() -> None:
     card = judged(EXPECTED)
-    assert_verdict(card, Verdict.PASS, first="gave up 12.00 s after the fault and said why")
+    assert_verdict(card, Verdict.PASS, first="gave up 12.00 s after the fault and said why;")
     assert limit_of(card) == ("≤ 30.00 s", "12.00 s", Verdict.PASS)
     assert card.scores["fail_fast"] == {"seconds": 12.0, "gpu_seconds": pytest.approx(12.0, abs=0.1)}
 
@@ -97,5 +97,5 @@ def test_an_unexplained_death_is_no_good_reason_to_give_up() -> None:
 @given(st.floats(1.0, 100.0), st.integers(1, 100))
 def test_the_limit_decides(after_s: float, limit_s: int) -> None:
     card = judged({"fail_fast": {"max": f"{limit_s}s"}}, after_s=after_s + 3)
-    late = after_s + 3 > limit_s
-    assert card.verdict is (Verdict.FAIL if late else Verdict.PASS), card.reasons
+    late, said = after_s + 3 > limit_s, card.reasons
+    assert card.verdict is (Verdict.FAIL if late else Verdict.PASS) and (late or "fault;" in said[0]), said

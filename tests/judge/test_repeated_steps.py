@@ -89,10 +89,11 @@ def test_a_job_that_begins_anew_has_restored_nothing() -> None:
 def test_nothing_is_shown_by_other_ranks_or_figures_that_are_told_once() -> None:
     told = executed(history([(1, 10), (5, 10)]))
     silent = replace(told, figures={name: np.full(len(told.step), UNTOLD) for name in told.figures})
-    assert [answer for answer, _ in judged(done_again(silent))] == [Verdict.INCONCLUSIVE]
-    told = executed(history([(1, 10), (5, 10)]))
     other = replace(told, size=2 - told.life, figures={**told.figures, "loss": told.figures["loss"] * (1 + told.life)})
-    assert [answer for answer, _ in judged(done_again(other))] == [Verdict.INCONCLUSIVE]
+    assert [judged(done_again(each))[0][0] for each in (silent, other)] == [Verdict.INCONCLUSIVE] * 2
+    for name, none, end in ("digest", 0, "inputs"), ("first", -1, "in the data"), ("count", -1, "of samples"):
+        odd, same = (done_again(replace(told, places={name: np.where(told.life, n, 5)}))[0].differ for n in (1, none))
+        assert [text.endswith(end) for _, text in odd] == [True] and not same
 
 
 def test_many_restarts_cost_no_more_than_their_steps() -> None:
@@ -158,11 +159,11 @@ def test_what_never_moves_shows_nothing(losses: list[float], expected: Verdict, 
 )
 def test_against_itself_needs_no_fault_free_run(field: str, value: object, words: str) -> None:
     history = simulate(JOB, KILL, seed=5)
-    expect = {"loss_continuity": {"against": "itself"}}
-    name = "loss_continuity.against"
+    expect, name = {"loss_continuity": {"against": "itself"}}, "loss_continuity.against"
     healthy = verdict(history, expect=expect)
     assert [line.verdict for line in healthy.expectations if line.name == name] == [Verdict.PASS]
     assert "steps that were done once" in healthy.not_judged
+    assert {*healthy.scores["loss_continuity"]["done_again"][0]} == {"restart", "first", "last", "steps", "apart"}
 
     def bend(logs: Logs) -> None:
         first = steps(logs.trainers(rank=0, life=-1)[0])[0]
@@ -222,8 +223,7 @@ def scored(folder: pathlib.Path, *lives: str) -> tuple[int, str]:
 
 
 def test_the_logs_of_any_job_are_read_after_the_fact(tmp_path: pathlib.Path) -> None:
-    first = "".join(line_of(step, 1 / step) for step in range(1, 11))
-    same = "".join(line_of(step, 1 / step) for step in range(6, 16))
+    first, same = ("".join(line_of(step, 1 / step) for step in range(*span)) for span in ((1, 11), (6, 16)))
     code, text = scored(tmp_path, first, same)
     assert code == 0 and "15 steps, 1 restart" in text and "5 steps done again (6 to 10): the same" in text
     assert scored(tmp_path, first + same)[0] == 0, "one file for both"

@@ -130,14 +130,16 @@ class KubernetesJob(AttachedJob):
             self.api.delete("v1", "pods", name, uid=uid)
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
-        """Returns True if the act took effect. A taken pod may be back by now, with another `life`."""
+        """Returns True if the last act on a node's pod took effect. A taken pod may be back by now, with another
+        `life`."""
         if verb == "stop":
             return seen.state == "stopped"
         another = seen.life != self._struck[node]
         return another or (not self._left[node] if verb == "kill" else seen.state == others.ENDING)
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """Returns True if nothing is left to undo. A taken pod is brought back by its controller, not by us."""
+        """Returns True if no effect of an act on a pod is left that we could undo. A taken pod is brought back by its
+        controller, not by us."""
         return seen.state not in ("stopped", UNREACHABLE)
 
     def close(self) -> None:
@@ -163,7 +165,8 @@ class KubernetesJob(AttachedJob):
         return Seen("stopped", found.life, told=found.told) if stopped else found
 
     def _allowed_still(self, node: str) -> Object:
-        """Returns the node's present pod. Raises `UsageError` if its owner has withdrawn the opt-in."""
+        """Returns the pod of a node right before an act on it. Raises `UsageError` if its owner has withdrawn the
+        opt-in."""
         last = self._pods[node]
         pod = self.api.pod(others.name_of(last))
         if pod is None or others.uid_of(pod) != others.uid_of(last) or not others.lives(pod):
@@ -175,7 +178,8 @@ class KubernetesJob(AttachedJob):
 
 
 def attach(selection: str) -> KubernetesJob:
-    """Returns the pods with these labels. Raises `UsageError` unless all that have not ended have the opt-in."""
+    """Returns the job whose pods have these labels. Raises `UsageError` unless all that have not ended have the
+    opt-in."""
     if not any(_WHOLE_LABEL.fullmatch(part) for part in selection.split(",")):
         whole = "write a label selector with at least one whole label, KEY=VALUE: a key may fit several jobs"
         raise UsageError(f"--attach kubernetes:{selection}: {whole}")
@@ -196,7 +200,8 @@ def attach(selection: str) -> KubernetesJob:
 
 
 def _refuse_foreign(pod: Object) -> bool:
-    """Returns True if the owner allows kills, too. Raises `UsageError` for a pod of a harness or without opt-in."""
+    """Returns True if a pod's owner allows the pod to be killed, and not only to be stopped. Raises `UsageError` for a
+    pod of a harness or without opt-in."""
     name, labels = others.name_of(pod), pod["metadata"].get("labels") or {}
     if RUN_LABEL in labels:
         raise UsageError(f"pod {name} belongs to run {labels[RUN_LABEL]} of a harness; nothing was touched")
@@ -205,7 +210,7 @@ def _refuse_foreign(pod: Object) -> bool:
 
 
 def _shell_for(api: Api, pod: Object, verb: str) -> str:
-    """Returns the container from which signals are sent: the job's own, or a new ephemeral one.
+    """Returns the container of a pod from which we send signals: the job's own, or a new ephemeral one.
 
     Raises `UsageError` if signals from inside would not reach the job's processes, or would reach too many.
     """
@@ -229,13 +234,14 @@ def _shell_for(api: Api, pod: Object, verb: str) -> str:
 
 
 def _run_no_more(left: Collection[str], rows: Mapping[str, str]) -> bool:
-    """Returns True if the processes are stopped. A new fork may still wait for its stopped child."""
+    """Returns True if all processes of a pod are stopped. A new fork may still wait for its stopped child."""
     beside = {"T", "t"} & set(rows.values())
     return bool(left) and all_stopped([*(rows[each] for each in left), *beside])
 
 
 def _signal(api: Api, pod: str, container: str, what: str) -> dict[str, str]:
-    """Signals processes (`LOOK`: sends nothing). Returns their states (`T`: stopped) by their ids and starts."""
+    """Sends a signal to a pod's processes (`LOOK`: sends nothing). Returns their states (`T`: stopped) by their ids and
+    starts."""
     text = api.execute(pod, container, ("sh", "-c", SCRIPT, "sh", what))
     found = {}
     for line in text.splitlines():  # of /proc/PID/stat: after the name in brackets the state; the start is field 22
@@ -256,7 +262,8 @@ def _evict(api: Api, pod: str, uid: str) -> None:
 
 
 def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, environment: dict[str, str]) -> None:
-    """Undoes one act. For evicted, deleted or killed pods there is nothing to do: the controller brings them back."""
+    """Undoes one act on a pod. For evicted, deleted or killed pods there is nothing to do: the controller brings them
+    back."""
     if verb != "stop" and not ephemeral_shell:
         return
     with BACKEND.as_recorded(environment):
@@ -272,7 +279,8 @@ def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, envi
 
 
 def _undo_beside(api: Api, pod: Object, shell: str) -> None:
-    """Lets the processes continue, and ends the shell. Raises `BackendError` if others have ended the shell."""
+    """Lets a pod's stopped processes continue, and ends the ephemeral shell container. Raises `BackendError` if others
+    have ended the shell."""
     if not ephemeral.still_owes(pod, shell):
         return
     name = others.name_of(pod)

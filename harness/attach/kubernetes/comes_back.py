@@ -1,4 +1,5 @@
-"""Decides by a pod's controller whether a taken pod comes back and its job goes on. Changes nothing."""
+"""Decides by a pod's controller whether a pod that we kill or evict comes back, and its job goes on. Changes
+nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Returns:
         self._taken = Counter[str]()
 
     def why_not(self, verb: str, pod: Object, pods: Sequence[Object]) -> str:
-        """Returns why taking this pod (or, for `kill`, its processes) could end the job; empty if it comes back.
+        """Returns why killing or evicting this pod could end the job; empty if the pod comes back.
 
         `pods` are all pods of the job, including this one.
         """
@@ -63,7 +64,7 @@ class Returns:
         return self._of_jobset(job, full) if full else ""
 
     def _full(self, job: Object, pod: Object, pods: Sequence[Object]) -> str:
-        """Returns why this Job allows no further failure, or an empty text if it does."""
+        """Returns why a Kubernetes Job allows no further failed pod, or an empty text if it does."""
         name, spec, uid = name_of(job), job["spec"], job["metadata"]["uid"]
         if (limit := spec.get("backoffLimitPerIndex")) is not None:
             spent = int((pod["metadata"].get("annotations") or {}).get(FAILURES, 0))
@@ -77,7 +78,7 @@ class Returns:
         return "" if spent < limit else f"Job {name}: one more failure would pass its backoffLimit of {limit}"
 
     def _of_jobset(self, job: Object, full: str) -> str:
-        """Returns why a failed Job would end the run, or an empty text if its JobSet starts it again."""
+        """Returns why a failed Kubernetes Job would end the training, or "" if its JobSet starts it again."""
         owner = controller_of(job)
         if owner is None or owner["kind"] != "JobSet":
             return f"{full}, and that would end the job"
@@ -94,7 +95,7 @@ class Returns:
 
 
 def _first_rule(spec: Object, verb: str) -> str:
-    """Returns the first effect in the Job's podFailurePolicy: `Ignore`, an action that fails (`FailJob`), or ""."""
+    """Returns what the Job's podFailurePolicy does about a taken pod: `Ignore`, a failing action, or ""."""
     for rule in (spec.get("podFailurePolicy") or {}).get("rules", []):
         disruption = any(each.get("type") == "DisruptionTarget" for each in rule.get("onPodConditions") or [])
         if str(rule["action"]).startswith("Fail"):

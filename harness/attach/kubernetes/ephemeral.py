@@ -1,4 +1,4 @@
-"""Adds a shell beside a container that has none: an ephemeral container, if the pod's owner allows one.
+"""Adds an ephemeral container with a shell to a pod whose own container has no shell, if the owner allows it.
 
 The container sleeps, is entered by exec, and ends by the undo or by itself. Its name stays in the pod, because
 Kubernetes cannot remove a container from a pod. It has the same processes and user as the container beside it.
@@ -35,7 +35,8 @@ def next_name(pod: Object) -> str:
 
 
 def add(api: Api, pod: Object, target: str, name: str, settings: Settings) -> None:
-    """Adds the container, and returns once it can be entered. Raises `BackendError` if that fails in time."""
+    """Adds an ephemeral container to a pod, and returns once a command can run in it. Raises `BackendError` if that
+    fails in time."""
     pod_name, metadata = pod["metadata"]["name"], pod["metadata"]
     beside = next(each for each in pod["spec"]["containers"] if each["name"] == target)
     wanted: Object = {"name": name, "image": settings.image, "imagePullPolicy": settings.pull, "command": list(COMMAND)}
@@ -55,7 +56,8 @@ def add(api: Api, pod: Object, target: str, name: str, settings: Settings) -> No
 
 
 def _answers(api: Api, pod: str, name: str) -> bool:
-    """Returns True if a command can run there. The kubelet may not know a container yet that counts as running."""
+    """Returns True if a command can run in this ephemeral container. The kubelet may not know a container yet that
+    counts as running."""
     if not runs(api.pod(pod), name):
         return False
     try:
@@ -77,13 +79,14 @@ def runs(pod: Object | None, name: str) -> bool:
 
 
 def still_owes(pod: Object, name: str) -> bool:
-    """Returns True if signals may have been sent through the container, and the undo has not ended it."""
+    """Returns True if signals may have been sent through this ephemeral container and are not undone yet."""
     state = state_of(pod, name)
     return "running" in state or ("terminated" in state and state["terminated"].get("exitCode") != ENDED_BY_US)
 
 
 def end(api: Api, pod: str, name: str) -> None:
-    """Ends the container, and returns then. The line to it breaks with it, so an error on the line says nothing."""
+    """Ends an ephemeral container, and returns when it has ended. The line to it breaks with it, so an error on the
+    line says nothing."""
     with contextlib.suppress(BackendError):
         api.execute(pod, name, END)
     deadline = time.monotonic() + END_S_MAX

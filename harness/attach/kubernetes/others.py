@@ -1,4 +1,4 @@
-"""Finds, in the API server's answers, the node that each pod of somebody else's job is, and its state. Pure."""
+"""Finds which pod stands for each node of a job of somebody else, and its state, in the API server's answers. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def uid_of(pod: Object) -> str:
 
 
 def told_by_owner(pod: Object) -> str | None:
-    """Returns the owner's opt-in: a label, or else an annotation."""
+    """Returns the value of the label, or else the annotation, by which a pod's owner allows faults; or `None`."""
     metadata = pod["metadata"]
     found = (metadata.get("labels") or {}).get(OPT_IN) or (metadata.get("annotations") or {}).get(OPT_IN)
     return None if found is None else str(found)
@@ -48,7 +48,7 @@ def lives(pod: Object) -> bool:
 
 
 def place_of(pod: Object) -> Place:
-    """Returns the properties that a new pod shares with its predecessor: controller, and index or name, if any."""
+    """Returns what a pod shares with its successor: its controller, and its index or name."""
     owner = controller_of(pod)
     if owner is None:
         return "", "", name_of(pod)
@@ -58,7 +58,7 @@ def place_of(pod: Object) -> Place:
 
 
 def matched(last: Mapping[str, Object], pods: Sequence[Object]) -> dict[str, Object | None]:
-    """Returns the present pod of each node: its own pod while that lives, else its successor, else its dead pod.
+    """Returns each node's pod now: the pod of the last look while that lives, else its successor, else the dead pod.
 
     `last` maps each node to its pod at the last look.
     """
@@ -79,7 +79,8 @@ def matched(last: Mapping[str, Object], pods: Sequence[Object]) -> dict[str, Obj
 
 
 def seen(pod: Object | None, last: Object) -> Seen:
-    """Describes a node by its pod. `last` is its pod before, whose name is used if there is no pod now."""
+    """Returns the state of a job's node, as its pod shows it. `last` is its pod before, whose name is used if there is
+    no pod now."""
     if pod is None:
         return Seen(GONE, uid_of(last), told={"pod": name_of(last)})
     name = container_of(pod)
@@ -100,7 +101,7 @@ def seen(pod: Object | None, last: Object) -> Seen:
 
 
 def _state(pod: Object, status: Object) -> tuple[str, int | None]:
-    """Returns the pod's state and, if it has ended for good, its exit code."""
+    """Returns a pod's state and, if the pod has ended for good, its exit code."""
     phase, now = pod["status"].get("phase", ""), status.get("state") or {}
     ended, policy = now.get("terminated"), pod["spec"].get("restartPolicy", "Always")
     if "deletionTimestamp" in pod["metadata"]:

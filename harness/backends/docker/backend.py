@@ -124,7 +124,8 @@ class DockerCluster(container_probe.ProbedCluster):
         return [*self._nodes, *([self._control] if self._control is not None else [])]
 
     def _name_hosts(self) -> None:
-        """Writes the hosts file: each name leads to its newest node. The file itself stays, as all nodes mount it."""
+        """Writes the hosts file of all nodes: each node's name leads to its newest container. The file itself stays, as
+        all nodes mount it."""
         named = "".join(f"{host.address} {host.name}\n" for host in self._hosts())
         with (self._run_dir / request.HOSTS_FILE).open("r+") as file:
             file.write(request.HOSTS + named)
@@ -159,7 +160,8 @@ class DockerCluster(container_probe.ProbedCluster):
         return self._run_dir / run_folder.log_of(self._log_key(node))
 
     def _environment(self, node: DockerNode, start: int) -> dict[str, str]:
-        """Returns the plan's environment and our variables. A container gets none of the harness's own variables."""
+        """Returns the environment of a node's command: the plan's variables and the harness's. A container gets none of
+        the harness's own variables."""
         devices = {f"{library}_SOCKET_IFNAME": "eth0" for library in ("GLOO", "TP", "NCCL")}
         places = run_folder.environment(str(self._run_dir), node.name) | run_folder.key_of(self._run_dir)
         return {**devices, **metadata.environment(node.metadata), **self._workload.env, **places, **node.marks(start)}
@@ -232,7 +234,7 @@ def _flag(name: str) -> bool:
 
 
 def UNDO(run_id: str, environment: dict[str, str]) -> None:
-    """Removes everything with this run's label from the engine that the run used. Can be called again."""
+    """Removes all containers and networks of a run from the Docker engine that the run used. Can be called again."""
     with BACKEND.as_recorded(environment):
         engine = Engine()
     with contextlib.closing(engine):

@@ -29,7 +29,8 @@ QUOTA_US_MIN = 1_000  # the kernel takes no less
 
 
 class DockerNode(NetworkedNode, StoringNode):
-    """A container and the line to its init. `exits` gets the end of its command."""
+    """A node that is a container, with the connection to our init process in it. `exits` gets the end of its
+    command."""
 
     def __init__(self, engine: Engine, place: request.DockerRun, name: str, incarnation: int, exits: Box[Exit]):
         index = int(name.removeprefix("node")) if name != CONTROL else -1
@@ -53,11 +54,11 @@ class DockerNode(NetworkedNode, StoringNode):
 
     @property
     def metadata(self) -> str:
-        """Returns the address of the node's metadata endpoint."""
+        """Returns the address at which the node serves a cloud's metadata."""
         return "{}:{}".format(*self._line.ready["metadata"])
 
     def create(self, wanted: request.Request, network: Network) -> None:
-        """Starts the container at the next free address."""
+        """Creates the node's container at the next free address of the network."""
         self._lab: Network = network
         name = self._place.container(self.name, self.incarnation)
         errors = self._run_dir / "logs" / f"{self.key}.init.log"
@@ -65,7 +66,8 @@ class DockerNode(NetworkedNode, StoringNode):
         self.container = self._line.container
 
     def come_up(self, mounts: Sequence[str]) -> None:
-        """Waits until the node's init answers. `mounts` are folders whose storage can be disturbed."""
+        """Waits until our init process in the container answers. `mounts` are folders whose storage can be
+        disturbed."""
         self._line.come_up()
         state = self._engine.inspect(self.container)
         self.address = str(state["NetworkSettings"]["Networks"][self._place.network]["IPAddress"])
@@ -75,7 +77,7 @@ class DockerNode(NetworkedNode, StoringNode):
             self._file_systems = Storage(pid, folders, self._place.user, self.marks(self.incarnation), log)
 
     def marks(self, start: int) -> dict[str, str]:
-        """Returns the environment variables that mark processes of this node."""
+        """Returns the environment variables by which processes of this node are recognised."""
         return {"CHAOS_NODE": self.name, "CHAOS_INCARNATION": str(start), "CHAOS_RUN_ID": self._place.run_id}
 
     def _storage(self) -> Storage:
@@ -88,7 +90,8 @@ class DockerNode(NetworkedNode, StoringNode):
         self._call("run", command=list(command), env=dict(env), log=str(log))
 
     def disconnect(self) -> None:
-        """Ends the line, and with it the node. The end of its command is then ignored."""
+        """Ends the connection to the container's init process, and with it the node. The end of its command is then
+        ignored."""
         self._running = 0
         if hasattr(self, "_line"):
             self._line.close()
@@ -126,7 +129,8 @@ class DockerNode(NetworkedNode, StoringNode):
             self._frozen_pids = None
 
     def evict(self, grace_s: float) -> None:
-        """Calls `docker stop`: SIGTERM, which our init passes on to all processes, and SIGKILL after the grace time."""
+        """Takes the node by `docker stop`: SIGTERM, which our init passes on to all processes, and SIGKILL after the
+        grace time."""
         with self.there():
             threading.Thread(target=self._stop, args=(math.ceil(grace_s),), daemon=True).start()
 
@@ -178,7 +182,7 @@ class DockerNode(NetworkedNode, StoringNode):
             self._note_exit(event["code"])
 
     def _on_end(self) -> None:
-        """Records the end of the container: its init is dead, and so is everything on the node."""
+        """Records that the container has ended, and with it everything on the node."""
         self._note_exit(-signal.SIGKILL)
         self._frozen_pids = None
         self._gone.set()

@@ -1,4 +1,4 @@
-"""Creates, attaches to and starts a container of ours, and opens a line to the process in it."""
+"""Starts a container of ours, and opens a connection to our process in it, over its input and output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READY_S_MAX = 30.0
 
 
 class ContainerLine(rpc.Line):
-    """A line to a container. The container ends with the line."""
+    """A connection to our process in a container. The container ends with the line."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ContainerLine(rpc.Line):
             raise
 
     def come_up(self) -> ContainerLine:
-        """Waits until the container answers. If it does not, removes it and raises `BackendError`."""
+        """Waits until our process in the container answers. If it does not, removes it and raises `BackendError`."""
         if self.wait_ready(READY_S_MAX):
             return self
         self.close()

@@ -1,4 +1,4 @@
-"""Finds out which verbs containers have on this engine, by trying them on a container of our own."""
+"""Finds out which acts on nodes this Docker engine supports, by trying them on a container of our own."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _CODE = f"import time; open('{{run_dir}}/{MOUNT}/file', 'w').close(); print('tim
 
 
 class ProbedCluster(ControlledCluster):
-    """A cluster with an additional method that probing needs."""
+    """A cluster that can also find out which network acts the kernel refuses."""
 
     @abc.abstractmethod
     def examine_network(self) -> dict[Verb, str]:
-        """Returns the network verbs that the kernel refuses, with the reasons."""
+        """Maps each act on a node's network that the kernel refuses to the reason."""
 
 
 def try_out(open_cluster: Callable[[Launch, pathlib.Path], ProbedCluster], why_no_storage: str) -> dict[Verb, str]:
-    """Returns refused verbs with the reasons, by a command's output on a node and by acts that kernels may refuse.
+    """Maps each act on a node that this engine or kernel refuses to the reason, by trying it on a node.
 
     Raises `CannotRunError` if nodes cannot be used at all.
     """

@@ -29,7 +29,7 @@ def address() -> str:
 
 @contextlib.contextmanager
 def speaking(what: str) -> Iterator[None]:
-    """Turns any error of the client into ours, which names the call that failed."""
+    """Turns errors of the Docker client in the `with` block into ours, which name the failed call."""
     import docker.errors
     import requests
 
@@ -42,10 +42,10 @@ def speaking(what: str) -> Iterator[None]:
 
 
 class Engine:
-    """A Docker daemon that answers. Several threads may call."""
+    """A connection to a Docker daemon. Several threads may call."""
 
     def __init__(self, limit_s: float = CALL_S_MAX):
-        """Raises `CannotRunError` with the remedy if there is no client or no daemon."""
+        """Connects to the Docker daemon. Raises `CannotRunError` with the remedy if there is no client or no daemon."""
         try:
             import docker
             import docker.utils
@@ -72,7 +72,7 @@ class Engine:
 
     @property
     def user(self) -> str:
-        """Returns the user for containers: the caller, who owns the run's files, or for root the image's own user."""
+        """Returns the user that runs containers: the caller, who owns the run's files, or for root the image's user."""
         if any("rootless" in option for option in self.info.get("SecurityOptions") or ()):
             return "0:0"  # there, the caller is what the container calls root
         if os.geteuid() == 0:
@@ -81,11 +81,11 @@ class Engine:
 
     @property
     def owner(self) -> Owner | None:
-        """Returns the user that must own folders that nodes write, or `None` if it is the caller."""
+        """Returns the user who must own folders that nodes write, or `None` if that is the caller."""
         return (IMAGE_UID, IMAGE_UID) if os.geteuid() == 0 and self.user != "0:0" else None
 
     def image_labels(self, image: str) -> dict[str, str]:
-        """Returns the labels of an image. Raises `CannotRunError` if the image does not exist."""
+        """Returns the labels of a container image. Raises `CannotRunError` if the image does not exist."""
         import docker.errors
 
         try:
@@ -108,12 +108,12 @@ class Engine:
             return None
 
     def create(self, name: str, request: Request) -> str:
-        """Creates a container without starting it. Returns its id."""
+        """Creates a Docker container without starting it. Returns its id."""
         with speaking(f"creating container {name}"):
             return str(self.api.create_container_from_config(request, name)["Id"])
 
     def create_network(self, wanted: Request) -> None:
-        """Creates a network by the API itself, because the client's own method lacks options."""
+        """Creates a network by the daemon's API, because the Python client's own method lacks options."""
         import docker.errors
         import requests
 
@@ -160,7 +160,7 @@ class Engine:
         return {str((entry["Labels"] or {}).get(RUN_LABEL, "")) for entry in found}
 
     def _remove(self, remove: Callable[..., None], what: str, **options: Any) -> None:
-        """Removes a thing, which another process may remove at the same time: the reverter or `chaos heal`."""
+        """Removes a container, network or volume, which the reverter or `chaos heal` may remove at the same time."""
         import docker.errors
 
         try:
@@ -176,7 +176,7 @@ class Engine:
 
 
 def each(act: Callable[[str], object], items: Iterable[str]) -> None:
-    """Calls `act` on all things, a few at a time. Raises the first error after it has tried all."""
+    """Calls `act` on each item, a few items at a time. Raises the first error after it has tried all."""
     with ThreadPoolExecutor(PARALLEL) as pool:
         results = [pool.submit(act, item) for item in items]
     for result in results:

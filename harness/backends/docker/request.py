@@ -41,7 +41,7 @@ _LINE = {"OpenStdin": True, "StdinOnce": True, "AttachStdin": True, "AttachStdou
 
 @dataclass(frozen=True)
 class DockerRun:
-    """The facts of a run that its workload lacks: its folder, the user of its files, and the daemon's image."""
+    """The facts of a run that its containers need beside the workload: folder, user of the files, image."""
 
     run_id: str = "{run_id}"
     run_dir: str = "{run_dir}"
@@ -52,7 +52,8 @@ class DockerRun:
 
     @property
     def prefix(self) -> str:
-        """Returns the start of every name. An unusual run id is replaced by its digest, against injection."""
+        """Returns the text with which the names of the run's containers and networks begin. An unusual run id is
+        replaced by its digest, against injection."""
         plain = re.fullmatch(r"[a-zA-Z0-9_.-]{1,100}|\{run_id\}", self.run_id)
         return "chaos-" + (self.run_id if plain else hashlib.sha256(self.run_id.encode()).hexdigest()[:16])
 
@@ -62,11 +63,11 @@ class DockerRun:
 
     @property
     def archive(self) -> str:
-        """Returns the path of the delivered archive on a node."""
+        """Returns the path, on a node, of the archive with our own programs."""
         return self.below(delivery.NAME)
 
     def below(self, name: str) -> str:
-        """Returns a path in the run's folder, which is the same on every node."""
+        """Returns the path of a file in the run's folder, which is at the same path on every node."""
         return f"{self.run_dir}/{name}"
 
     def container(self, node: str, incarnation: int) -> str:
@@ -78,7 +79,7 @@ class DockerRun:
 
 
 def render(workload: Launch, place: DockerRun) -> Request:
-    """Returns all requests to the daemon for the first incarnations, and the commands that run then."""
+    """Returns all requests to the Docker daemon for a run's first nodes, and the commands that run in them."""
     nodes = node_names(workload)
     names = [*([CONTROL] if workload.control is not None else []), *nodes]
     return {
@@ -105,7 +106,8 @@ def network(place: DockerRun) -> Request:
 
 
 def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -> Request:
-    """Returns the request for one node. The container starts our init, which starts the workload's command on request.
+    """Returns the request to Docker that makes one node's container. The container starts our init, which starts the
+    workload's command on request.
 
     The init gets the names of all nodes, so that processes that crowd a node take only its part of the machine.
     """
@@ -152,7 +154,7 @@ def _mounts(workload: Launch, place: DockerRun, node: str, incarnation: int) -> 
 
 
 def sidecar(place: DockerRun, node: str, incarnation: int, container_id: str) -> Request:
-    """Returns the request for a sidecar in a node's network, the only container with a privilege (on this network)."""
+    """Returns the request for the helper container in a node's network, the only one with privileges there."""
     return {
         "Image": place.image,
         "User": "0:0",
@@ -176,7 +178,8 @@ def _bind(source: str, target: str, read_only: bool = False) -> Request:
 
 
 def gpu_ids(workload: Launch, index: int, place: DockerRun) -> list[str]:
-    """Returns one GPU for each rank. The nodes of a run get the host's GPUs in order."""
+    """Returns the host's GPUs for a node: one for each of its ranks. The nodes of a run get the host's GPUs in
+    order."""
     if not place.gpus:
         return []
     first = index * workload.ranks_per_node

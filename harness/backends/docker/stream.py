@@ -13,7 +13,7 @@ _OUTPUT = 1
 
 
 class AttachedStream:
-    """A stream for `harness.node.rpc.Line`. Error output goes to the file `errors`."""
+    """A container's standard input and output as one stream of bytes. Error output goes to the file `errors`."""
 
     def __init__(self, link: socket.socket, errors: IO[bytes], owners: Sequence[Any] = ()):
         self._link = link

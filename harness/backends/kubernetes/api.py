@@ -46,7 +46,7 @@ CHAOS_MESH = "chaos-mesh.org/v1alpha1"
 
 
 class Refused(BackendError):
-    """Raised if the API server refuses a request. `status` is the HTTP status."""
+    """Raised if the Kubernetes API server refuses a request. `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str):
         super().__init__(message)
@@ -54,10 +54,11 @@ class Refused(BackendError):
 
 
 class Api:
-    """A cluster whose API server answers. Several threads may call. Methods raise `BackendError` if it fails."""
+    """A client of the Kubernetes API server that serves one cluster. Several threads may call. Methods raise
+    `BackendError` if it fails."""
 
     def __init__(self, settings: Settings):
-        """Raises `CannotRunError` with the remedy if there is no client, no kubeconfig or no answer."""
+        """Connects to the API server. Raises `CannotRunError` with the remedy without client, kubeconfig or answer."""
         try:
             import kubernetes
         except ImportError as error:
@@ -93,7 +94,7 @@ class Api:
         patient: bool = True,
         as_text: bool = False,
     ) -> Any:
-        """Returns the server's answer, parsed if it is JSON, or as a text with `as_text`.
+        """Sends a request to the API server, and returns the answer, parsed if it is JSON, or as a text with `as_text`.
 
         Raises `Refused` for an error answer, and `BackendError` without an answer. A server that is busy, restarting or
         out of reach is asked again for minutes if that is safe and `patient` is True.
@@ -150,7 +151,7 @@ class Api:
 
     @functools.cached_property
     def dialect(self) -> Dialect:
-        """Returns the fields that the server knows, found by a dry run, which keeps only those fields."""
+        """Returns which newer fields of Kubernetes objects this server knows, found by a dry run."""
         probe = manifests.ClusterRun("dialect", Settings(), Dialect())
         workload = Launch(("true",), 1, 1)
         job = manifests.RENDERERS["job"](workload, probe)[0]
@@ -160,11 +161,11 @@ class Api:
 
     @property
     def policy(self) -> str:
-        """Returns the version in which this server has budgets and evictions."""
+        """Returns the API version in which this server has disruption budgets and evictions."""
         return "policy/v1" if self.serves("policy/v1", "poddisruptionbudgets") else "policy/v1beta1"
 
     def serves(self, version: str, plural: str) -> bool:
-        """Returns True if the server has this kind of resource in the API `group/version`."""
+        """Returns True if the server has the resource `plural`, such as `jobs`, in the API `group/version`."""
         if version not in self._cache:
             try:
                 found = self.get(f"/{_root(version)}")
@@ -176,7 +177,8 @@ class Api:
         return plural in self._cache[version]
 
     def may(self, verb: str, resource: str, group: str = "", namespaced: bool = True) -> bool:
-        """Returns True if the server's authorizer allows this to us. `resource` may hold a subresource."""
+        """Returns True if the server allows this user the act `verb`, such as `create`, on a kind of resource.
+        `resource` may hold a subresource."""
         name, _, subresource = resource.partition("/")
         wanted = {"verb": verb, "resource": name, "subresource": subresource, "group": group}
         if namespaced:
@@ -222,7 +224,8 @@ class Api:
         return text
 
     def delete(self, version: str, plural: str, name: str, grace_s: int | None = None, uid: str = "") -> bool:
-        """Deletes an object. Returns False if it was gone already. With `uid`, a later object of this name is kept."""
+        """Deletes an object of the Kubernetes cluster. Returns False if it was gone already. With `uid`, a later object
+        of this name is kept."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -253,18 +256,19 @@ class Api:
         self.ask("POST", self.path("v1", "pods", f"{pod}/eviction"), body)
 
     def attach(self, pod: str, container: str, errors: pathlib.Path) -> PodStream:
-        """Opens the line to process 1 of this container. Its standard error goes to the file `errors`."""
+        """Opens the connection to process 1 of a pod's container. Its standard error goes to the file `errors`."""
         query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true"), ("tty", "false")]
         return PodStream(self._link(pod, "attach", query), errors.open("ab"))
 
     def execute(self, pod: str, container: str, command: Sequence[str], limit_s: float = CALL_S_MAX) -> str:
-        """Returns the output of a command in this container. Raises `BackendError` unless it exits with 0 in time."""
+        """Runs a command in a pod's container, and returns the output. Raises `BackendError` unless it exits with 0 in
+        time."""
         query = [("container", container), ("stdout", "true"), ("stderr", "true")]
         query += [("command", word) for word in command]
         return run_to_end(self._link(pod, "exec", query), f"{command[0]} in pod {pod}", limit_s)
 
     def _link(self, pod: str, what: str, query: Sequence[tuple[str, str]]) -> Any:
-        """Opens a WebSocket to a subresource of a pod. Raises `BackendError` if that fails."""
+        """Opens a WebSocket to a pod, such as for `exec` or `attach`. Raises `BackendError` if that fails."""
         from kubernetes.stream.ws_client import create_websocket
         from websocket import WebSocketException, setdefaulttimeout
 
@@ -283,7 +287,8 @@ class Api:
         self.ask("PATCH", f"/api/v1/nodes/{name}", patch)
 
     def machine_labels(self, name: str) -> Mapping[str, str]:
-        """Returns the labels of a machine. Raises `CannotRunError` without the right to read nodes."""
+        """Returns the labels of the machine (Kubernetes node) with this name. Raises `CannotRunError` without the right
+        to read nodes."""
         try:
             found: Mapping[str, str] = self.get(f"/api/v1/nodes/{name}")["metadata"].get("labels", {})
             return found

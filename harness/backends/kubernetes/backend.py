@@ -87,7 +87,7 @@ class KubeCluster(ControlledCluster):
 
     @property
     def waiting(self) -> bool:
-        """Returns True if a Job will bring back a pod that ended unasked. Single pods are never brought back."""
+        """Returns True if Kubernetes will bring back a pod that ended unasked. Single pods are never brought back."""
         with self._lock:
             lost = [each.index for each in self._nodes if not each.alive]
             return self._place.kind != "pods" and any(index not in self._held | self._given_up for index in lost)
@@ -109,7 +109,7 @@ class KubeCluster(ControlledCluster):
         self._workload = self._workload.changed(command, env)
 
     def replace(self, node: Node) -> Node:
-        """Gives the capacity back: the pod that Kubernetes has brought, or brings now, takes the place."""
+        """Ends the hold on a lost node's place, so that the pod that Kubernetes brings becomes the new node."""
         self.refuse_replacement(node)
         self._way.give_back(node.index)
         if self._place.kind == "pods":
@@ -158,7 +158,8 @@ class KubeCluster(ControlledCluster):
     # What nodes ask for
 
     def kill(self, node: KubeNode) -> None:
-        """Makes the pod's init kill everything by SIGKILL, as a kubelet would first send SIGTERM, even without grace.
+        """Makes the pod's init kill all processes by SIGKILL, because a kubelet would first send SIGTERM, even without
+        grace.
 
         Then the pod is deleted without grace, so that Kubernetes knows of it at once.
         """
@@ -204,7 +205,7 @@ class KubeCluster(ControlledCluster):
             return [each.pod for each in self._nodes if each is not node and each.pod is not None and each.alive]
 
     def _take(self, node: KubeNode, reason: str) -> Pod:
-        """Reserves a place: a pod that comes for it from now on waits until the capacity is given back."""
+        """Reserves a node's place while the node is taken: a pod that comes for it waits until `replace`."""
         with self._lock:
             if node.pod is None or not node.alive:
                 raise NodeGone(f"{node.key} is gone")
@@ -271,7 +272,7 @@ class KubeCluster(ControlledCluster):
             pod.beat(pod_init.SILENT_S_MAX + BEAT_S)
 
     def _greet(self, wanted: Object) -> None:
-        """Attaches to a pod, in a thread of the pool, asks for its identity, and sends its files."""
+        """Connects to a new pod, in a thread of the pool: asks which node it is for, and sends it the run's files."""
         try:
             self._greet_or_raise(wanted)
         except Exception as error:  # any error: no other code would see it
@@ -316,7 +317,7 @@ class KubeCluster(ControlledCluster):
         raise CannotRunError(f"pod {pod.name} {reason}")
 
     def _settle(self, index: int) -> None:
-        """Makes a pod that has come the node of its place, if the place is free and not held back."""
+        """Makes a newly arrived pod the node of its place in the job, unless the place is taken or reserved."""
         with self._lock:
             before = self._nodes[index]
             pod = self._arrived.get(index)
@@ -388,7 +389,7 @@ class KubeCluster(ControlledCluster):
         return {"address": pod.address, "control": control, "head": head, "run_dir": POD_RUN_DIR, "python": "python3"}
 
     def _environment(self, pod: Pod, name: str, start: int) -> dict[str, str]:
-        """Returns the plan's environment and our variables, with the run's paths as they are in a pod."""
+        """Returns the environment of a command in a pod: the plan's variables and ours, with the pod's own paths."""
         device = pod.hello["device"]
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")} if device else {}
         marks = run_folder.environment(POD_RUN_DIR, name) | run_folder.key_of(self.run_dir)
@@ -423,7 +424,8 @@ def end_run(api: Api, place: ClusterRun) -> int:
 
 
 def UNDO(run_id: str, environment: dict[str, str]) -> None:
-    """Undoes a run on its cluster. Raises `CannotRunError` if the cluster does not answer."""
+    """Removes everything that a run made in its Kubernetes cluster. Raises `CannotRunError` if the cluster does not
+    answer."""
     with BACKEND.as_recorded(environment):
         settings = read_settings()
         api = Api(settings)
@@ -436,7 +438,8 @@ class KubernetesBackend(EngineBackend):
     settings = ("KUBECONFIG", "HOME", *VARIABLES)
 
     def whereabouts(self) -> dict[str, str]:
-        """Returns the context and the namespace by name, because a kubeconfig's current context may change."""
+        """Returns kubeconfig, context and namespace, by which the cluster is found again if the current context
+        changes."""
         return super().whereabouts() | chosen_cluster(read_settings())
 
     def try_out(self) -> tuple[str, dict[Verb, str]]:

@@ -1,4 +1,4 @@
-"""Finds out which verbs pods have in this cluster with these rights."""
+"""Finds out which faults can act on pods here, as far as the API server and this user's rights allow them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ LACKS = {
 
 
 def missing_verbs(api: Api, place: ClusterRun) -> dict[Verb, str]:
-    """Tries to create all objects of a run, as a dry run, and asks for the rights of verbs. Raises `CannotRunError`."""
+    """Maps each act on a node that cannot be done here to the reason, by a dry run and by this user's rights. Raises
+    `CannotRunError` if not even a job can run."""
     for wanted in (manifests.delivered(place), *manifests.render(manifests.SMALLEST, place)):
         api.create(wanted, dry_run=True)
     if not api.may("create", "pods/attach") and not api.may("get", "pods/attach"):

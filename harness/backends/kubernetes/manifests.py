@@ -40,7 +40,7 @@ _NODES = "node"  # the replicated job in a JobSet; Kubeflow's trainer calls its 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The APIs that this server has. The default is a current server."""
+    """The newer Kubernetes APIs that this server has. The default is a current server."""
 
     indexed_jobs: bool = True
     failure_policy: bool = True  # of jobs: an eviction is not counted as a failure
@@ -49,7 +49,7 @@ class Dialect:
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """One run on one cluster."""
+    """One run in one Kubernetes cluster: names, labels and settings for its objects."""
 
     run_id: str = "run"
     settings: Settings = field(default_factory=Settings)
@@ -57,7 +57,7 @@ class ClusterRun:
 
     @property
     def name(self) -> str:
-        """Returns the start of every name: the run id, or its digest if the id is no short DNS label."""
+        """Returns the text with which the names of all objects of the run begin: its id, or else the id's digest."""
         plain = re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.run_id)
         if plain and len(self.run_id) <= NAME_CHARS_MAX - len("chaos-"):
             return f"chaos-{self.run_id}"
@@ -68,7 +68,7 @@ class ClusterRun:
         return f"{self.name}-{CONTROL}"
 
     def preemptor(self, index: int) -> str:
-        """Returns the name of the pod for which the scheduler preempts the node at this place."""
+        """Returns the name of the pod for whose sake the scheduler evicts (preempts) the node at this place."""
         return f"{self.name}-{PREEMPTOR}-{index}"
 
     @property
@@ -81,7 +81,8 @@ class ClusterRun:
 
     @property
     def kind(self) -> str:
-        """Returns the kind of object that creates pods. Without Indexed Jobs, only single pods keep their places."""
+        """Returns the kind of Kubernetes object that creates the pods of the run, such as `job`. Without Indexed Jobs,
+        only single pods keep their places."""
         if self.settings.kind == "job" and not self.dialect.indexed_jobs:
             return "pods"
         return self.settings.kind
@@ -95,7 +96,8 @@ def label_value(run_id: str) -> str:
 
 
 def delivered(place: ClusterRun) -> Object:
-    """Returns the object with the archive for the pods. It is created first, because no pod starts without it."""
+    """Returns the ConfigMap that holds the archive of our programs for the pods. It is created first, because no pod
+    starts without it."""
     content = base64.b64encode(delivery.archive()).decode()
     found = object_of("v1", "ConfigMap", place.name, place, {})
     del found["spec"]
@@ -103,7 +105,7 @@ def delivered(place: ClusterRun) -> Object:
 
 
 def render(workload: Launch, place: ClusterRun) -> list[Object]:
-    """Returns all objects of a run except `delivered`, in the order of their creation."""
+    """Returns all Kubernetes objects of a run, except the ConfigMap `delivered`, in the order of their creation."""
     first = [service(place), control_pod(place), budget(place)]
     if place.settings.gang:
         gang = {"minMember": workload.nodes, "queue": place.settings.gang}
@@ -142,7 +144,7 @@ def budget(place: ClusterRun) -> Object:
 
 
 def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) -> Object:
-    """Returns the pod of a node without an Indexed Job. If it is lost, we create the next one."""
+    """Returns the pod of a node that is no part of an Indexed Job. If it is lost, we create the next one."""
     template = _template(workload, place)
     spec = template["spec"] | {"hostname": f"{_NODES}{index}", "subdomain": place.name}
     spec["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
@@ -155,7 +157,7 @@ def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) 
 def preemptor(
     place: ClusterRun, index: int, machine: str, victim: dict[str, str], tolerations: Sequence[Object]
 ) -> Object:
-    """Returns a pod that fits only on this machine, and only without a pod that has the labels `victim`.
+    """Returns an idle pod that fits only on this machine, and not beside pods with the labels `victim`.
 
     It does nothing and asks for no resources, so that no other pod must leave. It ends by itself if nobody removes it.
     """
@@ -198,7 +200,8 @@ def _jobset(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
-    """Returns a PyTorchJob. Its operator demands a master, here node 0, and this name of the container."""
+    """Returns a PyTorchJob that runs the workload's nodes as pods. Its operator demands a master, here node 0, and this
+    name of the container."""
     template = _template(workload, place)
     template["spec"]["containers"][0]["name"] = "pytorch"
     del template["spec"]["restartPolicy"]  # the operator's to set
@@ -297,7 +300,8 @@ def _template(workload: Launch, place: ClusterRun) -> Object:
 
 
 def _grace_s(workload: Launch, settings: Settings) -> int:
-    """Returns the pods' grace period in s: the notice if the eviction uses it, or else more than any notice."""
+    """Returns the pods' grace period in s: the planned notice if evictions use this period, else more than any
+    notice."""
     notice_s = math.ceil(workload.notice_s)
     if settings.evict_by_own_grace and notice_s > 0:
         return notice_s

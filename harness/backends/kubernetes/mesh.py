@@ -24,7 +24,8 @@ DIRECTIONS = {"egress": "to", "ingress": "from", "both": "both"}
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """The traffic of `pod` with certain pods (`None`: with everything), in one direction or both."""
+    """The network traffic of `pod` that Chaos Mesh disturbs: with certain pods (`None`: with everything), and in which
+    direction."""
 
     pod: str
     direction: str = "both"
@@ -32,14 +33,14 @@ class Way:
 
 
 def bandwidth(place: ClusterRun, name: str, way: Way, rate_bits: int) -> Object:
-    """Returns the object for a limit in bytes per second (bits would be rounded away), with a bucket of 20 ms."""
+    """Returns the Chaos Mesh object that limits a pod's traffic to `rate_bits` bits per second."""
     limit = max(20_000, rate_bits // 8 // 20)
     rate = {"rate": f"{max(1, rate_bits // 8)}bps", "limit": limit, "buffer": max(1600, rate_bits // 8 // 50)}
     return _network(place, name, way, "bandwidth", {"bandwidth": rate})
 
 
 def impairment(place: ClusterRun, name: str, way: Way, wanted: Impairment) -> Object:
-    """Returns the object for Chaos Mesh's `netem` action, which takes all impairments at once."""
+    """Returns the Chaos Mesh object that delays, loses, reorders or damages a pod's packets."""
     what: Object = {}
     if wanted.delay_s or wanted.jitter_s:
         delay_us, jitter_us = round(wanted.delay_s * 1e6), round(wanted.jitter_s * 1e6)
@@ -70,7 +71,7 @@ def _network(place: ClusterRun, name: str, way: Way, action: str, what: Object) 
 
 
 class Mesh:
-    """Creates the Chaos Mesh objects of one run, with unique names."""
+    """Creates the Chaos Mesh objects of one run, each with a unique name."""
 
     def __init__(self, api: Api, place: ClusterRun):
         self._api = api
@@ -82,7 +83,8 @@ class Mesh:
         return f"{self.place.name}-{next(self._numbers)}"
 
     def act(self, wanted: Object) -> MeshDisturbance:
-        """Creates the object. Returns once Chaos Mesh says that all of it is injected, or raises `BackendError`."""
+        """Creates a Chaos Mesh object, and so begins a disturbance. Returns once Chaos Mesh says that all of it is
+        injected, or raises `BackendError`."""
         self._api.create(wanted)
         disturbance = MeshDisturbance(self._api, wanted)
         try:

@@ -32,7 +32,8 @@ Stamp = tuple[int, int, int]
 
 
 class Mirror:
-    """Copies files both ways. `lines` returns the present pods; `greet` brings a new pod up to date."""
+    """Copies files of the run's folder from the harness to the pods, and from the pods to the harness. `lines` returns
+    the present pods; `greet` brings a new pod up to date."""
 
     def __init__(self, run_dir: pathlib.Path, lines: Callable[[], Sequence[Caller]]):
         self._run_dir, self._lines = run_dir, lines
@@ -51,13 +52,14 @@ class Mirror:
             self._thread.join(10.0)
 
     def greet(self, line: Caller) -> None:
-        """Sends a new pod all its files before it returns. The pod must not be in `lines` before that."""
+        """Sends all files that nodes read to a new pod before it returns. The pod must not be in `lines` before
+        that."""
         with self._lock:
             for name in self._found(PUSHED):
                 self._send(line, name)
 
     def push(self) -> None:
-        """Sends local changes to every pod before it returns."""
+        """Sends files of the run's folder that have changed to every pod before it returns."""
         with self._lock:
             gone = self._sent.keys() - self._found(PUSHED).keys()
             now = self._found(PUSHED)  # a look beside a renaming may see neither name: two in a row do not
@@ -72,7 +74,8 @@ class Mirror:
             self._sent = {name: stamp for name, stamp in self._sent.items() if name not in gone} | now
 
     def take(self, node: str, event: dict[str, Any]) -> bool:
-        """Writes a file by an event from a pod of this node. Returns False for an event that is not about files.
+        """Writes data that a node's pod has sent, as an event, into a file of the run's folder. Returns False for an
+        event that is not about files.
 
         Raises `BackendError` for a file that is not of that node, or that is too large.
         """
@@ -86,7 +89,8 @@ class Mirror:
         return True
 
     def _append(self, name: str, offset: int, data: bytes) -> None:
-        """Appends data, or writes it again. Raises `BackendError` if earlier data is missing or it grows too large."""
+        """Writes a pod's data into a file at this offset, at its end or over the same data. Raises `BackendError` if
+        earlier data is missing or it grows too large."""
         descriptor = untrusted_files.open_file(self._run_dir, name, os.O_WRONLY | os.O_CREAT)
         try:
             size = os.fstat(descriptor).st_size
@@ -98,7 +102,8 @@ class Mirror:
             os.close(descriptor)
 
     def _place(self, node: str, name: str) -> str:
-        """Returns the place for a pod's file. Raises `BackendError` for a place that is not the pod's own."""
+        """Returns the path in the run's folder of a file that a node's pod sent. Raises `BackendError` for a place that
+        is not the pod's own."""
         log = re.escape(node) if node == CONTROL else rf"{re.escape(node)}\.\d{{1,9}}"
         if not re.fullmatch(rf"({EVENTS}|{ANSWERS})/{re.escape(node)}/{_PLAIN}|{LOGS}/{log}\.log", name):
             places = f"{EVENTS}/{node}/, {ANSWERS}/{node}/ and its log"

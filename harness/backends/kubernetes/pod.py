@@ -1,4 +1,4 @@
-"""Defines a pod that answers, and the node that it is for the harness."""
+"""Defines the connection to a pod's init process, and the node of the job that such a pod is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PACKET_BYTES = 64
 
 
 class Pod(rpc.Line):
-    """The line to the init of one of our pods. `hello` is the init's first answer.
+    """A connection to the init process of one of our pods. `hello` is the init's first answer.
 
     `node` is the node that the pod will be; empty until its init has answered. `running` is the number of the command's
     start that runs there; 0: none.
@@ -44,7 +44,7 @@ class Pod(rpc.Line):
         on_event: Callable[[Pod, rpc.Message], None],
         on_end: Callable[[Pod], None],
     ):
-        """Attaches to the pod. Raises `BackendError` if its init does not answer."""
+        """Connects to the pod's init process. Raises `BackendError` if its init does not answer."""
         self.name: str = wanted["metadata"]["name"]
         self.machine: str = wanted["spec"].get("nodeName", "")
         self.node = ""
@@ -72,8 +72,8 @@ class Pod(rpc.Line):
                     raise
 
     def beat(self, silent_s_max: float) -> None:
-        """Tells the pod that the harness is alive. A pod that has not answered for too long is lost: it would have
-        ended itself by then, so its machine is gone, and nothing will ever close the line."""
+        """Tells the pod's init that the harness is alive. A pod that has not answered for too long is lost: it would
+        have ended itself by then, so its machine is gone, and nothing will ever close the line."""
         try:
             self.call("beat", BEAT_S_MAX)
             self._heard_s = time.monotonic()
@@ -93,7 +93,7 @@ class Pod(rpc.Line):
         self.call("signal", signum=int(signal.SIGKILL), pid=None)
 
     def call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
-        """Calls the init. Raises `NodeGone` if the pod has ended, even during the call."""
+        """Calls a function of the pod's init process. Raises `NodeGone` if the pod has ended, even during the call."""
         if self.ended:
             raise NodeGone(f"pod {self.name} is gone")
         try:
@@ -116,7 +116,8 @@ class Pod(rpc.Line):
 
 
 def _attach(api: Api, pod: str, container: str, errors: pathlib.Path) -> PodStream:
-    """Attaches to a container. Tries again, because its kubelet may not know a running container yet."""
+    """Connects to the first process of a container, again and again while the kubelet does not know it yet. Tries
+    again, because its kubelet may not know a running container yet."""
     deadline = time.monotonic() + ATTACH_S_MAX
     while True:
         try:
@@ -128,7 +129,7 @@ def _attach(api: Api, pod: str, container: str, errors: pathlib.Path) -> PodStre
 
 
 class Owner(Protocol):
-    """The methods of a cluster that a node uses."""
+    """The methods of a Kubernetes cluster that its nodes call."""
 
     mesh: Mesh
     run_dir: pathlib.Path
@@ -140,7 +141,8 @@ class Owner(Protocol):
 
 
 class KubeNode(NodeBase):
-    """One incarnation of a place in the job. `pod` is `None` until there is one."""
+    """A node of the job: one of the pods that come, one after the other, for one place in the job. `pod` is `None`
+    until there is one."""
 
     def __init__(self, owner: Owner, index: int, incarnation: int, pod: Pod | None):
         super().__init__(f"node{index}", index, incarnation, owner.run_dir)
@@ -192,7 +194,8 @@ class KubeNode(NodeBase):
     def fill_path(
         self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
     ) -> float:
-        """Returns the rate of a stream of our own. With `through`, the job's traffic shares the same limit."""
+        """Returns the rate, in bits per second, of a data stream that we send from one node to another. With `through`,
+        the job's traffic shares the same limit."""
         source, sink = self._ends(peer, back)
         return fill_path(source.end, sink.end, seconds, CALL_S_MAX + seconds)
 
@@ -207,7 +210,8 @@ class KubeNode(NodeBase):
         return self._owner.mesh.act(render(self._owner.mesh.next_name(), way))
 
     def _peer_pods(self, traffic: Traffic) -> tuple[str, ...]:
-        """Returns the peers' pods by name, as Chaos Mesh needs them. `all` stands for every pod of this run."""
+        """Returns the names of the pods at the other end of this traffic, as Chaos Mesh needs them. `all` stands for
+        every pod of this run."""
         nodes, control = self._owner.others(self), self._owner.pod_of(None)
         match traffic.peers:
             case "all":

@@ -1,4 +1,4 @@
-"""Defines the ways to reclaim a node, one class for each value of `CHAOS_KUBE_EVICT`."""
+"""Defines the ways in which the harness has Kubernetes take a node away, one for each `CHAOS_KUBE_EVICT`."""
 
 import os
 import shlex
@@ -17,7 +17,8 @@ MARK = "chaos-harness/run"  # label of a machine: whose cordon it is
 
 
 class Way:
-    """Reclaims a node by the Eviction API, unless a class below differs. Raises `BackendError` if that is refused."""
+    """Takes a node's pod away by the Eviction API; the base of all other ways to do it. Raises `BackendError` if that
+    is refused."""
 
     takes_machine = False  # out of service: the control pod must not be there
     takes_all_there = False  # takes every other pod of that machine, too
@@ -26,24 +27,25 @@ class Way:
         self._api, self._place = api, place
 
     def why_not(self) -> str:
-        """Returns why pods cannot be reclaimed this way here, or an empty text if they can."""
+        """Returns why pods cannot be taken away in this way here, or an empty text if they can."""
         right = "harness/backends/kubernetes/rbac.yaml has it"
         return "" if self._api.may("create", "pods/eviction") else f"no right to create pods/eviction; {right}"
 
     def take(self, pod: Pod, index: int, grace_s: int) -> None:
-        """Asks for the reclaim, after which the pod ends. `index` is the node's place in the job."""
+        """Asks Kubernetes to take a node's pod away. `index` is the node's place in the job."""
         self._api.evict(pod.name, grace_s)
 
     def give_back(self, index: int) -> None:
-        """Gives back the capacity of this place. Can be called again."""
+        """Ends the hold on the capacity of this place in the job, so that a new pod can come. Can be called again."""
 
     def heal(self) -> int:
-        """Undoes all reclaims of this run, even by other processes. Returns their number. Can be called again."""
+        """Undoes all that this run did to take pods away, even in other processes. Returns their number. Can be called
+        again."""
         return 0
 
 
 class Delete(Way):
-    """Reclaims a node by a delete, with the notice as grace period."""
+    """Takes a node's pod away by deleting it, with the notice as grace period."""
 
     def why_not(self) -> str:
         return ""  # no run could end without this right
@@ -68,7 +70,7 @@ class _OfMachines(Way):
         self.heal()
 
     def heal(self) -> int:
-        """Removes cordons and taints with this run's mark. Returns the number of machines."""
+        """Removes the cordons and taints that this run has set on machines. Returns the number of machines."""
         marked = self._api.machines(f"{MARK}={self._value}")
         for machine in marked:
             taints = machine["spec"].get("taints", [])
@@ -86,7 +88,8 @@ class _OfMachines(Way):
 
 
 class Drain(_OfMachines):
-    """Reclaims by a cordon and an eviction. A machine that somebody else has cordoned stays cordoned."""
+    """Takes a node away by a drain: a cordon of its machine, and an eviction of its pod. A machine that somebody else
+    has cordoned stays cordoned."""
 
     def take(self, pod: Pod, index: int, grace_s: int) -> None:
         if not self._api.get(f"/api/v1/nodes/{pod.machine}")["spec"].get("unschedulable"):

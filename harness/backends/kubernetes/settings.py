@@ -77,7 +77,8 @@ def _evict(name: str, text: str) -> object:
 
 @dataclass(frozen=True)
 class Toleration:
-    """A toleration. An empty `value` stands for any value of the taint, an empty `effect` for any effect."""
+    """A toleration of the pods, which lets them run on machines with a matching taint. An empty `value` stands for any
+    value of the taint, an empty `effect` for any effect."""
 
     key: str
     value: str = ""
@@ -122,7 +123,7 @@ def _seconds(name: str, text: str) -> float:
 
 
 def _setting(name: str, default: object, read: Read, meaning: str) -> Any:
-    """Returns a field with the value of CHAOS_KUBE_`name`, if it is set, as `read` parses it."""
+    """Declares a setting that the user may give in the variable CHAOS_KUBE_`name`, and that `read` parses."""
     return field(default_factory=lambda: default, metadata={"name": name, "read": read, "meaning": meaning})
 
 
@@ -167,12 +168,12 @@ class Settings:
 
     @property
     def evict_by(self) -> str:
-        """Returns the priority class or the command for `evict`, or an empty text if it needs none."""
+        """Returns what follows the colon in the chosen way to evict: a priority class or a command; or ""."""
         return self.evict.partition(":")[2]
 
     @property
     def evict_by_own_grace(self) -> bool:
-        """Returns True if an eviction's notice is the pods' own grace period, because the way has no other."""
+        """Returns True if the chosen way to evict a pod gives no other notice than the pod's own grace period."""
         return self.evict == "taint" or self.evict.startswith("priority:")
 
 
@@ -181,7 +182,8 @@ VARIABLES = ("CHAOS_KUBECONFIG", *(f"CHAOS_KUBE_{each.metadata['name']}" for eac
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Reads the settings. Raises `UsageError` with the variable, its value and the allowed values."""
+    """Reads the user's settings for pods from environment variables. Raises `UsageError` with the variable, its value
+    and the allowed values."""
     found = dict[str, Any]()
     for each in fields(Settings):
         name = each.metadata["name"]

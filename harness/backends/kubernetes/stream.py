@@ -21,7 +21,7 @@ OUTPUT_BYTES_MAX = 4 * 2**20  # of a command's output
 
 
 class PodStream:
-    """A stream for `harness.node.rpc.Line`. Error output goes to the file `errors`.
+    """The input and output of a process in a pod, as one stream of bytes. Error output goes to the file `errors`.
 
     Both directions share one lock, because a TLS connection must not be read and written at the same time.
     """
@@ -35,7 +35,7 @@ class PodStream:
 
     @property
     def waiting(self) -> int:
-        """Returns the bytes of output that have come and were not read yet."""
+        """Returns how many bytes of the process's output have come and were not read yet."""
         return len(self._left)
 
     def recv(self, size: int) -> bytes:
@@ -72,7 +72,7 @@ class PodStream:
         self._errors.close()
 
     def take(self) -> bool:
-        """Waits a moment for output. Returns False at its end."""
+        """Waits a moment for output of the process in the pod. Returns False at its end."""
         from websocket import ABNF, WebSocketException
 
         link = self._link.sock
@@ -105,7 +105,8 @@ class PodStream:
 
 
 def run_to_end(link: Any, what: str, limit_s: float) -> str:
-    """Returns the output of a remote command. Raises `BackendError` unless it exits with 0 in time."""
+    """Waits for the end of a command in a pod, and returns its output. Raises `BackendError` unless it exits with 0 in
+    time."""
     deadline, errors = time.monotonic() + limit_s, io.BytesIO()
     stream = PodStream(link, errors)
     try:

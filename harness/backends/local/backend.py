@@ -157,7 +157,7 @@ class LocalCluster(TellingCluster):
         return fresh
 
     def exits(self) -> list[Exit]:
-        """Returns new exits. Raises `BackendError` if the lab itself has ended, because exits then prove nothing."""
+        """Returns the exits since the last call. Raises `BackendError` if the lab has ended and proves nothing."""
         found = super().exits()
         if not found and self._lab.ended and not self._closed:
             raise BackendError(f"the lab ended unexpectedly; see {self._run_dir / 'logs' / 'labd.log'}")
@@ -193,7 +193,7 @@ class LocalCluster(TellingCluster):
         return str(self._run_dir / run_folder.log_of(name))
 
     def _environment(self, node: str, incarnation: int, gpus: str | None = None) -> dict[str, str]:
-        """Returns a node's environment. Variables of the harness never replace the plan's."""
+        """Returns the environment of a node's command. The harness's own variables never replace the plan's."""
         device = "lo" if self._mode == "plain" or node == "control" else "eth0"
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")}
         if gpus is not None:  # a virtual node is a host of its own; NCCL refuses two ranks of one host on one GPU
@@ -265,7 +265,7 @@ class LocalBackend(Backend):
         return LocalCluster(workload, run_dir, run_id, mode)
 
     def _try_out(self, mode: str) -> Mapping[Verb, str | None]:
-        """Maps each verb of network and storage to the reason against it, or `None`. Tried only once."""
+        """Maps each act on network or storage to the reason against it here, or `None`. Tried only once."""
         if mode == "plain":
             return {}  # `probe` says why there is nothing to disturb
         if mode not in self._tried:
@@ -274,7 +274,7 @@ class LocalBackend(Backend):
         return self._tried[mode]
 
     def _choose(self) -> tuple[str, Mapping[str, str]]:
-        """Returns the best mode that works here ("": none), and the reason against each better one. Tried only once."""
+        """Returns the best mode of virtual nodes that works here, or "", and the reason against each better one."""
         candidates = _candidates()
         if candidates not in self._chosen:
             self._chosen[candidates] = _first_that_works(candidates)
@@ -317,7 +317,7 @@ def _probe_lab(mode: str) -> client.LabClient:
 
 
 def try_mode(mode: str) -> str | None:
-    """Makes and ends a lab of one node. Returns `None` if that works, else the reason with its remedy."""
+    """Tries to make a virtual node. Returns `None` if that works, else the reason with its remedy."""
     try:
         with contextlib.closing(_probe_lab(mode)) as lab:
             lab.call("node.create", name="probe", incarnation=1)
@@ -329,7 +329,7 @@ def try_mode(mode: str) -> str | None:
 
 
 def _kernel_limits(mode: str) -> dict[Verb, str | None]:
-    """Maps each verb that needs a control group or a preloaded library to the reason against it, or `None`."""
+    """Maps each act that needs a control group or a preloaded library to the reason against it here, or `None`."""
     as_root = None if mode == "root" else _TAKES_ROOT
     return {
         Verb.CPU_QUOTA: as_root or cgroups.why_not("cpu"),
@@ -340,7 +340,7 @@ def _kernel_limits(mode: str) -> dict[Verb, str | None]:
 
 
 def sweep(run_id: str | None = None) -> None:
-    """Ends processes and removes control groups of this run or, without a run, of all dead harnesses.
+    """Ends processes and removes control groups that the run `run_id` has left or, without an id, any dead harness.
 
     Can be called again. Raises `BackendError` for things that are left, after it has tried all.
     """

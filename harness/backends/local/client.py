@@ -1,4 +1,4 @@
-"""Starts labd, the process that holds a lab, calls it, and ends it: the harness's side of a lab."""
+"""Starts and calls labd, the process that holds this machine's virtual nodes (the lab)."""
 
 import json
 import os
@@ -30,10 +30,10 @@ def marks(run_id: str, node: str, incarnation: int) -> dict[str, str]:
 
 
 class LabClient(rpc.Line):
-    """A running lab, which ends with the line to it. `control` is the address of the control host."""
+    """A running lab (a run's virtual nodes), which ends with this connection. `control`: the control host's address."""
 
     def __init__(self, mode: str, run_id: str, log: pathlib.Path | None, on_event: rpc.OnEvent = lambda _: None):
-        """Raises `rpc.StageError` if the kernel refuses, and `BackendError` if labd does not start."""
+        """Starts a lab. Raises `rpc.StageError` if the kernel refuses, and `BackendError` if labd does not start."""
         self.mode = mode
         # Without a log labd's own messages go to a file that has no name and leaves nothing.
         with log.open("a+b") if log else tempfile.TemporaryFile() as output:

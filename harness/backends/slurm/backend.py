@@ -106,8 +106,8 @@ class SlurmCluster(TellingCluster):
         (self._state_dir / "go").touch()
 
     def replace(self, node: Node) -> Node:
-        """Brings the taken node back, once Slurm has noticed its loss: for Slurm, a host that is back sooner was never
-        away, and its job would wait for the dead tasks. The returned node is alive when the job runs again."""
+        """Brings the taken node back, once Slurm has noticed its loss: else, Slurm's job would wait for the dead tasks.
+        The returned node is alive when the job runs again."""
         self.refuse_replacement(node)
         place = self._nodes[node.index]
 
@@ -219,7 +219,7 @@ class SlurmCluster(TellingCluster):
         (self._state_dir / "exits").mkdir(parents=True)
 
     def _beat(self) -> None:
-        """Shows that the harness is alive, because without this the job ends itself (see `slurm_watch`)."""
+        """Writes a new number to a file again and again: if this stops, Slurm's job ends itself (see `slurm_watch`)."""
         for number in itertools.count(1):
             with contextlib.suppress(OSError, FaultError):  # a full disk, say: the next one may come through
                 untrusted_files.replace(self.run_dir, script.ALIVE, str(number).encode())
@@ -282,7 +282,8 @@ class SlurmCluster(TellingCluster):
                     return
 
     def _absorb(self, job: SlurmJob) -> None:
-        """Reads Slurm's present state. Exits are read after it, when a task that ended has written its record."""
+        """Updates the nodes by the job's present state in Slurm. Exits are read after it, when a task that ended has
+        written its record."""
         hosts = self._slurm.hosts(job.hosts) if job.running and job.restarts + 1 > self._incarnation else []
         addresses = self._slurm.addresses(job.hosts) if hosts else {}
         with self._lock:
@@ -339,7 +340,7 @@ class SlurmCluster(TellingCluster):
 
 
 def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset()) -> list[tuple[str, int, int]]:
-    """Returns name, incarnation and exit code of each ended command that is not known yet.
+    """Returns node name, incarnation and exit code of each ended command that is not in `known`.
 
     If a node gives its tasks no mounts of their own, a trainer can write there. So files that are no exit records are
     skipped.

@@ -1,4 +1,4 @@
-"""Finds out which verbs the nodes of a Slurm have for this user."""
+"""Finds out which faults can act on the nodes of this Slurm cluster, as far as this user may cause them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def missing_verbs(slurm: Slurm) -> dict[Verb, str]:
 
 
 def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
-    """Returns the verbs that the kernel refuses, with the reasons, by trying them on one node for a moment."""
+    """Maps each act on a node that the kernel refuses to the reason, by trying all acts on one node for a moment."""
     try:
         with owner_names.temporary_folder() as folder:
             name = f"--job-name=chaos-{owner_names.new_name(PROBE)}"

@@ -40,7 +40,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job as `squeue` shows it. `hosts` is in Slurm's own notation, like `n[1-2]`."""
+    """A Slurm job as `squeue` shows it. `hosts` is in Slurm's own notation, like `n[1-2]`."""
 
     id: int
     name: str
@@ -63,7 +63,7 @@ class SlurmJob:
 
 
 class Slurm:
-    """The Slurm commands. Methods raise `BackendError` if a command fails or does not end."""
+    """Calls the commands of one Slurm installation. Methods raise `BackendError` if a command fails or does not end."""
 
     def __init__(self, environment: Mapping[str, str], power: Sequence[str], label: str):
         self.environment = dict(environment)
@@ -101,7 +101,7 @@ class Slurm:
         return [_read_job(job) for job in answer["jobs"]]
 
     def job(self, job_id: int) -> SlurmJob | None:
-        """Returns a job, or `None` if it ended so long ago that Slurm has forgotten it."""
+        """Returns the Slurm job with this id, or `None` if it ended so long ago that Slurm has forgotten it."""
         try:
             found = self.jobs(f"--jobs={job_id}")
         except BackendError as error:
@@ -138,7 +138,8 @@ class Slurm:
         return left
 
     def _try(self, *command: str) -> str:
-        """Runs a command. Returns its error, if any: the caller finds out later whether the error mattered."""
+        """Runs a Slurm command, and returns its error, if any. Returns its error, if any: the caller finds out later
+        whether the error mattered."""
         try:
             self.run(*command)
         except BackendError as error:
@@ -156,7 +157,7 @@ class Slurm:
         return dict(line.split("=", 1) for line in lines)
 
     def labels(self, key: str, hosts: Sequence[str]) -> list[str]:
-        """Returns each host's switch at a level (`switch`, `switch:1`), or its `block`; empty for a host without one.
+        """Returns each host's place in the cluster's network, as Slurm knows it: its switch at a level, or its block.
 
         Raises `CannotRunError` for another key, or for a Slurm without a topology."""
         wanted = re.fullmatch(r"(switch|block)(?::(\d{1,2}))?", key)
@@ -192,12 +193,13 @@ class Slurm:
         return max(float(found[1]) if found else 30.0, 5.0) + LAST_WORDS_S
 
     def _configured(self, key: str) -> str:
-        """Returns the line of Slurm's configuration that begins with this key, or an empty text."""
+        """Returns the line of Slurm's configuration for this key, or an empty text."""
         lines = self.run("scontrol", "show", "config").splitlines()
         return next((line for line in lines if line.startswith(f"{key} ")), "")
 
     def evicting_partition(self, below: str | None, host: str | None) -> str | None:
-        """Returns a partition whose jobs may preempt those of `below` (or the default one) on `host` (or any host)."""
+        """Returns a Slurm partition whose jobs may preempt (end for themselves) jobs of the partition `below` on
+        `host`."""
         if "partition_prio" not in self._configured("PreemptType"):
             return None
         lines = self.run("scontrol", "--oneliner", "show", "partition").splitlines()
@@ -219,7 +221,7 @@ class Slurm:
         return bool(self.power_command) or self.is_operator
 
     def take_down(self, host: str, run_id: str) -> None:
-        """Takes a host down: at once by a power command; otherwise, Slurm ends our job there by itself."""
+        """Takes a host down, by the site's power command or else in Slurm's records, so that our job there ends."""
         if self.power_command:
             self.run(*self.power_command, "kill", host, run_id)
         else:
@@ -235,7 +237,7 @@ class Slurm:
         self.run("scontrol", "update", f"nodename={host}", "state=drain", f"reason={_reason(run_id)}")
 
     def resume_drained(self, run_id: str) -> None:
-        """Resumes drained nodes, but only those with this run's reason."""
+        """Resumes the hosts that this run has drained in Slurm."""
         lines = self.run("sinfo", "--noheader", "--Node", "--list-reasons", "--format=%N|%E").splitlines()
         for host in {line.partition("|")[0] for line in lines if line.partition("|")[2] == _reason(run_id)}:
             self._resume(host)
@@ -246,7 +248,7 @@ class Slurm:
         self.resume_drained(run_id)
 
     def _resume(self, host: str) -> None:
-        """Brings a node back, unless its slurmd has done so by itself (`ReturnToService=2`)."""
+        """Resumes a host in Slurm, unless the host has come back by itself (`ReturnToService=2`)."""
         states = self.run("sinfo", "--noheader", "--nodes", host, "--format=%T").split()
         if any(state.startswith(("down", "drain")) for state in states):
             self.run("scontrol", "update", f"nodename={host}", "state=resume")
@@ -257,7 +259,8 @@ def _reason(run_id: str) -> str:
 
 
 def _read_job(data: Mapping[str, Any]) -> SlurmJob:
-    """Parses a job. Slurm 22 writes one state and plain numbers; newer ones write lists and `{"set", "number"}`."""
+    """Parses a line of `squeue` as a Slurm job. Slurm 22 writes one state and plain numbers; newer ones write lists and
+    `{"set", "number"}`."""
     states = data["job_state"]
     if isinstance(states, str):
         states = [states, *(["COMPLETING"] if "COMPLETING" in data.get("flags", []) else [])]
@@ -273,7 +276,7 @@ def _read_job(data: Mapping[str, Any]) -> SlurmJob:
 
 
 def find_slurm() -> Slurm:
-    """Finds a Slurm. Raises `CannotRunError` if no Slurm has its commands here."""
+    """Finds the Slurm commands on this machine. Raises `CannotRunError` if no Slurm has its commands here."""
     engine = pathlib.Path(os.environ.get(ENGINES_ENV, "/var/lib/chaos-engines")) / "slurm"
     ours = os.environ.get("SLURM_CONF", "") == str(engine / "slurm.conf")
     ours |= "SLURM_CONF" not in os.environ and (engine / "run" / "ctl.pid").exists()

@@ -27,7 +27,7 @@ def site_options() -> list[str]:
 
 
 def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
-    """Returns a partition whose jobs can preempt ours on `host` (`None`: on any host)."""
+    """Returns a partition whose jobs can evict our job from `host` (`None`: from any host), or `None`."""
     if named := os.environ.get(EVICT_PARTITION_ENV):
         return named
     chosen = [option.split("=", 1)[1] for option in site_options() if option.startswith("--partition=")]
@@ -45,15 +45,17 @@ def why_not(slurm: Slurm) -> str:
 
 
 class Evictions:
-    """The evictions of one run. `job_name` is the name of its job, and the prefix of its evictors' names. Evictors run
-    `occupying`, a shell command that does nothing, and that ends when the harness is gone."""
+    """The evictions by which one run has Slurm take nodes away from its job. `job_name` is the name of its job, and the
+    prefix of its evictors' names. Evictors run `occupying`, a shell command that does nothing, and that ends when the
+    harness is gone."""
 
     def __init__(self, slurm: Slurm, run_id: str, job_name: str, occupying: str):
         self._slurm, self._run_id, self._job_name, self._occupying = slurm, run_id, job_name, occupying
         self._evictors: dict[int, str] = {}  # place → job name, empty where no job evicts
 
     def evict(self, job_id: int, place: int, host: str) -> None:
-        """Asks Slurm for an eviction, and returns then. Raises `UsageError` for an unknown way."""
+        """Asks Slurm to take a node away from the job, and returns without waiting for that. Raises `UsageError` for an
+        unknown way."""
         way = _chosen_way()
         partition = evicting_partition(self._slurm, host) if way in ("", "priority") else None
         self._evictors[place] = f"{self._job_name}{EVICTOR}{place}" if partition else ""
@@ -79,7 +81,7 @@ class Evictions:
 
 
 def _chosen_way() -> str:
-    """Returns the way that the user chose, or "" for the best way that works."""
+    """Returns how Slurm is to take nodes away, as the user chose, or "" for the best way that works."""
     way = os.environ.get(EVICTION_ENV, "")
     if way and way not in WAYS:
         raise UsageError(f"{EVICTION_ENV}={way!r}: allowed are {', '.join(WAYS)}")

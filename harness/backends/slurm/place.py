@@ -1,4 +1,4 @@
-"""Defines a node of a Slurm job, whose verbs are calls to our helper in the job's own allocation."""
+"""Defines a node of a Slurm job, on which our helper in the job's own allocation carries out all acts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class NodeCluster(Protocol):
 
 
 class SlurmNode(NetworkedNode, StoringNode):
-    """One incarnation of a place in the job. `host` is Slurm's name of its node; empty until it runs."""
+    """A node of the job: one of the Slurm hosts that come, one after the other, for one place in the job. `host` is
+    Slurm's name of its node; empty until it runs."""
 
     def __init__(self, cluster: NodeCluster, index: int, incarnation: int):
         super().__init__(f"node{index}", index, incarnation, cluster.run_dir)
@@ -48,14 +49,16 @@ class SlurmNode(NetworkedNode, StoringNode):
     notice, notice_seen = Node.notice, Node.notice_seen  # its metadata endpoint is not ours
 
     def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        """Signals only the run's own processes. There is no init of ours to spare."""
+        """Sends a signal to one process of the run on this node, or to all of them. There is no init of ours to
+        spare."""
         return int(self._call("signal", signum=int(signum), pid=pid))
 
     def kill(self) -> None:
         self._cluster.take_down(self)
 
     def evict(self, grace_s: float) -> None:
-        """Evicts with the site's grace time (our partition's GraceTime, KillWait): Slurm has none for single jobs."""
+        """Has Slurm take the node away, with the site's own grace time (GraceTime, KillWait), as no job can choose
+        it."""
         self._cluster.evict(self)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
@@ -85,7 +88,8 @@ class SlurmNode(NetworkedNode, StoringNode):
 
 
 class StorageHelper:
-    """The helper that got a storage rule. The rule ends with the helper, with its line, and with the node."""
+    """The helper on a Slurm node that has made the node's file operations slow or failing. The rule ends with the
+    helper, with its line, and with the node."""
 
     def __init__(self, node: SlurmNode, line: StepLine):
         self._node, self._line = node, line

@@ -22,7 +22,8 @@ NOTICE_S = 60  # before a time limit, if the site sets one; at a preemption the 
 
 @dataclass(frozen=True)
 class Submission:
-    """A submission. `arguments` contain `{run_id}` and `{run_dir}`; `files` maps names to its scripts."""
+    """The contents of a job submission to Slurm: arguments of `sbatch`, scripts and variables. `arguments` contain
+    `{run_id}` and `{run_dir}`; `files` maps names to its scripts."""
 
     arguments: tuple[str, ...]
     files: dict[str, str]
@@ -99,7 +100,8 @@ _CONTROL_HAS = ("control", "head", "python", "run_dir")
 
 
 def render(workload: Launch) -> Submission:
-    """Makes the submission. Raises `UsageError` for a placeholder that has no value where it is used."""
+    """Makes the job submission to Slurm for a workload. Raises `UsageError` for a placeholder that has no value where
+    it is used."""
     arguments = (
         "--job-name=chaos-{run_id}",
         "--comment=chaos-harness",
@@ -125,24 +127,24 @@ def render(workload: Launch) -> Submission:
 
 
 def _places(workload: Launch, node: str, mounts: Sequence[str]) -> str:
-    """Returns the first arguments of `slurm_task`: folders to disturb, and folders to write."""
+    """Returns the arguments of `slurm_task` that name the folders to disturb, and those that the task may write."""
     return shlex.join([*mounts, "--", *run_folder.folders_of(workload, node), "--"])
 
 
 def until_silent(python: str, source: str, run_dir: str) -> str:
-    """Returns a shell command that ends when the harness of this run has been silent for too long."""
+    """Returns a shell command that waits until the harness of a run has shown no sign of life for too long."""
     words = [f"{run_dir}/{ALIVE}", str(SILENT_S_MAX)]
     return shlex.join(boot.command(python, source, "harness.node.slurm_watch", words))
 
 
 def shell_words(command: Sequence[str], allowed: Collection[str]) -> str:
-    """Returns `command` as shell text, with placeholders as variables and everything else quoted."""
+    """Returns a command as shell text: its placeholders as shell variables, all else quoted."""
     fill_placeholders(command, dict.fromkeys(allowed, ""))  # refuses what has no value here
     return " ".join(_shell_word(word) for word in command)
 
 
 def _shell_word(word: str) -> str:
-    """Quotes one word, whose parts are: a text, an escaped name or a placeholder, a text, and so on."""
+    """Quotes one word of a command for the shell, with its placeholders as shell variables."""
     text, *found = PLACEHOLDER.split(word)
     quoted = [shlex.quote(text) if text else ""]
     for escaped, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):

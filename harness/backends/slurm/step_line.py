@@ -14,7 +14,7 @@ END_S_MAX = 5.0
 
 
 class StepLine(rpc.Line):
-    """A line to a process on a Slurm node. If the line ends, for whatever reason, so does the process."""
+    """A connection to a process of ours on a Slurm node. If the line ends, for whatever reason, so does the process."""
 
     def __init__(
         self,
@@ -25,7 +25,8 @@ class StepLine(rpc.Line):
         arguments: Sequence[str],
         errors: pathlib.Path,
     ):
-        """Starts the process. `where` are srun's options for job and node; `source` is the delivered archive there.
+        """Starts a process of ours on a Slurm node. `where` are srun's options for job and node; `source` is the
+        delivered archive there.
 
         Raises `BackendError` if the process does not start.
         """

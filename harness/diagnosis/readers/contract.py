@@ -34,21 +34,21 @@ ANSWERS_MAX = 100_000  # about one run
 
 
 class File(NamedTuple):
-    """One file of answers. `name` is its path below the given folder."""
+    """A file with a diagnoser's answers. `name` is its path below the given folder."""
 
     name: str
     content: bytes
 
 
 class AnswerReader(Parameters, abc.ABC):
-    """Parameters of one form. `pattern` gives the names of the files that count in a folder."""
+    """The base of readers of diagnosers' answers. `pattern` gives the names of the files that count in a folder."""
 
     pattern: ClassVar[str] = r".*\.json"
 
     utc_offset_h: float = Field(0, ge=-14, le=14, description="Zone of times that name none, in hours from UTC.")
 
     def finds(self, path: pathlib.Path) -> bool:
-        """Returns True if this file exists, or a folder with a file of this form. Raises `AnswersError`."""
+        """Returns True if the path is a file, or a folder with files of this reader. Raises `AnswersError`."""
         return path.is_file() or (path.is_dir() and bool(_names(path, self.pattern)))
 
     def read(self, files: Sequence[File]) -> Iterator[Answer]:
@@ -58,10 +58,10 @@ class AnswerReader(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def answers(self, file: File) -> Iterator[Answer]:
-        """Yields the answers in one file."""
+        """Yields the diagnoser's answers in one file."""
 
     def moment(self, told: object, file: File, line: int | None = None) -> int | None:
-        """Returns a moment in ns since 1970, or `None` if none is given. Raises `AnswersError`."""
+        """Returns a moment that a diagnoser gives in ns since 1970, or `None` without one. Raises `AnswersError`."""
         try:
             return None if told is None else neutral.wall_ns(told, self.utc_offset_h)
         except ValueError as error:
@@ -87,7 +87,7 @@ def build_reader(text: str) -> AnswerReader:
 
 
 def read_answers(path: pathlib.Path, reader: AnswerReader) -> list[Answer]:
-    """Returns the answers in a file, or in the files of a folder. Raises `AnswersError`."""
+    """Returns the diagnoser's answers in a file, or in the files of a folder. Raises `AnswersError`."""
     found = list(itertools.islice(reader.read(_files(path, reader.pattern)), ANSWERS_MAX + 1))
     if len(found) > ANSWERS_MAX:
         raise AnswersError(str(path), None, f"more than {ANSWERS_MAX:,} answers")
@@ -133,26 +133,26 @@ def mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 def listed(value: object, file: File, otherwise: str) -> list[Mapping[str, Any]]:
-    """Returns the mappings in a list. For any other value, raises `AnswersError` with the text `otherwise`."""
+    """Returns the mappings in a list. For any value but a list, raises `AnswersError` with the text `otherwise`."""
     if not isinstance(value, list):
         raise AnswersError(file.name, None, otherwise)
     return mappings(value)
 
 
 def text(value: object, most: int = neutral.WORDS_MAX) -> str:
-    """Returns a text cut to this many characters, or an empty text for any other value."""
+    """Returns a value's first `most` characters if it is a text, else an empty text."""
     return value[:most] if isinstance(value, str) else ""
 
 
 def whole(value: object, most: int) -> int | None:
-    """Returns a whole number from 0 to `most`, also from its decimal digits, or `None` for any other value."""
+    """Returns a value that is a whole number from 0 to `most`, or its decimal digits; `None` for any other."""
     if isinstance(value, str) and value.isdecimal() and len(value) <= 10:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
 
 
 def ranks(value: object, file: File) -> tuple[Suspect, ...]:
-    """Returns suspects for a list of ranks. Raises `AnswersError` for anything else."""
+    """Returns the accused parts for a list of rank numbers. Raises `AnswersError` for anything else."""
     told = value if isinstance(value, list) else [None]
     if len(told) > SUSPECTS_MAX or None in (found := [whole(each, neutral.RANK_MAX) for each in told]):
         raise AnswersError(file.name, None, f"{str(value)[:SHOWN_MAX]} is no list of at most {SUSPECTS_MAX} ranks")

@@ -1,4 +1,4 @@
-"""Restores one state of the checkpoint folder after the other, each in processes forked from this one.
+"""Restores the job from one state of its checkpoint folder after the other, in processes forked from this one.
 
 This process imports the modules of the first restore, so that no later restore waits for them. The command is `python
 forked_restores.py ORDERS STATES`; ORDERS is a JSON file of the harness. For each folder `STATES/00000`, `STATES/00001`,
@@ -141,7 +141,7 @@ def fork(orders: dict[str, Any], folder: pathlib.Path, rank: int, port: int, fir
 
 
 def become(rank: dict[str, Any], folder: pathlib.Path, port: int, observed: bool) -> int:
-    """Runs the trainer's script as Python does. Returns its exit code."""
+    """Runs a rank's script in this process, as Python does. Returns its exit code."""
     place = {"@RUN_DIR@": str(folder), "@PORT@": str(port)}
 
     def filled(word: str) -> str:
@@ -183,7 +183,7 @@ def reap(ranks: dict[int, int], codes: list[int | None]) -> None:
 
 
 def kill_all(ranks: dict[int, int]) -> None:
-    """Kills the ranks with their sessions, and any processes that they left behind."""
+    """Kills the ranks of a restored job, with their sessions and any processes that they left behind."""
     deadline = time.monotonic() + GONE_S_MAX
     for rank in ranks:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -211,7 +211,7 @@ def tell_modules(path: pathlib.Path) -> None:
 
 
 def import_as(path: pathlib.Path) -> None:
-    """Imports the installed modules of this list, but not the trainer's own, which may depend on the rank."""
+    """Imports the installed modules in a list, but not the trainer's own, which may depend on the rank."""
     roots = tuple({os.path.realpath(place) + os.sep for place in (sys.prefix, sys.base_prefix)})
     with contextlib.suppress(OSError, ValueError):
         for name in json.loads(path.read_text()):

@@ -15,7 +15,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     folder: pathlib.Path
 
     def do_GET(self) -> None:
-        """Returns a file's content; a file that was never written is empty."""
+        """Answers a GET request with a file's content; a file that was never written counts as empty."""
         path = self._path()
         self._answer(path.read_bytes() if path.exists() else b"")
 
@@ -40,7 +40,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Prints nothing: a line for each request would be load of its own."""
+        """Logs nothing, because a line for each request would be load of its own."""
 
 
 def main(folder: str) -> None:

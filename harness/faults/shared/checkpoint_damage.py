@@ -69,7 +69,7 @@ class Damage:
             untrusted_files.remove(self.run_dir, self.path)
 
     def measure(self) -> tuple[int, str]:
-        """Returns how much differs on the disk now, read back, and its unit."""
+        """Returns how much of a damaged file differs on the disk now, and the unit of this number."""
         status = untrusted_files.status_of(self.run_dir, self.path)
         if status is None:
             return 1, "files gone"
@@ -82,7 +82,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Order:
-    """A kind of damage, the part to damage, and the file (`largest`, `any`, or a pattern)."""
+    """The kind of damage to a checkpoint, which part to damage, and in which file (`largest`, `any`, or a pattern)."""
 
     kind: Kind
     part: Part = "any"
@@ -91,7 +91,7 @@ class Order:
 
 
 def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
-    """Makes the damaged version in `aside`, a folder of the harness below the run's.
+    """Makes a damaged copy of a checkpoint's file in `aside`, a folder of the harness.
 
     Raises `FaultError` where nothing there can be damaged so.
     """
@@ -117,14 +117,14 @@ def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: path
 
 
 def part_of(part: Part, spans: Sequence[Extent], tensor_bytes: int) -> str:
-    """Returns the part that was damaged, also if any part would do."""
+    """Returns which part of a file was damaged, even if any part was allowed."""
     if part != "any":
         return part
     return "tensor" if tensor_bytes else "header" if spans else "metadata"
 
 
 def choose(place: CheckpointFolder, checkpoint: FoundCheckpoint, order: Order) -> str:
-    """Returns the file to be damaged. Raises `FaultError` if the checkpoint has no such file."""
+    """Returns the file of a checkpoint to damage. Raises `FaultError` if the checkpoint has no such file."""
     files = [path for path in checkpoint.files if place.sizes.get(path) and _holds(place, path, order)]
     if order.file not in ("largest", "any"):
         files = [path for path in files if pathlib.PurePath(path).match(order.file)]
@@ -153,7 +153,7 @@ def _allowed(part: Part, spans: Sequence[Extent], size: int) -> list[Extent]:
 
 
 def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
-    """Returns the same file of the checkpoint before: of the same name inside, or at the same place."""
+    """Returns the path of a file's counterpart in the checkpoint before."""
     newest, *others = listing.finished
     inside, number = path.removeprefix(newest.path), newest.files.index(path)
     for other in others:
@@ -168,7 +168,7 @@ def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
 
 
 def _of_pointer(place: CheckpointFolder, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
-    """Damages the pointer to the newest save: its own bytes, or so that it names another save, or none."""
+    """Damages the file that names the newest save: its bytes, or so that it names another save, or none."""
     if listing.pointer is None:
         raise FaultError("there is no pointer to the newest checkpoint beside the checkpoints")
     path, kept, damaged = listing.pointer.path, aside / "original", aside / "damaged"
@@ -195,7 +195,7 @@ def _of_pointer(place: CheckpointFolder, listing: Listing, order: Order, aside: 
 
 
 def _another(listing: Listing, order: Order, text: str = "") -> str:
-    """Returns the name of the save before, or of no save; if the pointer's text is a number, a step's number."""
+    """Returns another name for the pointer file: of the save before, or of no save; a step if it holds a number."""
     newest, *others = listing.finished
     if order.kind == "stale_latest":
         return str(others[0].step) if text.isdigit() else others[0].name
@@ -206,7 +206,7 @@ def _another(listing: Listing, order: Order, text: str = "") -> str:
 
 
 def _change(path: pathlib.Path, order: Order, allowed: Sequence[Extent]) -> None:
-    """Changes the file, only inside the allowed bytes; a cut is made at one of them."""
+    """Damages a file as ordered, only within the allowed ranges of bytes."""
     match order.kind:
         case "bit_flip":
             _flip(path, order.dice, allowed)
@@ -223,7 +223,7 @@ def _change(path: pathlib.Path, order: Order, allowed: Sequence[Extent]) -> None
 
 
 def _position(dice: random.Random, allowed: Sequence[Extent]) -> int:
-    """Chooses one of the allowed bytes, each as likely as the others."""
+    """Chooses one byte of the allowed ranges, each as likely as the others."""
     place = dice.randrange(sum(end - start for start, end in allowed))
     for start, end in allowed:
         if place < end - start:
@@ -242,7 +242,7 @@ def _flip(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent]) ->
 
 
 def _zero_page(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent]) -> None:
-    """Zeros the allowed bytes of one page that was not all zeros already, searched for from a random place."""
+    """Fills one page of a file with zeros, within the allowed ranges; a page that was not all zeros before."""
     pages = [
         (max(start, page * PAGE_BYTES), min(end, (page + 1) * PAGE_BYTES))
         for start, end in allowed
@@ -259,7 +259,7 @@ def _zero_page(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent
 
 
 def _some_pages(dice: random.Random, first: int, end: int, most: int = 4096) -> Sequence[int]:
-    """Returns all pages, or `most` in a row."""
+    """Returns the numbers of all pages or, if there are too many, of `most` consecutive ones."""
     begin = first if end - first <= most else dice.randrange(first, end - most)
     return range(begin, min(end, begin + most))
 
@@ -279,7 +279,7 @@ def _wrong_checksum(path: pathlib.Path, dice: random.Random) -> None:
 
 
 def _poison(path: pathlib.Path, byte: bytes) -> None:
-    """Fills the large tensors with one byte, and corrects checksums inside of the file, as in an archive."""
+    """Overwrites a file's large tensors with one byte value, and corrects the file's own checksums."""
     with path.open("r+b") as file:
         tensors = formats.tensors(file) or []
         large = max((end - start for start, end in tensors), default=0) * LARGE
@@ -302,7 +302,7 @@ def _poison(path: pathlib.Path, byte: bytes) -> None:
 def _sealed(
     place: CheckpointFolder, newest: FoundCheckpoint, kept: pathlib.Path, damaged: pathlib.Path
 ) -> tuple[Damage, ...]:
-    """Returns the damage to other files of the checkpoint that makes the damaged file's digests (SHA-256) right."""
+    """Returns damage to other files of a checkpoint that hides the first: they hold the damaged file's SHA-256."""
     found = list[Damage]()
     old, new = (str(fingerprint_of_ours(file)).encode() for file in (kept, damaged))
     for path in newest.files:
@@ -342,7 +342,7 @@ def bytes_changed(one: pathlib.Path, other: pathlib.Path) -> int:
 
 
 def _bytes_apart(left: IO[bytes], right: IO[bytes], span: Extent = (0, sys.maxsize)) -> int:
-    """Counts bytes of this span that differ, or that only one of the two has."""
+    """Counts the bytes of a range in which two files differ, or that only one of them has."""
     count, (at, end) = 0, span
     left.seek(at), right.seek(at)
     while at < end:
@@ -359,7 +359,7 @@ def _bytes_apart(left: IO[bytes], right: IO[bytes], span: Extent = (0, sys.maxsi
 
 
 def _bytes_changed_in(kept: pathlib.Path, damaged: pathlib.Path, spans: Sequence[Extent]) -> int:
-    """Counts bytes of these spans that are lost or different."""
+    """Counts the bytes in these ranges that a file has lost, or that have changed."""
     if not damaged.exists():
         return sum(end - start for start, end in spans)
     with kept.open("rb") as left, damaged.open("rb") as right:

@@ -20,7 +20,7 @@ WATCHED_S = 0.5  # how long a stuck rank is looked at to see that it does no ste
 
 
 class InsideFault(Fault):
-    """Acts in the processes of the ranks it aims at; the trainer takes part by its events."""
+    """The base of faults that act inside ranks' processes, where the trainer takes part by its events."""
 
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"
@@ -28,12 +28,12 @@ class InsideFault(Fault):
     _victims: dict[int, tuple[Node, int]] = PrivateAttr(default_factory=dict)
 
     def find_victims(self, targets: Targets, context: Context) -> Victims:
-        """Returns the processes to act in, the same ones until the end is measured."""
+        """Returns the processes in which the fault acts: always the same ones, even after a restart."""
         self._victims.update({rank: context.pid_of(rank) for rank in ranks_of(targets)})
         return self._victims
 
     def strike_all(self, targets: Targets, context: Context, failpoint: str, unit: str) -> None:
-        """Strikes each rank, measured by those that tell of the failpoint, and tells which of them then ended."""
+        """Strikes each targeted rank, and reports the ranks that logged this, and those that then ended."""
         victims = self.find_victims(targets, context)
         struck = strike_each(targets, context, failpoint)
         ended = [rank for rank in struck if context.wait(ENDS_WITHIN_S, until=partial(is_gone, *victims[rank]))]
@@ -49,7 +49,7 @@ class InsideFault(Fault):
 
 
 def see_over(victims: Victims, context: Context) -> None:
-    """Reports that each victim does steps again, or is gone. Only told if that is seen soon: a step may be long."""
+    """Reports that each victim does steps again or is gone, if that is seen soon: a step may be long."""
     since_ns = time.monotonic_ns()
 
     def over() -> bool:
@@ -71,7 +71,7 @@ def at_the_next_step(targets: Targets, does: str, argument: str | float) -> list
 
 
 def strike_each(targets: Targets, context: Context, failpoint: str) -> list[int]:
-    """Strikes each rank when it comes to its step. Returns the ranks that logged the failpoint, in order."""
+    """Strikes each targeted rank at its next step. Returns the ranks that logged the failpoint, in order."""
     waiting, struck, begin_ns = set(ranks_of(targets)), list[int](), time.monotonic_ns()
     context.hold()
     context.injected()
@@ -91,14 +91,13 @@ def strike_each(targets: Targets, context: Context, failpoint: str) -> list[int]
 
 
 def stuck_at(failpoint: str, targets: Targets, duration_s: float, within_s: float = STUCK_WITHIN_S) -> list[Hold]:
-    """Holds each rank there for the duration, whenever it comes."""
+    """Returns holds that stop each targeted rank whenever it comes to this place in the trainer."""
     match = {"event": "failpoint", "name": failpoint}
     return [Hold(match, target.rank, duration_s + within_s) for target in targets]
 
 
 def see_stuck(failpoint: str, ranks: Sequence[int], context: Context, within_s: float = STUCK_WITHIN_S) -> None:
-    """Begins the holds, and measures: each rank was seen to enter, which is when the fault acts, and from then on does
-    no step.
+    """Stops ranks at a place in the trainer, and checks that each rank was seen to come there, and then does no step.
 
     Raises `FaultError` where one does not come.
     """

@@ -14,7 +14,7 @@ FILL_BYTES_MAX = 256 * 2**20  # more is not taken from a machine only to look
 
 
 class MemoryFault(Fault):
-    """Each node in `_limits` may use only so many bytes of memory, until it is healed."""
+    """The base of faults that limit a node's memory until they are healed."""
 
     runbook = "F6"
     _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
@@ -26,7 +26,7 @@ class MemoryFault(Fault):
                 node.limit_memory(None)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that a process of ours can take more memory than the limit would leave without being killed.
+        """Checks that the node's memory is no longer limited: a process of ours takes more, and is not killed.
 
         Where that is more than `FILL_BYTES_MAX`, because the node uses so little now, nothing is told.
         """
@@ -41,7 +41,7 @@ class MemoryFault(Fault):
 
 
 class LimitedMemory(MemoryFault):
-    """The limit is kept by the kernel, or by a watchdog of ours."""
+    """A memory fault whose limit is kept by the kernel, or by a watchdog of ours."""
 
     how: Literal["auto", "kernel", "watchdog"] = Field(
         "auto", description="Whose limit: the kernel's (OOM killer), a watchdog's (SIGKILL), or the first there is."

@@ -22,7 +22,7 @@ TOLERANCE = 0.25  # of what was asked: a busy machine must not make a run invali
 
 
 class NetworkFault(Fault):
-    """Acts on some of the targets' traffic, and proves that this includes the training's own traffic."""
+    """The base of faults that disturb traffic of nodes, and prove that the training's own traffic is among it."""
 
     network = True
     cuts: ClassVar[bool] = False  # nothing passes while it acts
@@ -31,13 +31,13 @@ class NetworkFault(Fault):
     _own: list[tuple[OwnTraffic, float]] = PrivateAttr(default_factory=list)  # and since when
 
     def begin(self, act: Callable[[], Disturbance]) -> Disturbance:
-        """Starts a disturbance, and remembers it for `heal`."""
+        """Starts a network disturbance, which `heal` will end."""
         disturbance = act()
         self._acting.append(disturbance)
         return disturbance
 
     def watch(self, node: Node, traffic: Traffic, context: Context) -> None:
-        """Counts the training's bytes that go through `traffic` from now on, until `heal`."""
+        """Counts the training's own bytes in this traffic, from now until `heal`."""
         own = OwnTraffic(node, traffic, self.cuts, context)
         own.look(count=False)
         self._own.append((own, time.monotonic()))
@@ -56,17 +56,17 @@ class NetworkFault(Fault):
             self._acting.pop()
 
     def see_through(self, node: Node, partner: Node | None, detail: str, context: Context) -> None:
-        """Checks that packets come through again, in each direction that was cut."""
+        """Checks that packets reach the other end again, in each direction that was disturbed."""
         through = min(node.send_packets(partner, PACKETS, INTERVAL_S, back).received for back in self.ways())
         context.ended(through, PACKETS, "packets through", ok=through > 0, detail=detail)
 
     def ways(self) -> list[bool]:
-        """Returns the disturbed directions: out (False) or back to the node (True), as `back` of a measurement."""
+        """Returns each disturbed direction as a value for `back` of a measurement: False is away from the node."""
         return {"egress": [False], "ingress": [True], "both": [False, True]}[self.direction]
 
 
 class LastingFault(NetworkFault):
-    """Acts for a while, or until the run ends."""
+    """The base of network faults that act for a given time, or until the run ends."""
 
     duration: Duration | Literal["forever"] = Field(
         Duration("10s"), description="How long it lasts; forever: until the run ends."
@@ -83,7 +83,7 @@ class LastingFault(NetworkFault):
 
 
 class NicFault(LastingFault):
-    """A network interface of the target that does not do what it should."""
+    """The base of faults of a node's network interface."""
 
     peers: Literal["all"] | list[int] = Field(
         "all", description="all traffic, or only that with these nodes (their places in the job)."
@@ -95,7 +95,7 @@ class NicFault(LastingFault):
         return Traffic(self.direction, tuple(self._peers_of(node, context)))
 
     def partner(self, node: Node, context: Context) -> Node | None:
-        """Returns the other end of measurements: a disturbed node, or else the control host (`None`)."""
+        """Returns the other end of the path to measure: a node of the traffic, or the control host (`None`)."""
         others = self._peers_of(node, context) if self.peers != "all" else context.cluster.nodes
         return next((other for other in others if other.alive and other.index != node.index), None)
 

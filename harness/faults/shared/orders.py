@@ -51,7 +51,7 @@ def environment(run_dir: pathlib.Path) -> Mapping[str, str]:
 
 
 def order(context: Context, rank: int, **what: Any) -> dict[str, Any]:
-    """Orders one rank to act at its next step; returns its answer. Raises `FaultError` for a rank that does not."""
+    """Orders a rank's trainer to damage itself at its next step. Returns the answer, or raises `FaultError`."""
     file = _write(context, rank, what)
     context.injected()
     found = _wait_for_answer(context, rank)
@@ -62,8 +62,8 @@ def order(context: Context, rank: int, **what: Any) -> dict[str, Any]:
 def order_each(
     context: Context, ranks: Sequence[int], within_s: float, acts_at_once: bool = True, **what: Any
 ) -> dict[int, dict[str, Any]]:
-    """Gives the same order to each of these ranks, in force until withdrawn; returns their answers. Unless it acts at
-    once, it acts when all have answered."""
+    """Orders the trainer of each rank to damage itself until the order is withdrawn; returns the answers. Unless it
+    acts at once, it acts when all have answered."""
     for rank in ranks:
         _write(context, rank, what)
     context.injected() if acts_at_once else context.ready()
@@ -74,7 +74,7 @@ def order_each(
 
 
 def step_ahead(context: Context, ranks: Sequence[int]) -> int:
-    """Returns a step that no rank has begun when the order comes. A trainer held at the trigger stands still."""
+    """Returns a step that no rank will have begun when an order comes. A trainer held at the trigger stands still."""
     step_s, ahead, begun = usual_step_s(context, ranks[0]), AHEAD_STEPS, newest_step(context, ranks)
     moves = context.wait(MOVES_WITHIN_S + 3 * step_s, until=lambda: newest_step(context, ranks) != begun)
     if moves and step_s > 0:
@@ -83,7 +83,7 @@ def step_ahead(context: Context, ranks: Sequence[int]) -> int:
 
 
 def newest_step(context: Context, ranks: Sequence[int]) -> int:
-    """Returns the last step that any of the ranks has done; 0: none."""
+    """Returns the last step that any of these ranks has done; 0: none."""
     return max(figures[-1].step if (figures := context.figures(rank)) else 0 for rank in ranks)
 
 
@@ -107,14 +107,14 @@ def _wait_for_answer(context: Context, rank: int, within_s: float = STRUCK_S_MAX
 
 
 def _answered(run_dir: pathlib.Path, name: str) -> str | None:
-    """Returns the first answer with this name, from whichever node."""
+    """Returns the path of the trainer's first answer to an order, from whichever node; `None`: no answer yet."""
     nodes = untrusted_files.names_in(run_dir, ANSWERS)
     paths = (f"{ANSWERS}/{node}/{name}" for node in nodes)
     return next((path for path in paths if untrusted_files.status_of(run_dir, path)), None)
 
 
 def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
-    """Reads an answer. Raises `FaultError` if the answer does not say what was done."""
+    """Reads a trainer's answer to an order. Raises `FaultError` if it does not say what was done."""
     try:
         found: dict[str, Any] = json.loads(untrusted_files.read(run_dir, path, ANSWER_BYTES_MAX))
         if isinstance(found["step"], int) and isinstance(found["changed"], int):
@@ -125,7 +125,7 @@ def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
 
 
 def withdraw(run_dir: pathlib.Path, seed: int) -> None:
-    """Withdraws orders that no rank has taken. Idempotent."""
+    """Removes orders that no rank's trainer has taken. Idempotent."""
     for file in _orders(run_dir, seed):
         file.unlink(missing_ok=True)
 

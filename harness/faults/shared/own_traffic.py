@@ -1,4 +1,4 @@
-"""The training's own bytes on the path that a network fault disturbs: a probe on the same path proves less.
+"""Counts the training's own bytes on a path that a network fault disturbs.
 
 NCCL over RDMA goes around IP shaping, and a job may use an interface or a path that the fault does not touch. So the
 kernel's counters of the workers' own TCP connections are read while the fault acts.
@@ -17,7 +17,7 @@ SECONDS_MIN = 0.5  # a shorter look proves nothing
 
 
 class OwnTraffic:
-    """The bytes that the workers of `node` send and receive in `traffic`, counted between `look`s."""
+    """Counts the bytes that a node's workers send and receive in the disturbed traffic."""
 
     def __init__(self, node: Node, traffic: Traffic, cuts: bool, context: Context):
         self.node = node
@@ -31,7 +31,7 @@ class OwnTraffic:
         self._unknown = ""
 
     def look(self, count: bool = True) -> None:
-        """Adds the bytes since the last look; all bytes of a new connection count. Without `count` they are not added.
+        """Adds the bytes since the last call; for a new connection, all its bytes. Without `count` they are not added.
         A node that is gone adds nothing."""
         try:
             found = self.node.connections(self._context.worker_pids(self.node))
@@ -48,7 +48,7 @@ class OwnTraffic:
         self._last |= now
 
     def tell(self, seconds: float) -> None:
-        """Reports the bytes of the `seconds` in which the fault acted."""
+        """Reports how many of the training's bytes passed in the `seconds` in which the fault acted."""
         if self._unknown and not self._last and not self.bytes:
             self._context.traffic(self.node, None, None, seconds, f"not measured: {self._unknown}")
             return
@@ -73,7 +73,7 @@ class OwnTraffic:
         return both[self._traffic.direction]
 
     def _is_met(self, each: Connection) -> bool:
-        """Returns True if the fault disturbs a connection from this node to a peer. The store's host is no peer."""
+        """Returns True if the fault disturbs this TCP connection to a peer. The rendezvous store's host is no peer."""
         others = {node.address for node in self._context.cluster.nodes} - {self.node.address}
         self._peers |= others
         peers = self._traffic.peers

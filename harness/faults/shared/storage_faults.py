@@ -17,7 +17,7 @@ Operation = Literal["open", "create", "read", "write", "fsync", "rename", "unlin
 
 
 class OnStorage(Fault):
-    """One rule on each target's view of a folder, until it is healed."""
+    """The base of faults that disturb the targets' file operations in one folder, by a rule, until they are healed."""
 
     directory: Folder = Field("checkpoints", description="The folder disturbed, below the run's.")
     path: str = Field("*", description="Which files in it: a pattern of their paths, where * also matches /.")
@@ -28,7 +28,7 @@ class OnStorage(Fault):
 
     @abc.abstractmethod
     def rule(self, seed: int) -> StorageRule:
-        """Returns the rule for the operations on the folder."""
+        """Returns the rule for the disturbed folder: which file operations are delayed or fail."""
 
     def disturb(self, targets: Targets, context: Context) -> None:
         self._acting.clear()
@@ -41,7 +41,7 @@ class OnStorage(Fault):
 
 
 class StorageFault(OnStorage):
-    """A storage fault whose rule lasts for `duration`."""
+    """A storage fault that disturbs a folder for the time `duration`."""
 
     duration: Duration = Field(Duration("10s"), description="How long it acts.")
 
@@ -49,23 +49,23 @@ class StorageFault(OnStorage):
 
     @abc.abstractmethod
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
-        """Reports the effect by the file system's own counts."""
+        """Reports the fault's effect, by the file system's counts of disturbed operations."""
 
     def shown(self) -> bool:
-        """Returns True if the counts can be judged now; otherwise they are judged at the end of the fault."""
+        """Returns True if the counts already show the effect; otherwise the effect is judged at the end."""
         return False
 
     def judge_end(self, counts: Mapping[str, int], context: Context, detail: str) -> None:
         """Reports further effects just before the fault ends, if there are any."""
 
     def judge_delay(self, counts: dict[str, int], delay_s: float, context: Context, detail: str) -> None:
-        """Reports the mean wait of an operation. If the training did nothing there, the fault did not act."""
+        """Reports how long file operations waited on average. If there were none, the fault did not act."""
         got, asked = counts["delayed_ns"] / max(1, counts["waits"]) / 1e6, delay_s * 1e3
         close = counts["waits"] > 0 and abs(got - asked) <= asked * TOLERANCE
         context.effect(got, asked, "ms of delay on average", ok=close, detail=detail)
 
     def cost(self, node: Node, since_ns: int, context: Context) -> str:
-        """Describes the cost for the ranks on a node since then, if it is known."""
+        """Describes what the fault cost the ranks on a node since `since_ns`, if it is known."""
         return ""
 
     def where(self, targets: Targets) -> str:
@@ -85,15 +85,15 @@ class StorageFault(OnStorage):
             self.judge_end(counts, context, node.name)
 
     def _met(self, targets: Targets, context: Context) -> list[tuple[Node, dict[str, int]]]:
-        """Returns each node with its counts. Where nothing was tried, there was nothing to fail: such a node is left
-        out. But if nobody tried anything, the fault never acted, and none is."""
+        """Returns each node with its counts of disturbed file operations. Where nothing was tried, there was nothing to
+        fail: such a node is left out. But if nobody tried anything, the fault never acted, and none is."""
         found = [dict(disturbance.counts()) for disturbance in self._acting]
         tried = any(each["matched"] for each in found)
         beside = zip(targets, found, strict=True)
         return [(context.node(target), counts) for target, counts in beside if counts["matched"] or not tried]
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the file system delays and refuses nothing any more."""
+        """Checks that file operations in the folder are neither delayed nor refused any more."""
         for target in targets:
             node = context.node(target)
             found = node.try_storage(self.directory, self.rule(context.seed))

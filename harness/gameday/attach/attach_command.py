@@ -28,7 +28,7 @@ REPORT = "attached-report.json"
 def run_attached_day(
     where: str, plan: str, seed: int, dry_run: bool, reports: pathlib.Path, scenarios: pathlib.Path
 ) -> int:
-    """Runs a day of strikes and returns the exit code. Raises `UsageError` first if the job does not allow them."""
+    """Strikes a running job by schedule; returns the exit code. Raises `UsageError` if it does not allow that."""
     day = load_attached(find_gameday(plan, scenarios))
     say(f"Looking for the job {where}.", "dim")
     with contextlib.closing(attach(where)) as job:

@@ -33,14 +33,14 @@ class AttachedResult:
 
 
 def not_judged(records: Sequence[Record]) -> list[str]:
-    """Returns the unjudged items. Losses count as judged if each repeated step could be compared."""
+    """Returns the items that strikes cannot judge. Losses count as judged if each repeated step could be compared."""
     answers = [record["same"] for record in records if record["what"] == "done_again"]
     judged = bool(answers) and None not in answers
     return [each for each in NOT_JUDGED if not (judged and each == LOSSES)]
 
 
 def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:
-    """Judges the records of a day of strikes. `planned` is the number of strikes in the schedule."""
+    """Judges the records of strikes on a running job. `planned` is the number of strikes in the schedule."""
     findings = [*_of_the_schedule(records, planned)]
     struck = False
     for record in records:
@@ -83,7 +83,7 @@ def _findings_of(record: Record) -> Iterator[Finding]:
 
 
 def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
-    """Judges one answer of a probe. A probe that fails before the first strike shows nothing about the job."""
+    """Judges one answer of a probe (a user's check). A failure before the first strike says nothing about the job."""
     if not record["ok"]:
         why = f"probe {record['name']} failed ({record['moment']}): {record['detail']}"
         text = f"entry {int(record['entry']) + 1}: {why}"
@@ -91,7 +91,7 @@ def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
 
 
 def _went_on(record: Record, entry: str) -> Iterator[Finding]:
-    """Checks that the job went on: each node ended with code 0, or the job's number rose above the highest before."""
+    """Checks that the job went on after a strike: each node ended with code 0, or its step number rose."""
     codes = record["codes"]
     for node, code in codes.items():
         if code != 0:

@@ -19,14 +19,14 @@ BYTES_MAX = 64 * 2**20  # most bytes of one node
 
 
 class JobLog:
-    """The log lines of a job. `folder/<node>.log` holds each line of a node once, if `add` is called often enough."""
+    """The stored log lines of a job. `folder/<node>.log` has each line once, if `add` is called often enough."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._before: dict[str, list[str]] = {}
 
     def add(self, tails: Mapping[str, Sequence[str]], last: bool = False) -> None:
-        """Adds the newest lines. A line without an end is added once it has its end, or by the last call."""
+        """Adds each node's newest log lines. A line without an end is added once it ends, or by the last call."""
         for node, tail in tails.items():
             lines = list(tail if last else tail[:-1])
             before = self._before.get(node, [])
@@ -41,7 +41,7 @@ class JobLog:
 
 
 def done_again(folder: pathlib.Path, reader: Reader) -> Iterator[dict[str, Any]]:
-    """Yields a record for each restart after which a node repeated steps.
+    """Yields a record for each restart after which a node did steps again.
 
     `same` is True if they are like the first time, and `None` if that is not known."""
     for path in sorted(folder.glob("*.log")):

@@ -48,7 +48,7 @@ Time = Annotated[Duration, AfterValidator(_short_enough)]
 
 
 class Progress(Parameters):
-    """The proof that the job goes on: a rising number in its log. Without such a number, no strike can pass."""
+    """How the job's log shows that it goes on: a number that rises. Without such a number, no strike can pass."""
 
     log: Annotated[Line, AfterValidator(_one_number)] = Field(description=r"With one group: step (\d+).")
     read: Annotated[str | dict[str, Any] | None, AfterValidator(_reader)] = Field(
@@ -58,7 +58,7 @@ class Progress(Parameters):
 
 
 class AttachedEntry(Parameters):
-    """One entry of the schedule: either a `strike` or a `rest`."""
+    """One entry of a schedule of strikes on a running job: either a `strike` or a `rest`."""
 
     strike: Verb | None = None
     nodes: int = Field(1, ge=1, description="How many at once; the seed decides which.")

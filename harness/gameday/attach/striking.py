@@ -59,7 +59,7 @@ def _refusal(day: AttachedDay, job: AttachedJob, verb: str, nodes: int) -> str:
 
 
 class _Over(Exception):
-    """Raised to end the schedule, with the outcome and its reason."""
+    """Raised to end a schedule of strikes early, with the outcome and the reason."""
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(reason)
@@ -74,7 +74,7 @@ def run_attached(
     stop: StopRequest,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Makes all strikes of the schedule, and always undoes them. Raises `FaultError` if an undo failed.
+    """Carries out and undoes all strikes of a schedule on a running job. Raises `FaultError` if an undo failed.
 
     `say` is called with a line of text on each action."""
     run_dir.mkdir(parents=True)
@@ -130,7 +130,7 @@ class AttachedRun:
         self._tell("finished", outcome=outcome, reason=reason)
 
     def _strike(self, number: int, entry: AttachedEntry) -> None:
-        """Makes and records one strike: checks the job, strikes, undoes, and watches until the job goes on."""
+        """Carries out one strike: checks the job, strikes, undoes the strike, and watches until the job goes on."""
         assert entry.strike is not None
         progress = self.day.progress
         self._doing(number, f"looking whether the job {'goes on' if progress else 'is whole'}")
@@ -159,7 +159,7 @@ class AttachedRun:
         self._ask("after", number)
 
     def _undo(self, undos: Iterable[Undo], before: Mapping[str, float], targets: Sequence[str]) -> Mapping[str, float]:
-        """Undoes a strike, even if the log is unreadable. Returns the highest progress numbers until then."""
+        """Undoes a strike, even if the log is unreadable. Returns each node's highest progress number before that."""
         try:
             after = self._progress(before or targets)
         finally:
@@ -171,14 +171,14 @@ class AttachedRun:
         return {name: max(number, after.get(name, number)) for name, number in before.items()} if before else after
 
     def _ask(self, moment: str, number: int) -> None:
-        """Asks all probes. Raises `_Over` if a probe fails now, or failed during the strike."""
+        """Asks all probes (the user's checks). Raises `_Over` if one fails now, or failed during the strike."""
         self._questions.ask_all(moment, "")
         while self._questions.is_open(moment) or self._questions.is_open("during"):
             self._wait(0.05)
         self._hear(number)
 
     def _hold(self, number: int, seconds: float) -> None:
-        """Keeps the strike for this many seconds. Raises `_Over` if a probe fails meanwhile."""
+        """Lets a strike last for this many seconds. Raises `_Over` if a probe fails meanwhile."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
             self._questions.ask_due("")
@@ -269,7 +269,7 @@ class AttachedRun:
             self._gathered_s = time.monotonic()
 
     def _wait(self, seconds: float) -> None:
-        """Waits. Raises `_Over` if the user asks to stop; the strike is then undone."""
+        """Waits this many seconds. Raises `_Over` if the user asks to stop; the strike is then undone."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._gather()

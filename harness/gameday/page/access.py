@@ -24,7 +24,7 @@ def _fresh() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Access:
-    """The access rights of a page. `hosts` holds its host names, without ports. `tokens`: by role, for people and
+    """The access rights to a page. `hosts` holds its host names, without ports. `tokens`: by role, for people and
     programs. `cookies`: by role, for browsers, useless elsewhere. `alerts` is a token that may only post alerts."""
 
     hosts: frozenset[str]
@@ -44,12 +44,12 @@ class Access:
         return (name if colon and port.isdigit() else host.lower()) in self.hosts
 
     def is_own_origin(self, origin: str, host: str) -> bool:
-        """Returns True if a request comes from our own page. No other page in a browser may press its buttons."""
+        """Returns True if a request comes from our own page: no other page in a browser may press its buttons."""
         return origin.lower() == f"{'https' if self.secure else 'http'}://{host.lower()}" and self.is_own_host(host)
 
 
 def _owner(secret: str, known: Mapping[str, str]) -> str | None:
-    """Returns the role of a secret. The comparison takes constant time, which reveals nothing about the secret."""
+    """Returns the role whose token or cookie this is, compared in constant time, which reveals nothing."""
     given, found = secret.encode(errors="replace"), None
     for role, each in known.items():
         if hmac.compare_digest(given, each.encode()):

@@ -60,8 +60,8 @@ Chart = Callable[[bool], str]  # narrow or wide → SVG of ours; empty: nothing 
 
 
 class Page:
-    """The state of the routes. `cookie` is the prefix of the cookies' names, one for each role. It holds the port,
-    because browsers do not separate cookies by port."""
+    """The functions that answer the live page's requests, and their common state. `cookie` is the prefix of the
+    cookies' names, one for each role. It holds the port, because browsers do not separate cookies by port."""
 
     def __init__(self, access: Access, hub: Hub, desk: Desk, run_dir: pathlib.Path, chart: Chart, cookie: str):
         self.access, self.hub, self.desk, self.run_dir = access, hub, desk, run_dir
@@ -90,13 +90,13 @@ class Page:
         return _Guard(Starlette(routes=routes, lifespan=lifespan), self.access)
 
     def _role(self, request: Request) -> str | None:
-        """Returns the role of a viewer, by the token in the address or by the cookie that an earlier token set."""
+        """Returns the role of the page's viewer, by the token in its address or a cookie set for such a token."""
         token = request.query_params.get("token")
         role = self.access.role_of(token) if token else self._role_of_cookie(request)
         return role if role in LOOKS else None
 
     def _role_of_cookie(self, request: Request) -> str | None:
-        """Returns the role under which a page asks, if the browser has this role's cookie. A browser may have several
+        """Returns the role that a page asks for, if the browser has the cookie of this role. A browser may have several
         cookies; an address without `as` gets the role with the most rights."""
         wanted = request.query_params.get("as")
         for role in LOOKS[::-1] if wanted is None else (wanted,):
@@ -153,7 +153,7 @@ class Page:
         return Response(await run_in_threadpool(self._draw, narrow), media_type="image/svg+xml")
 
     def _draw(self, narrow: bool) -> str:
-        """Returns the chart. All browsers share it, and it is drawn at most every two seconds."""
+        """Returns the chart of losses, which all browsers share. It is drawn at most every two seconds."""
         drawn_at, text = self._drawn.get(narrow, (0.0, ""))
         if time.monotonic() - drawn_at > CHART_KEPT_S:
             text = self._chart(narrow)
@@ -161,7 +161,7 @@ class Page:
         return text
 
     async def act(self, request: Request) -> Response:
-        """Handles a button press. Cookie, own origin and JSON are required: another site cannot send all three."""
+        """Handles a press of a button. Cookie, own origin and JSON are required: no other site can send all."""
         role = self._role_of_cookie(request)
         if role not in LOOKS:
             return _refused("no token, or a wrong token")
@@ -194,7 +194,7 @@ class Page:
         return self.access.role_of(token.strip()) if kind.lower() == "bearer" else None
 
     async def alerts(self, request: Request) -> Response:
-        """Handles alerts. Alertmanager cannot send a cookie, so it sends the token as `Authorization: Bearer …`."""
+        """Takes alerts from an alerting tool, which sends a token as `Authorization: Bearer …`, and no cookie."""
         if self._bearer(request) not in ("alerts", "master"):
             return _refused(BEARER)
         try:
@@ -206,7 +206,7 @@ class Page:
 
 
 class _Stream(StreamingResponse):
-    """A stream that counts as open from its permission on, even if it never sends its first message."""
+    """A stream of page updates that counts as open from its permission on, even without a first message."""
 
     def __init__(self, hub: Hub, role: str):
         super().__init__(hub.stream(role), media_type="text/event-stream")
@@ -225,7 +225,7 @@ def _refused(why: str) -> Response:
 
 
 async def _json(request: Request) -> Any:
-    """Reads a JSON body. Raises `ValueError` for a wrong content type, too many bytes, or invalid JSON."""
+    """Reads a request's JSON body. Raises `ValueError` for a wrong content type, too many bytes, or invalid JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise ValueError("send application/json")
     body = b""
@@ -265,7 +265,7 @@ def newest_words(run_dir: pathlib.Path, node: str) -> str:
 
 
 class _Guard:
-    """Wraps the application: refuses foreign host names, and adds security headers to every answer."""
+    """Refuses requests for foreign host names, and adds security headers to every answer of the page."""
 
     def __init__(self, inner: ASGIApp, access: Access):
         self.inner, self.access = inner, access

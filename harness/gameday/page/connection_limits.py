@@ -17,7 +17,7 @@ _open: dict[Patient, None] = {}  # open connections in the order of arrival
 
 
 class Patient(H11Protocol):
-    """A connection that is closed if no whole request comes in time, or if nobody reads the answer.
+    """A connection of a browser, closed if no whole request comes in time or nobody reads the answer.
 
     Of too many connections, the oldest without a whole request is closed first, else the oldest; never the newest."""
 

@@ -1,4 +1,4 @@
-"""Passes the newest view of the day from the job's loop to browsers."""
+"""Passes the newest data on a game day from the job's loop to the browsers that show its page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECONNECT_MS = 1500
 
 
 class Hub:
-    """The newest view of the day. Any thread may call `publish`; all else runs in the page's event loop."""
+    """The newest data for the live page. Any thread may call `publish`; all else runs in the page's event loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -31,7 +31,7 @@ class Hub:
         self.streams = 0  # number of open streams
 
     def start(self) -> None:
-        """Prepares the hub in the running event loop."""
+        """Prepares the passing of data to browsers, in the page's running event loop."""
         self._loop = asyncio.get_running_loop()
 
     def publish(self, view: DayView, participants_feed: Sequence[NewsView]) -> None:
@@ -44,7 +44,7 @@ class Hub:
         self._wake()
 
     def close_soon(self) -> None:
-        """Ends every stream after its pending messages. Any thread may call this."""
+        """Ends every browser's stream after its pending messages. Any thread may call this."""
         self.closing = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):
@@ -55,7 +55,7 @@ class Hub:
         self._changed = asyncio.Event()
 
     def text(self, role: str) -> str:
-        """Returns the newest view as JSON, with the parts that this role may see."""
+        """Returns the newest data on the game day as JSON, as far as this role may see it."""
         if role not in self._texts and self.view is not None:
             view = dataclasses.asdict(for_role(self.view, role, self._feed))
             # Phases in the words of the report. Those of an outage keep their name, too, for their colour.
@@ -65,7 +65,7 @@ class Hub:
         return self._texts.get(role, "null")
 
     async def stream(self, role: str) -> AsyncIterator[str]:
-        """Yields server-sent events: the newest view at once, then later views. A slow browser misses some views."""
+        """Yields the page's data as server-sent events, the newest at once. A slow browser misses some of them."""
         yield f"retry: {RECONNECT_MS}\n\n"
         async for message in self._messages(role):
             yield message

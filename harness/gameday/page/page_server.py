@@ -27,7 +27,7 @@ PEM_BYTES_MAX = 2**20
 
 @dataclass(frozen=True)
 class PageAddress:
-    """The address of the page. An address that other hosts can reach needs TLS."""
+    """The address of the live page. An address that other hosts can reach needs TLS."""
 
     address: str = "127.0.0.1"
     port: int = 0  # 0: any free port
@@ -39,7 +39,7 @@ class PageAddress:
         return self.certificate is not None
 
     def check(self) -> None:
-        """Checks the address and its TLS files. Raises `UsageError` for the first mistake."""
+        """Checks the live page's address and TLS files. Raises `UsageError` for the first mistake."""
         if (self.certificate is None) != (self.key is None):
             raise UsageError("--tls-cert and --tls-key belong together")
         for path in (self.certificate, self.key):
@@ -71,7 +71,7 @@ def _is_own(address: str) -> bool:
 
 @dataclass(frozen=True)
 class Served:
-    """A page that is being served. `address` has scheme and port, but no token."""
+    """A live page that is being served. `address` has scheme and port, but no token."""
 
     address: str
     access: Access
@@ -83,7 +83,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(place: PageAddress, desk: Desk, run_dir: pathlib.Path, chart: Chart) -> Iterator[Served]:
-    """Serves the page during the `with` block. Raises `CannotRunError` if the address is not available."""
+    """Serves the live page during the `with` block. Raises `CannotRunError` if the address is not available."""
     place.check()
     listening = _listen(place)
     with listening:
@@ -118,7 +118,7 @@ def serving(place: PageAddress, desk: Desk, run_dir: pathlib.Path, chart: Chart)
 
 
 class _Server(uvicorn.Server):
-    """A server without signal handlers: the job handles signals, because it must undo its faults first."""
+    """The page's web server, which leaves signals to the job: the job must undo its faults first."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -138,7 +138,7 @@ def _listen(place: PageAddress) -> socket.socket:
 
 
 def _names(address: str) -> list[str]:
-    """Returns this host's names for browsers. The first name is shown to people."""
+    """Returns the host names under which browsers find the page. The first one is shown to people."""
     if _is_own(address):
         return ["127.0.0.1", "localhost", "[::1]"] if ":" not in address else ["[::1]", "localhost", "127.0.0.1"]
     if address in ("0.0.0.0", "::"):

@@ -83,7 +83,7 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
-    """Yields the spikes in these rows. A row that repeats a step replaces all earlier rows of this and later steps."""
+    """Yields the spikes in these steps. A row that repeats a step replaces earlier rows of it and later steps."""
     watch, history = abnormal.Spikes(), list[int]()
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
@@ -247,7 +247,7 @@ def _about(alarm: Event) -> int:
 
 
 class _Borne:
-    """Checks alarms against logged steps. A rank whose host is busy with other work counts as a straggler, too."""
+    """Checks a trainer's alarms by logged steps. A rank on a host busy with other work counts as a straggler, too."""
 
     def __init__(self, run: Timeline, found: Sequence[Spike]):
         self.run, self.spikes = run, dict[int, int]()  # step `seen` → when its spike can be seen
@@ -281,7 +281,7 @@ class _Borne:
     def by_the_rules(self, alarm: Event) -> bool:
         """Returns True if the trainer's rule for this kind of alarm, given the logged steps, raises the same alarm."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
-            return bool(self.spikes.get(alarm.get("at_step", -1), NEVER) <= alarm["at"])
+            return bool(self.spikes.get(alarm.get("at_step"), NEVER) <= alarm["at"])
         if alarm.get("kind") not in abnormal.OF_STEPS:
             return False
         steps, rows, watch, found = self.run.steps, self._before(alarm), abnormal.Watch(), list[str]()

@@ -89,7 +89,7 @@ def done_again(told: Executed) -> list[Again]:
     rank, step, life = told.rank[order], told.step[order], told.life[order]
     pair = np.flatnonzero((step[1:] == step[:-1]) & (rank[1:] == rank[:-1]) & (life[1:] > life[:-1]))
     before, again = order[pair], order[pair + 1]
-    by_life = np.argsort(told.life[again], kind="stable")
+    by_life = np.lexsort((told.life[again],))
     lives, begins = np.unique(told.life[again][by_life], return_index=True)
     parts = zip(lives.tolist(), np.split(by_life, begins[1:]) if len(lives) else (), strict=True)
     computed = [_Figure.of(told, name, before, again, _means(told)) for name in COMPUTED]
@@ -185,7 +185,7 @@ class _Band:
         self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
 
     def judge(self, off: Off) -> tuple[int | None, int | None]:
-        """Returns the first row that surely differs too much, and the first without enough earlier restarts."""
+        """Returns the first repeated step that surely differs too much, and the first that cannot be judged yet."""
         reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
         most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
         known = off.after < reach

@@ -1,6 +1,7 @@
 """Finds a run's restarts: which processes took part, which state each process restored, and which saves existed."""
 
 import bisect
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -174,14 +175,13 @@ def in_vain(run: Timeline, furthest: Callable[[int], int], excused: Sequence[Win
     """Finds restarts without progress. A restart that comes to no step makes none, either. Restarts do not count if one
     of the time windows `excused` was open since the start before. `furthest` returns the job's step at a given time."""
     most, row, latest = InVain(0, 0), 0, -1
-    before, waited = -1, False  # the last start: when, and whether it came to no step
-    for at, first in _starts(run):
-        if first > latest or (waited and furthest(at) > furthest(before)):  # else others did steps meanwhile
+    for (before, came), (at, first) in itertools.pairwise(_starts(run)):
+        latest = max(came, latest)
+        if first > latest or (came < 0 and furthest(at) > furthest(before)):  # else others did steps meanwhile
             row = 0
-        elif before >= 0 and not touches(excused, before, at):
+        elif not touches(excused, before, at):
             row += 1
-        latest, before, waited = max(first, latest), at, first < 0
-        most = max(most, InVain(row, max(0, latest - 1)))
+        most = max(most, InVain(row, max(1, first, latest) - 1))
     return most
 
 
@@ -206,8 +206,8 @@ def without_a_step(run: Timeline, saves: Saves) -> Iterator[Restore]:
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
-    """Returns the series of checkpoints that this job may restore. A series from which it never restored is left out if
-    all its saves hold only the model, or were made by failing processes after their last steps."""
+    """Returns the series of checkpoints (by file name) that this job may restore. A series from which it never restored
+    is left out if all its saves hold only the model, or were made by failing processes after their last steps."""
     order, places = run.rows_by_process
 
     def dumped(save: Save) -> bool:

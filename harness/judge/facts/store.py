@@ -257,7 +257,7 @@ class Store:
         if self.shown_since(save, until) == save.last_at:
             return NEVER
         restarted = first_from(self._restarts, save.last_at)
-        return restarted if self._last_begun.get(save.step, 0) > restarted else NEVER
+        return restarted if self._last_begun[save.step] > restarted else NEVER
 
     @cached_property
     def _restarts(self) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""The log of a process that lived holds each line that it wrote.
+"""A process that ends in order leaves a log with each line that it wrote.
 
 If a worker or launcher logged its exit or ended with code 0, lines missing from its log were lost in transfer or
 removed. The log of a killed process may lack its last lines.

@@ -44,7 +44,7 @@ def hidden(evidence: Analysis, restart: Restart) -> Breaches:
 
 
 def older(choice: Choice) -> Breaches:
-    """Yields a breach for each rank that restored an older save than the newest that no restart had passed over."""
+    """Yields a breach for each rank that restored an older save though a newer one was not passed over before."""
     restart, newer = choice.restart, choice.unnamed
     for each, step in restart.states:
         save = newer if step else choice.newest

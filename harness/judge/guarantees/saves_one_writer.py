@@ -76,7 +76,7 @@ def _collisions(evidence: Analysis) -> Sequence[Pair]:
         return save.begun is not None and save.told and alone and save.begun_path.startswith("/")
 
     def collide(pair: Pair) -> bool:
-        """Returns True if both ranks wrote one file: on two nodes, only if the harness sees it in the store."""
+        """Returns True if two ranks wrote the same file: on two nodes, only if the harness sees it in the store."""
         mine, theirs = (run.processes[save.process] for save in pair)
         path = pair[0].path
         seen = any(path.endswith(f"/{each.path}") for each in saves.store.looks_at(pair[0]))

@@ -8,6 +8,7 @@ are equal but tensors differ, a restart may not have restored state such as aver
 """
 
 import itertools
+import statistics
 from collections.abc import Iterator, Mapping
 
 from harness.judge.facts.missing_or_bad_saves import unlike_usual, without_what_all_share
@@ -82,26 +83,25 @@ def _exports(saves: Saves) -> Mapping[str, bool]:
 
 
 def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields a breach if sizes of saves vary far less after a restart than without a fault: all may hold one state.
-    Yields none if each save that the harness saw holds other tensors than the one before it."""
+    """Yields a breach if sizes of saves hardly change after a restart, but from save to save without a fault: all may
+    hold one state."""
     run, saves = evidence.run, evidence.saves
     theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
     mine = [save for save in saves.whole if save.last_at >= run.epochs[-1].begin]
     both = ((saves.store.size_of(save), theirs.get((save.series, save.step))) for save in mine)
     common = [(size, usual_size) for size, usual_size in both if size is not None and usual_size is not None]
-    held = [set(seen.tensors) for seen in map(saves.store.undamaged.get, mine) if seen is not None]
-    differ = len(held) > 1 and all(held) and not any(a & b for a, b in itertools.pairwise(held))
-    if differ or len(common) < SIZES_MIN or len(_sizes(run)) > 1:
+    if len(common) < SIZES_MIN or len(_sizes(run)) > 1:
         return
     (least, most), (low, high) = ((min(sizes), max(sizes)) for sizes in zip(*common, strict=True))
-    if high - low > SIZES_SPREAD * max(most - least, SIZES_SPREAD):
+    change = statistics.median(abs(later - sooner) for (_, sooner), (_, later) in itertools.pairwise(common))
+    if change * (len(common) - 1) > SIZES_SPREAD * max(most - least, SIZES_SPREAD):
         text = f"the checkpoints after step {run.epochs[-1].first - 1} have {least:,} to {most:,} bytes"
         text = f"{text}, in the fault-free run {low:,} to {high:,}: they may hold one state"
         yield breach(text, evidence.restarts[-1])
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields saves with another number or other bytes of tensors than fault-free saves have at every world size."""
+    """Yields saves whose number or bytes of tensors no fault-free run has, at whatever number of ranks."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return
@@ -117,9 +117,8 @@ def _sizes(run: Timeline) -> set[int]:
 
 
 def nothing(evidence: Analysis) -> str:
-    if len(evidence.run.epochs) < 2:
-        return "the job did not restart"
-    return "" if evidence.fault_free is not None else "there is no fault-free run to compare with"
+    alone = "" if evidence.fault_free is not None else "there is no fault-free run to compare with"
+    return evidence.no_restart() or alone
 
 
 CAUSES = ("saves.whole", "saves.written_when_told")

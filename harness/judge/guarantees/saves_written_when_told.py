@@ -27,7 +27,7 @@ def breaches(evidence: Analysis) -> Breaches:
     if len(early) >= EARLY_MIN:
         steps = evidence.run.steps
         ends = grouped(zip(steps.process.tolist(), steps.end.tolist(), strict=True))
-        at_once = [save for save, began in early if first_from(ends.get(save.process, []), save.last_at + 1) >= began]
+        at_once = [save for save, began in early if first_from(ends.get(save.process, []), save.last_at) >= began]
         first = min((save for save, _ in early), key=attrgetter("at"))
         often = f"{len(early)} times, first that of step {first.step}"
         text = f"checkpoints were told as committed before they were written ({often})"

@@ -9,7 +9,6 @@ from harness.judge.bounds import FailFastBounds, JobBounds
 from harness.judge.facts.analysis import Analysis
 from harness.judge.score import Bound, S, Score, ScoreResult, left_open, line, shown_ns
 from harness.judge.verdict import Doubt
-from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike, key_of
 
 SHOWN_MAX = 200  # characters of the job's last words in a report
@@ -61,11 +60,11 @@ def _taken(evidence: Analysis) -> tuple[int | None, float | None]:
     run, struck = evidence.run, first_strike(evidence.run.faults)
     commands = (end for end in run.exits if end["rank"] is None)
     ends = (end["at"] for end in commands if key_of(end) in evidence.places.kept)
-    ended = max(ends, default=None)
-    if struck == NEVER or ended is None:
+    ended = max(ends, default=-1)
+    if ended < struck:
         return None, None
     spans = (min(slot.released, ended) - max(slot.allocated, struck) for slot in run.slots)
-    return (None if ended < struck else ended - struck), sum(max(0, each) for each in spans) / S
+    return ended - struck, sum(max(0, each) for each in spans) / S
 
 
 SCORES = (Score("job", 0, job, section="metrics"), Score("fail_fast", 12, fail_fast))

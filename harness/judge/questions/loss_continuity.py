@@ -204,7 +204,7 @@ def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *ground
 
 
 def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
-    """Compares with the fault-free runs' band. A value inside is inconclusive if its distance grows unusually fast."""
+    """Compares losses with the fault-free runs' band. One inside is inconclusive if its distance grows unusually."""
     band = evidence.envelope
     if isinstance(band, str):
         return line(MODE, "envelope", None, band, *IN_BAND), {}

@@ -72,7 +72,7 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 
 def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
-    """Groups saves of processes by step and process group. If a process saves a step again, a new group begins."""
+    """Groups the saves of processes that make one checkpoint. A process that saves a step again begins a group."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
     found = list[tuple[tuple[int, int | None, int], Save]]()
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()

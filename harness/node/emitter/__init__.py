@@ -103,7 +103,7 @@ class Emitter:
 
     @classmethod
     def open(cls, role: str, **identity: Any) -> Emitter:
-        """Returns the emitter of this process, by its environment (a silent emitter outside of a harness).
+        """Returns this process's writer of events, as its environment says; it writes nothing outside of a harness.
 
         `began` is when the process began, a `Moment`; by default now. All other arguments go into the header.
         """
@@ -127,7 +127,7 @@ class Emitter:
         return self.tell(event, fields)
 
     def tell(self, event: str, fields: dict[str, Any], at: Moment | None = None) -> int:
-        """Writes one event that happened at this moment (by default now)."""
+        """Writes one event with these fields, which happened at the given moment (by default now)."""
         if self._fd < 0:
             return time.monotonic_ns()
         mono_ns = self._append({"event": event} | fields, at)
@@ -143,7 +143,7 @@ class Emitter:
         self("phase", name=name, edge="end")
 
     def failpoint(self, name: str, **fields: Any) -> None:
-        """Marks a named place at which the harness may act. Writes an event only if the plan names this place."""
+        """Marks a named place at which a fault may strike. Writes an event only if the plan names this place."""
         if self._holds is not None and self._holds.wants(name):
             self("failpoint", name=name, **fields)
 
@@ -188,7 +188,7 @@ class Emitter:
             self._fd = -1
 
     def _write(self, line: bytes) -> bool:
-        """Writes a line. If a full disk has refused the header so far, the header is written first."""
+        """Writes a line to the event file. If a full disk has refused the header so far, that is written first."""
         data = self._header + line
         try:
             written = os.write(self._fd, data)

@@ -53,7 +53,7 @@ OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a 
 
 
 def loss_improvement(losses: Sequence[float]) -> float | None:
-    """Returns the share by which the mean loss of 50 steps is below that of the 100 before; `None` if too few."""
+    """Returns the share by which the mean loss of 50 steps is below that of the 100 steps before; `None` if too few."""
     if len(losses) < LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS:
         return None
     recent = losses[-LOSS_RECENT_STEPS:]
@@ -100,13 +100,13 @@ def checkpoint_is_late(since: float, interval: float) -> bool:
 
 
 def replay_from(steps: int) -> int:
-    """Returns the step from which a new `Watch` must see steps to decide like one that saw all: a `Watch` keeps 150
-    steps, and checks lasting states at every 50th."""
+    """Returns the step from which a `Watch` (the rules' memory of one process) must see steps again to decide alike: it
+    keeps 150 steps, and checks lasting states at every 50th."""
     return max(0, steps // LOSS_RECENT_STEPS - 4) * LOSS_RECENT_STEPS
 
 
 class Watch:
-    """Applies the rules to one process's steps, in order. A lasting state is reported once in 50 steps."""
+    """Finds abnormal events in one process's steps, given in order. A lasting state is reported once in 50 steps."""
 
     def __init__(self) -> None:
         kept = LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS
@@ -117,11 +117,11 @@ class Watch:
         self._steps = 0
 
     def norm_spikes(self, grad_norm: float) -> bool:
-        """Returns True if the gradient norm of the next step is abnormal, before that step is counted."""
+        """Returns True if this gradient norm, of the step under way, is abnormal beside those of earlier steps."""
         return gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float, took: float, waited: float) -> list[str]:
-        """Returns the kinds of abnormal events at this step. `took` and `waited` (for data) are in one unit of time."""
+        """Adds a step, and returns the kinds of its abnormal events. `took`, `waited` (for data): in one unit."""
         self._steps += 1
         found = [GRADIENT] if self.norm_spikes(grad_norm) else []
         self._losses.append(loss)
@@ -137,7 +137,7 @@ class Watch:
 
 
 class Growth(NamedTuple):
-    """The growth of a process's memory. `full_in_s` is the time in s until its limit at this rate."""
+    """How fast a process's memory grows. `full_in_s` is the time in s until its limit at this rate."""
 
     bytes_per_s: float
     full_in_s: float
@@ -160,7 +160,7 @@ class Leak:
         return not self._readings or now_s - self._readings[-1][0] >= self._every_s
 
     def read(self, now_s: float, resident: int, free: int) -> Growth | None:
-        """Returns the growth if it is a leak, else `None`. `resident`: bytes in use; `free`: bytes to the limit."""
+        """Returns the growth of a process's memory if it leaks, else `None`. `resident`: bytes; `free`: bytes left."""
         self._readings.append((now_s, resident))
         if len(self._readings) >= MEMORY_KEPT:
             self._readings, self._every_s = self._readings[::2], 2 * self._every_s
@@ -187,11 +187,11 @@ class Spikes:
         self.in_a_row = 0
 
     def abnormal(self, loss: float, grad_norm: float) -> bool:
-        """Returns True if the next step's values are far above the usual, before this step is counted."""
+        """Returns True if these values, of the step under way, are far above those of earlier steps."""
         return loss_spikes(loss, self._losses) or gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float) -> bool:
-        """Counts a step. Returns True if the training diverges, by this step and the steps before."""
+        """Counts a step. Returns True if the training diverges, by its values in this and earlier steps."""
         if self.abnormal(loss, grad_norm):
             self.in_a_row += 1
         else:
@@ -201,7 +201,7 @@ class Spikes:
         return self.in_a_row >= SPIKE_STEPS
 
     def state(self) -> dict[str, Any]:
-        """Returns the usual values for a checkpoint, so that they are known at once after a restart."""
+        """Returns the usual losses and gradient norms for a checkpoint, so that a restarted process knows them."""
         return {"losses": list(self._losses), "norms": list(self._norms), "in_a_row": self.in_a_row}
 
     def load(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Breaks the device of a rank for its process: every later call fails, as after a CUDA error."""
+"""Makes every later GPU call of a rank's process fail, as after a CUDA error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def break_device(kind: str, append: Append) -> None:
 
 
 def _go_astray() -> None:
-    """Launches a kernel with an illegal access in the current device's default stream. Raises `RuntimeError`."""
+    """Causes a real illegal memory access on the current GPU, by a kernel of our own. Raises `RuntimeError`."""
     cuda = ctypes.CDLL("libcuda.so.1")
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _ok(cuda.cuModuleLoadData(ctypes.byref(module), _PTX))

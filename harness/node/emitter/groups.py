@@ -17,7 +17,7 @@ class Mount:
     options: frozenset[str]
 
     def locate(self, group: str) -> pathlib.Path:
-        """Returns the folder of a group, or the mount point itself for a group outside of the mounted hierarchy."""
+        """Returns the folder of a control group, or the mount point for a group outside of the mounted hierarchy."""
         inside = group.removeprefix(self.root.rstrip("/")) if group.startswith(self.root.rstrip("/")) else "/"
         path = self.point / inside.strip("/")
         return path if path.is_dir() else self.point
@@ -34,7 +34,7 @@ def mounts(path: pathlib.Path) -> Iterator[Mount]:
 
 
 def of_process(path: pathlib.Path) -> dict[str, str]:
-    """Returns the process's group for each controller; the unified group has the empty name."""
+    """Returns a process's control group for each controller; that of version 2 has the empty name."""
     groups: dict[str, str] = {}
     for line in path.read_text().splitlines():
         _, controllers, group = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""Stops a trainer at planned places, ends it there, or gives it a wrong place in the job.
+"""Stops a trainer at planned places, ends it there, or tells it a wrong rank, as a fault has ordered.
 
 The emitter loads this module only if `CHAOS_HOLDS` names a list of such places. The harness arms and releases a place
 by files that a node can only read. A process claims a strike by a file in `CHAOS_ANSWERS`, the folder of the node's
@@ -22,7 +22,7 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def load(path: str, rank: int | None, append: Append) -> Holds | None:
-    """Returns the holds that this file lists, or `None` if it lists none."""
+    """Returns the planned places in a file at which a fault stops or strikes this process; `None` if there are none."""
     try:
         holds = json.loads(pathlib.Path(path).read_text())
     except (OSError, ValueError):
@@ -31,12 +31,12 @@ def load(path: str, rank: int | None, append: Append) -> Holds | None:
 
 
 def granted(token: str, node: str) -> str:
-    """Returns the name to which the harness renames a token in order to grant the strike to a claim of this node."""
+    """Returns the name to which the harness renames a strike's file to let a process on this node be struck."""
     return f"{token}.{node}"
 
 
 class Holds:
-    """The planned places of one process. `append` writes an event without a further look at the holds."""
+    """The planned places at which a fault stops or strikes one process. `append` writes an event, past these places."""
 
     def __init__(self, holds: list[dict[str, Any]], rank: int | None, append: Append):
         self._holds = [hold for hold in holds if hold.get("rank") in (None, rank)]
@@ -47,7 +47,7 @@ class Holds:
         return failpoint in self._names
 
     def reached(self, record: Mapping[str, Any]) -> None:
-        """Waits, if a fault is planned here, until the harness has acted; or lets a planned strike happen."""
+        """Stops the process while a fault holds the place that this event marks, or lets the planned strike hit it."""
         for hold in self._holds:
             matches = all(record.get(key) == value for key, value in hold["match"].items())
             if matches and os.path.exists(hold["armed"]):
@@ -57,7 +57,7 @@ class Holds:
                     _wait(hold.get("limit_s", HOLD_S_MAX), lambda: os.path.exists(hold["released"]))  # noqa: B023
 
     def _be_struck(self, hold: Mapping[str, Any], step: int | None) -> None:
-        """Carries out a planned strike that is left for this process: ends it, misleads it, or does another act."""
+        """Carries out the fault's strike, if one is left for this process: ends it, misleads it, or damages it."""
         if not any(_take(token) for token in hold["tokens"]):
             return
         if hold.get("does"):
@@ -79,7 +79,7 @@ class Holds:
 
 
 def _take(token: str) -> bool:
-    """Returns True if the harness grants this strike to this process, and not to another one."""
+    """Returns True if the harness lets this process, and no other one, be struck."""
     answers = os.environ.get(ANSWERS_ENV)
     if not answers or not os.path.exists(token):
         return False

@@ -14,7 +14,7 @@ UNLIMITED = 2**60  # bytes; version 1 of control groups names a number above it 
 
 
 class Room(NamedTuple):
-    """The bytes that all processes under one memory limit use together, and the limit."""
+    """A limit on memory, and the bytes that all processes below this limit use together."""
 
     used: int
     limit: int
@@ -29,7 +29,7 @@ def resident_bytes() -> int:
 
 
 def room() -> Room | None:
-    """Returns the tightest limit on this process's memory, or `None` if no limit can be read."""
+    """Returns the memory limit that leaves this process the least room, or `None` if no limit can be read."""
     return min([*_groups(), *_machine()], key=lambda each: each.free, default=None)
 
 

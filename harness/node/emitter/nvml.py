@@ -40,7 +40,7 @@ class Sample:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Any]:
-    """Yields the initialised library, or `None` without an installed library or a driver."""
+    """Yields NVIDIA's initialised library (NVML), or `None` if the library or the driver is missing."""
     try:
         pynvml = importlib.import_module("pynvml")  # not the standard library's; few nodes have it
         pynvml.nvmlInit()
@@ -55,7 +55,7 @@ def opened() -> Iterator[Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Returns `gpu` (the model), `gpus` (their number), `driver` and `cuda_driver`; nothing without a GPU."""
+    """Returns facts on this machine's GPUs: `gpu` (model), `gpus` (number), `driver`, `cuda_driver`; or none."""
     with opened() as nvml:
         count = _told(nvml.nvmlDeviceGetCount) if nvml else None
         if not count:
@@ -71,7 +71,7 @@ def facts() -> dict[str, Any]:
 
 
 class Xids:
-    """Collects the driver's errors (XID) since this was made: `count`, `last` by GPU. `nvml` is from `opened`."""
+    """Collects the GPU driver's errors (XID) from now on: `count`, `last` by GPU. `nvml` is from `opened`."""
 
     def __init__(self, nvml: Any):
         self.count, self.last = dict[int, int](), dict[int, int]()
@@ -103,7 +103,7 @@ def _address(gpu: Any) -> int | None:
 
 
 def samples(nvml: Any, xids: Xids | None = None) -> list[Sample]:
-    """Returns the figures of every GPU of this machine. `nvml` is from `opened`."""
+    """Returns the figures of every GPU of this machine, such as its temperature. `nvml` is from `opened`."""
     if xids:
         xids.new()
     return [sample(nvml, number, xids) for number in range(_told(nvml.nvmlDeviceGetCount) or 0)]
@@ -149,7 +149,7 @@ def uuids(nvml: Any) -> list[str | None]:
 
 
 def sample(nvml: Any, number: int, xids: Xids | None = None) -> Sample:
-    """Returns the figures of one GPU. `xids` holds its errors so far."""
+    """Returns the figures of one GPU, such as its temperature. `xids` holds its errors so far."""
     seen: dict[str, Any] = {"xid": xids.last.get(number), "xids": xids.count.get(number)} if xids else {}
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(number)

@@ -22,7 +22,7 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def corrupt(order: str, append: Append, step: int | None, over: Callable[[], bool], seed: int) -> None:
-    """Begins the corruption. `order`: a JSON object with `what`, `bit`, `every` and `steps`, as
+    """Begins to corrupt a number in memory. `order`: a JSON object with `what`, `bit`, `every` and `steps`, as
     `silent_data_corruption` has them. `step`: the last one that was done. `over`: ends it before its last step."""
     if "torch" not in sys.modules:
         append({"event": "failpoint", "name": CHOSEN, "text": "this process has not imported torch"})
@@ -58,12 +58,12 @@ class Corruption:
         self.handles: list[Any] = []
 
     def begin(self) -> None:
-        """Adds the hooks, but not within a running hook: until such hooks are over, none can be added. No hook is ever
-        removed, as hooks may be running then."""
+        """Hooks the optimizer's steps so that they corrupt a number, but not within a running hook, where none can be
+        added. No hook is ever removed, as hooks may be running then."""
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_pre_hook(self.before)
 
     def before(self, optimizer: Any, *_: Any) -> None:
-        """Chooses the number in the first step, and later corrupts a sharded gradient, as no earlier hook sees one."""
+        """Chooses the number to corrupt in the first step; corrupts a sharded gradient, as no earlier hook sees one."""
         if self.ended:
             return
         if self.optimizer is None:
@@ -77,7 +77,7 @@ class Corruption:
             self.spoil(local(self.parameter.grad))
 
     def after(self, optimizer: Any, *_: Any) -> None:
-        """Corrupts a weight or an optimizer state after the step."""
+        """Corrupts a weight or an optimizer state after a step, if that is what the fault asks for."""
         if self.ended or optimizer is not self.optimizer:
             return
         if self.due and self.what == "weight":
@@ -104,7 +104,7 @@ class Corruption:
     # The number
 
     def choose(self) -> str:
-        """Chooses a number among all parameters of the optimizer. Returns why there is none, or an empty text."""
+        """Chooses the number to corrupt among all parameters of the optimizer. Returns why there is none, or ""."""
         held = [each for group in self.optimizer.param_groups for each in group["params"]]
         held = [each for each in held if each.grad is not None and local(each).is_floating_point()]
         position = int(self.dice.random() * sum(local(each).numel() for each in held))
@@ -138,7 +138,7 @@ class Corruption:
         return found, name or f"a tensor of shape {tuple(self.parameter.shape)}"
 
     def state(self) -> Any:
-        """Returns the first state with a value for each element of the parameter, such as a moment; or `None`."""
+        """Returns an optimizer state with one value for each element of the parameter, such as a moment; or `None`."""
         held = (local(each) for each in self.optimizer.state.get(self.parameter, {}).values() if hasattr(each, "shape"))
         shape = local(self.parameter).shape
         return next((each for each in held if each.shape == shape and each.is_floating_point()), None)
@@ -146,7 +146,7 @@ class Corruption:
     # The bit
 
     def spoil_gradient(self, gradient: Any) -> Any:
-        """Corrupts this rank's own gradient before the sum over all ranks."""
+        """Returns this rank's own gradient with a corrupted number, before the sum over all ranks."""
         if not self.due:
             return None
         gradient = gradient.clone()
@@ -173,7 +173,7 @@ class Corruption:
             self.end(why)
 
     def safely(self, act: Callable[[], str]) -> str:
-        """Calls the function and returns its result, or its error: a mistake here must not fail the training."""
+        """Calls a function of the fault and returns its result, or its error: a mistake must not fail the training."""
         try:
             return act()
         except Exception as error:

@@ -31,7 +31,7 @@ Append = Callable[[dict[str, Any]], int]
 
 
 class Inside:
-    """The argument of a user's `inject` function: rank and last step. A value is `None` if it is not known there."""
+    """The argument of a user's `inject` function: rank and last step. A value is `None` if this process lacks it."""
 
     def __init__(self, rank: int | None, step: int | None, append: Append):
         self.rank, self.step = rank, step
@@ -52,10 +52,10 @@ def strike(
     over: Callable[[], bool] = lambda: False,
     seed: int = 0,
 ) -> None:
-    """Strikes. `raise`: an exception with this text comes up in the calling thread, soon. `seize`: no thread runs for
-    this many seconds. `leak`: memory is taken until `over`; "BYTES_PER_S BYTES_AT_MOST". `call`: `inject` of this
-    source is called. `break_device`: device calls fail from now on, by this kind of error. `corrupt`: a bit goes wrong,
-    as `silent_corruption` says, in a number drawn by `seed`."""
+    """Carries out a fault within this trainer's process. `raise`: an exception with this text comes up in the calling
+    thread, soon. `seize`: no thread runs for this many seconds. `leak`: memory is taken until `over`; "BYTES_PER_S
+    BYTES_AT_MOST". `call`: `inject` of this source is called. `break_device`: device calls fail from now on, by this
+    kind of error. `corrupt`: a bit goes wrong, as `silent_corruption` says, in a number drawn by `seed`."""
     if what == "raise":
         append({"event": "failpoint", "name": RAISED, "text": str(argument)})
         _raise_soon(str(argument))
@@ -78,7 +78,7 @@ def strike(
 
 
 def _call(source: str, inside: Inside) -> dict[str, str]:
-    """Runs the user's code. An error is printed and returned, and the training goes on."""
+    """Runs the user's code for a fault. An error is printed and returned, and the training goes on."""
     space: dict[str, Any] = {"__name__": "own_code"}
     try:
         exec(compile(source, "<own_code>", "exec"), space)
@@ -90,7 +90,7 @@ def _call(source: str, inside: Inside) -> dict[str, str]:
 
 
 def _raise_soon(text: str) -> None:
-    """Raises in the trainer's own code soon: raised here, code that guards its logging could swallow the error."""
+    """Raises an exception in the trainer's own code a moment later, where no code that guards logging swallows it."""
     victim = threading.get_ident()
     kind = type("InjectedError", (RuntimeError,), {"__str__": lambda self: text, "__module__": "builtins"})
 
@@ -104,7 +104,7 @@ def _raise_soon(text: str) -> None:
 
 
 def _is_ours(frame: types.FrameType | None) -> bool:
-    """Returns True if this thread runs code of the harness: an emitter, or an observer that guards it."""
+    """Returns True if this thread is running code of the harness, such as the emitter."""
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith("harness."):
             return True
@@ -113,7 +113,7 @@ def _is_ours(frame: types.FrameType | None) -> bool:
 
 
 def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
-    """Takes whole memory pages and writes to them, because unwritten pages do not count. Frees all at the end."""
+    """Takes memory at this rate and writes to it, as unwritten pages do not count. Frees it at the end."""
     begin, taken = time.monotonic(), list[mmap.mmap]()
     while not over():
         due = min(most, rate * (time.monotonic() - begin))
@@ -127,7 +127,7 @@ def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
 
 
 def _seize(seconds: float) -> float:
-    """Sleeps in a C function that holds the interpreter lock. Returns for how long another thread stood still."""
+    """Stops all Python threads: sleeps in C with the interpreter lock. Returns how long another thread stood still."""
     over, gap = threading.Event(), [0.0]
 
     def tick() -> None:

@@ -32,7 +32,7 @@ class Connection(NamedTuple):
 
 
 def connections() -> Iterator[Connection]:
-    """Yields open connections and those being opened. Raises `OSError` if the kernel does not tell them."""
+    """Yields the TCP connections that are open or being opened. Raises `OSError` if the kernel does not tell them."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
         netlink.settimeout(1.0)
         for family in (socket.AF_INET, socket.AF_INET6):

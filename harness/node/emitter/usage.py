@@ -1,4 +1,4 @@
-"""Samples a node's network links, memory and GPUs, in the node's first worker. Standard library only."""
+"""Logs the use of a node's network links, memory and GPUs, in the node's first worker. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LINKS_MAX = 64
 
 
 def watch(emit: Emitter, every_s: float = EVERY_S) -> None:
-    """Samples at once and then at this interval in seconds, in a thread that ends with the process."""
+    """Logs the node's usage at once and then every `every_s` seconds, in a thread that ends with the process."""
     threading.Thread(target=_watch, args=(emit, every_s), name="usage", daemon=True).start()
 
 
 def _watch(emit: Emitter, every_s: float) -> None:
-    """Logs the usage for ever; of GPUs only if there are any. Values that the driver does not tell are left out."""
+    """Logs the node's usage for ever. Values that the GPU driver does not tell are left out."""
     with nvml.opened() as library:
         xids = nvml.Xids(library) if library else None
         while True:
@@ -35,7 +35,7 @@ def _watch(emit: Emitter, every_s: float) -> None:
 
 
 def tell_peers(emit: Emitter) -> None:
-    """Logs the connections only, before a process ends because of another process."""
+    """Logs only the TCP connections to peers, as a process does that ends because of a peer."""
     emit("usage", peers=tcp.by_peer())
 
 

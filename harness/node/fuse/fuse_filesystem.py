@@ -1,4 +1,4 @@
-"""Defines a file system that passes all operations through to the folder below, until it is told to misbehave.
+"""Defines a file system that shows a folder as it is, until a fault tells it to delay or refuse operations.
 
 It is one process of the lab. It is mounted over the folder before the nodes are made, so that every node sees it, but
 nothing outside of the lab. The folder itself stays visible from outside, and holds the durable data. Several threads
@@ -64,7 +64,7 @@ _SILENT = {Code.FORGET, Code.BATCH_FORGET, Code.INTERRUPT}
 
 
 class Paths:
-    """The kernel's numbers of files, with the files' present paths below the root."""
+    """Maps the kernel's numbers of files to the files' present paths."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class Paths:
         return f"{parent}/{name}" if parent else name
 
     def number(self, path: str, inode: int) -> int:
-        """Returns the number of a file. A file that replaced another file gets a new number."""
+        """Returns the kernel's number of a file. A file that replaced another file gets a new number."""
         with self._lock:
             known = self._numbers.get(path)
             if known is not None and known[1] == inode:
@@ -95,7 +95,7 @@ class Paths:
             self._numbers.pop(path, None)
 
     def move(self, old: str, new: str) -> None:
-        """Renames a path and everything below it."""
+        """Records that a path was renamed, with everything below it."""
         with self._lock:
             self._numbers.pop(new, None)
             for path in [each for each in self._numbers if each == old or each.startswith(old + "/")]:
@@ -106,7 +106,7 @@ class Paths:
 
 class FileSystem:
     def __init__(self, folder: pathlib.Path):
-        """Opens the folder as it is now. Later mounts over the folder have no effect here."""
+        """Opens the folder that the file system will show. Later mounts over the folder have no effect here."""
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         self._root = f"/proc/self/fd/{root}/"
         self._paths = Paths()
@@ -132,7 +132,7 @@ class FileSystem:
             kernel.mount("chaos", str(folder), "fuse.chaos", flags, options)
 
     def serve(self) -> None:
-        """Begins to answer requests. Before that, a process that uses a file here waits."""
+        """Begins to answer the kernel's requests. Before that, a process that uses a file here waits."""
         for number in range(READERS):
             threading.Thread(target=self._serve, name=f"reader-{number}", daemon=True).start()
 
@@ -162,7 +162,7 @@ class FileSystem:
                 time.sleep(DYING_LOOK_S)
 
     def clear(self) -> None:
-        """Ends all rules, so that the file system passes everything through again."""
+        """Ends all rules, so that the file system disturbs no operation any more."""
         for rule in self._rules:
             self.remove(rule.number)
 
@@ -173,8 +173,8 @@ class FileSystem:
         raise UsageError(f"unknown storage rule {number}")
 
     def try_out(self, rule: dict[str, Any], pid: int | None) -> dict[str, int]:
-        """Returns the answers that such a rule, and active rules equal to it, give to operations of the node of `pid`
-        (`None`: of any node). Changes nothing, and is not counted."""
+        """Returns how active rules equal to this one answer operations of the node of `pid` (`None`: of any node):
+        delays and errors. Changes nothing, and is not counted."""
         spec = StorageRule(**rule | {"operations": tuple(rule["operations"])})
         alike = [each for each in self._rules if each.spec == spec and (pid is None or each.covers(pid))]
         met = [[each.would(operation) for each in alike] for operation in spec.operations]
@@ -242,8 +242,8 @@ class FileSystem:
             self._answer(request, verdict)
 
     def _wait(self, request: FuseRequest, verdict: Verdict) -> bool:
-        """Waits until the delay is over, the power is back, or the rule has ended. Returns True if the asking process
-        is being killed: the kernel lets no process die before its request is answered."""
+        """Keeps a file operation waiting until its delay is over, the power is back, or the rule has ended. Returns
+        True if the asking process is being killed: the kernel lets no process die before its request is answered."""
         until = time.monotonic() + verdict.delay_s
         while not is_dying(request.pid):
             held = any(rule.holds() and rule in self._rules for rule in verdict.rules)
@@ -274,7 +274,7 @@ class FileSystem:
     # What the kernel asks for, one method a code
 
     def _init(self, request: FuseRequest) -> bytes:
-        """Makes threads wait as for a disk, in state D, in which only SIGKILL ends a wait."""
+        """Makes operations that wait look as if they waited for a disk: in state D, which only SIGKILL ends."""
         wire.refuse_interrupts(self._device, request.unique)
         _, _, readahead, flags = wire.INIT_IN.unpack_from(request.body)
         pages = wire.WRITE_BYTES_MAX // 4096
@@ -502,7 +502,7 @@ def start(
     become: Callable[[], None] = lambda: None,
     make: Callable[[pathlib.Path], FileSystem] = FileSystem,
 ) -> FileSystem | None:
-    """Mounts the file system, and reports over the link that it did (or the error; then it returns `None`)."""
+    """Mounts a file system over a folder, and reports over `link` that it did, or the error (and returns `None`)."""
     kernel.set_name("lab-storage")
     os.umask(0)
     path = pathlib.Path(folder)
@@ -519,7 +519,7 @@ def start(
 
 
 def wait_ready(link: socket.socket) -> None:
-    """Waits until the other end of the link has mounted. Raises `StageError` if that was refused."""
+    """Waits until the process at the other end has mounted its file system. Raises `StageError` if that was refused."""
     link.settimeout(READY_S_MAX)
     rpc.result(rpc.receive(link))
     link.settimeout(None)

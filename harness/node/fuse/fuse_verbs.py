@@ -1,4 +1,4 @@
-"""Answers labd's storage calls: one file system process for each folder that can be disturbed, and rules for it.
+"""Answers calls to disturb storage: a file system process for each folder, and rules for its operations.
 
 `CALLS` are the calls that this module answers. The first argument of each is the lab.
 """
@@ -23,8 +23,8 @@ _NOT_READY: tuple[type[Exception], ...] = (*TIMEOUTS, ConnectionError)
 
 
 async def mount(lab: Lab, folder: str, record: str = "") -> None:
-    """Shows `folder` to new nodes through our file system. The folder `record`, if given, gets a record of all changes
-    by nodes. Raises `StageError` if the mount is refused."""
+    """Covers a folder by our file system for all nodes that start later. The folder `record`, if given, gets a record
+    of all changes by nodes. Raises `StageError` if the mount is refused."""
     if folder in lab.storage:
         raise UsageError(f"{folder}: is disturbed already")
     ours, theirs = socket.socketpair()
@@ -56,7 +56,7 @@ async def _hand_on_rule(call: str, lab: Lab, folder: str, node: str, rule: dict[
 
 
 def why_no_device() -> str:
-    """Returns why this process cannot serve a file system, or an empty text if it can."""
+    """Returns why this process cannot serve a file system in user space, or an empty text if it can."""
     if not pathlib.Path("/dev/fuse").exists():
         return "/dev/fuse is missing: load the module fuse; in a container, add the device"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
@@ -65,7 +65,7 @@ def why_no_device() -> str:
 
 
 async def examine(lab: Lab) -> str:
-    """Returns why no folder can be disturbed here, or an empty text if one can. Leaves nothing behind."""
+    """Returns why file operations cannot be disturbed here, or an empty text if they can. Leaves nothing behind."""
     if reason := why_no_device():
         return reason
     with owner_names.temporary_folder() as place:

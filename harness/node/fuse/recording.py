@@ -30,7 +30,7 @@ _CHANGING = {
 
 
 class Record:
-    """The two files of a record. At a limit or on a full disk, the record ends and the job goes on."""
+    """The recorded changes of a folder, in two files. At a limit or on a full disk the record ends, not the job."""
 
     def __init__(self, folder: pathlib.Path, operations_max: int = OPERATIONS_MAX, bytes_max: int = DATA_BYTES_MAX):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -40,7 +40,7 @@ class Record:
         self._ended = False
 
     def add(self, kind: str, path: str, inode: int = 0, data: bytes | memoryview = b"", **more: int | str) -> None:
-        """Adds an operation that has just succeeded, with the present Unix time."""
+        """Records a file operation that has just succeeded, with the present Unix time."""
         if self._ended:
             return
         if self._count >= self._operations_max or self._bytes + len(data) > self._bytes_max:
@@ -75,10 +75,10 @@ class Record:
 
 
 class RecordingFileSystem(FileSystem):
-    """Carries out changes one after the other, and records each one that succeeded."""
+    """A file system that shows a folder, and records each change of its files that succeeded."""
 
     def __init__(self, folder: pathlib.Path, record: pathlib.Path):
-        """Raises `OSError` if the folder is not empty, or if `record` already holds a record."""
+        """Opens the folder, which must be empty, and the record. Raises `OSError` if `record` already holds one."""
         super().__init__(folder)
         if os.listdir(folder):
             raise OSError(errno.ENOTEMPTY, f"{folder}: a folder to be recorded must be empty")
@@ -224,7 +224,7 @@ class RecordingFileSystem(FileSystem):
         return body
 
     def _flush(self, request: FuseRequest) -> bytes:
-        """Records a `close` of a file if the file was written since its last `close`."""
+        """Records that a file was closed, if it was written since it was last closed."""
         inode = self._open_files[wire.HANDLE_IN.unpack_from(request.body)[0]]
         if inode in self._written:
             self._written.discard(inode)

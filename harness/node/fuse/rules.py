@@ -1,4 +1,4 @@
-"""Defines the rules of a disturbed file system: their effect on operations, and the losses if its power fails.
+"""Defines rules for disturbed file operations: which are delayed or fail, and what a power failure loses.
 
 A `FileRule` is an active `harness.node.types.StorageRule`. It decides on operations, and counts its effects.
 """
@@ -29,7 +29,7 @@ COUNTS = (
 
 @dataclass
 class Verdict:
-    """The answer to an operation: wait, then do `allowed` bytes of it (`None`: all), or fail with `error`."""
+    """The answer to a file operation: wait, then do `allowed` bytes of it (`None`: all), or fail with `error`."""
 
     delay_s: float = 0.0
     error: int = 0
@@ -42,15 +42,15 @@ class Verdict:
 
 @dataclass
 class Volatile:
-    """The parts of a file that are not durable yet. `descriptor` is our own: the job may have closed the file."""
+    """A file's data that is not durable yet. `descriptor` is our own, as the job may have closed the file."""
 
     descriptor: int
     ranges: list[tuple[int, int]] = field(default_factory=list)  # offset, size
 
 
 class FileRule:
-    """An active rule. `pid` is any process of its node, whose PID namespace shows which processes the rule concerns;
-    `None`: those of every node. Raises `OSError` if this process is gone."""
+    """An active rule that disturbs file operations. `pid` is any process of its node, whose PID namespace shows which
+    processes the rule concerns; `None`: those of every node. Raises `OSError` if this process is gone."""
 
     def __init__(self, number: int, spec: StorageRule, pid: int | None):
         unknown = set(spec.operations) - set(STORAGE_OPERATIONS)
@@ -85,7 +85,7 @@ class FileRule:
         return operation in self.spec.operations and self._named(paths)
 
     def judge(self, operation: str, paths: tuple[str, ...], size: int, verdict: Verdict) -> None:
-        """Adds this rule's effect to the answer to an operation of a node that the rule concerns."""
+        """Adds to an operation's answer what this rule does to it, if the rule concerns the operation."""
         with self._lock:
             # A lie about fsync or rename comes out at the first operation after the rename.
             lie_comes_out = self.spec.power in ("fsync_lied", "rename_lost") and self._renamed is not None
@@ -128,7 +128,7 @@ class FileRule:
                 verdict.error = self.errno
 
     def would(self, operation: str) -> tuple[float, bool]:
-        """Returns the rule's present answer to such an operation of 1 MiB: a delay in s, and whether it fails."""
+        """Returns what the rule would now do to an operation of 1 MiB: its delay in s, and whether it fails."""
         with self._lock:
             moves = operation in ("read", "write") and self.spec.rate_bytes
             delay_s = max(self.spec.delay_s, TRY_BYTES / self.spec.rate_bytes if moves else 0.0)
@@ -137,12 +137,12 @@ class FileRule:
             return delay_s, self.off or self.spec.hang or bool(self.errno and written and not spent)
 
     def holds(self) -> bool:
-        """Returns True if operations that wait for this rule get no answer as long as it is active."""
+        """Returns True if operations that wait for this rule get no answer while it is active."""
         return self.off or self.spec.hang
 
     def told(self) -> dict[str, int]:
-        """Returns all counts, and of the present: how many operations wait (`unanswered`), and how many of their
-        threads are in state D (`uninterruptible`). `longest_ns` includes waits that are not over."""
+        """Returns how many operations the rule has disturbed, and how many wait now. `longest_ns` includes waits that
+        are not over."""
         with self._lock:
             waiting, counts = list(self._waiting.values()), dict(self.counts)
         longest_ns = max((time.monotonic_ns() - since_ns for _, since_ns in waiting), default=0)
@@ -152,7 +152,7 @@ class FileRule:
 
     @contextlib.contextmanager
     def waiting(self, request: int, thread: int, size: int) -> Iterator[None]:
-        """Counts the time for which a thread's operation of `size` bytes waits, and the bytes once the wait is over."""
+        """Counts how long a disturbed operation waits in the `with` block, and its bytes at the end."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             if not self._waiting:
@@ -181,7 +181,7 @@ class FileRule:
             self._volatile[key].ranges.append((offset, size))
 
     def note_fsync(self, descriptor: int) -> None:
-        """Makes the file's writes durable, unless the rule lies about that."""
+        """Marks a file's written data as durable, unless the rule lies about fsync."""
         if self.spec.power != "reordered":
             return
         with self._lock:
@@ -196,7 +196,7 @@ class FileRule:
                 self._renamed = (old, new)
 
     def lose(self, rename: Callable[[str, str], None]) -> None:
-        """Loses all data that was not durable when the power failed. Does so only once."""
+        """Discards all data that was not durable when the simulated power failed. Does so only once."""
         with self._lock:
             if self.spec.power == "rename_lost" and self._renamed is not None and not self.counts["lost_renames"]:
                 old, new = self._renamed

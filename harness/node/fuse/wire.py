@@ -82,7 +82,7 @@ class Code(enum.IntEnum):
 
 @dataclass(frozen=True)
 class FuseRequest:
-    """One message of the kernel. `body` follows the header, and is valid until the next message is read."""
+    """A request of the kernel to a file system. `body` follows the header, and is valid until the next is read."""
 
     code: int
     unique: int
@@ -91,7 +91,7 @@ class FuseRequest:
     body: memoryview
 
     def kept(self) -> FuseRequest:
-        """Returns a copy that stays valid after the next message is read."""
+        """Returns a copy of the request that stays valid after the next one is read."""
         return FuseRequest(self.code, self.unique, self.node, self.pid, memoryview(bytes(self.body)))
 
     def names(self, start: int) -> list[str]:
@@ -100,7 +100,7 @@ class FuseRequest:
 
 
 def read_request(device: int, buffer: bytearray) -> FuseRequest | None:
-    """Reads the next request. Returns `None` once the file system is unmounted."""
+    """Reads the kernel's next request. Returns `None` once the file system is unmounted."""
     while True:
         try:
             size = os.readv(device, [buffer])
@@ -124,7 +124,7 @@ def reply(device: int, unique: int, body: bytes | memoryview = b"", error: int =
 
 
 def refuse_interrupts(device: int, unique: int) -> None:
-    """Answers that no request can be interrupted, while a request is open. An older kernel ignores this."""
+    """Tells the kernel that no request can be interrupted, while one is open. An older kernel ignores this."""
     reply(device, unique | INTERRUPT_BIT, error=errno.ENOSYS)
 
 

@@ -1,4 +1,4 @@
-"""Answers labd's calls on network disturbances. Each begins as a whole, ends as a whole, and leaves no trace.
+"""Disturbs the network of virtual nodes. Each disturbance begins and ends as a whole, and leaves no trace.
 
 `CALLS` are the calls that this module answers. The first argument of each is the lab. Traffic is given as
 `{"direction": egress | ingress | both, "peers": null (everything) | "nodes" (all but the control host) | addresses,
@@ -38,7 +38,7 @@ def _wheres(traffic: Traffic) -> list[Where]:
 
 
 def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match, ...]]:
-    """Returns the matches for packets of `traffic`. A packet is selected if it fits any of them."""
+    """Returns conditions on packets of `traffic`: a packet must meet all conditions of one group."""
     own: Field = "source" if where == "sent" else "destination"
     other: Field = "destination" if where == "sent" else "source"
     spared = list(traffic["spared"])
@@ -52,7 +52,7 @@ def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match
 
 
 def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
-    """Returns the rules at the node's own end. They skip packets from the node to itself, which stay local."""
+    """Returns packet rules for a node's own end of the traffic. They skip packets from the node to itself."""
     rules = []
     for where in _wheres(traffic):
         away = Match("destination" if where == "sent" else "source", host.address, equal=False)
@@ -62,7 +62,7 @@ def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[Pack
 
 
 class Shape(Disturbance):
-    """A rate limit on a node's traffic, separately for each direction."""
+    """A disturbance that limits the rate of a node's traffic, separately for each direction."""
 
     what = "rate limit"
 
@@ -108,7 +108,7 @@ class Shape(Disturbance):
 
 
 class Impaired(Disturbance):
-    """Packets that are delayed, lost, damaged or reordered, by a delay line of their own."""
+    """A disturbance that delays, loses, damages or reorders a node's packets, in a process of its own."""
 
     what = "impairment"
 
@@ -166,7 +166,7 @@ async def _end_process(pid: int, ended: asyncio.Event) -> None:
 
 
 class Cut(Disturbance):
-    """Packets that vanish, without notice to the sender."""
+    """A disturbance that drops a node's packets, without notice to the sender."""
 
     what = "cut"
 
@@ -175,7 +175,7 @@ class Cut(Disturbance):
 
 
 class Unplug(Disturbance):
-    """A cable that is out: the node has no carrier, and packets to it vanish."""
+    """A disturbance like a pulled cable: the node has no carrier, and packets to it vanish."""
 
     what = "link down"
 
@@ -203,7 +203,7 @@ def _host(lab: Lab, node: str) -> NamespaceNode:
 
 
 def _beginning(kind: Callable[..., Disturbance]) -> Call:
-    """Returns the call that begins a disturbance of this kind and returns the disturbance's number."""
+    """Returns a function that begins a network disturbance of this kind, and returns its number."""
 
     async def begin(lab: Lab, host: Wired, **params: Any) -> int:
         disturbance = kind(lab, host, **params)
@@ -222,7 +222,7 @@ shape, impair, cut, unplug = map(_beginning, (Shape, Impaired, Cut, Unplug))
 
 
 async def heal(lab: Lab, number: int) -> None:
-    """Ends a disturbance. A disturbance that has ended already is no error."""
+    """Ends a network disturbance. One that has ended already is no error."""
     disturbance = lab.disturbances.get(number)
     if disturbance is not None:
         await disturbance.end()
@@ -237,7 +237,7 @@ async def counts(lab: Lab, number: int) -> dict[str, int]:
 
 
 async def examine(lab: Lab, host: Wired) -> dict[str, str]:
-    """Returns the verbs that the kernel refuses, with the reasons, by trying each one on the node."""
+    """Maps each act on a node's network that the kernel refuses to the reason, by trying each one."""
     tries: dict[str, Disturbance] = {
         "network rate": Shape(lab, host, 10**9, EVERYTHING),
         "network delay": Impaired(lab, host, {"delay_s": 0.001}, EVERYTHING),

@@ -38,7 +38,7 @@ RECEIVE_BYTES = 8 * 2**20
 
 
 class Fate:
-    """Draws at random what happens to each packet, by the impairment's seed alone."""
+    """Draws at random whether a packet is lost, damaged or delayed; equal seeds give equal draws."""
 
     def __init__(self, impairment: Impairment):
         self._impairment = impairment
@@ -67,7 +67,7 @@ class Fate:
         return packet[: bit // 8] + bytes([packet[bit // 8] ^ 1 << bit % 8]) + packet[bit // 8 + 1 :]
 
     def release(self, now: float) -> float:
-        """Returns the time at which a packet that arrived at `now` goes on."""
+        """Returns when a packet that arrived at `now` is sent on."""
         share = self._impairment.reorder_percent / 100
         if share and self._random.random() < share:
             return now
@@ -87,7 +87,7 @@ class Fate:
 
 
 class DelayLine:
-    """Reads one queue of packets, and decides on each packet when its time has come."""
+    """Delays, loses, damages or reorders the packets of one queue of the kernel."""
 
     def __init__(self, queue: int, impairment: Impairment):
         self.counts = dict.fromkeys(("packets", "lost", "damaged"), 0)
@@ -136,7 +136,7 @@ class DelayLine:
             self._verdict(last, _ACCEPT, kind=_VERDICT_BATCH)  # and all before it
 
     def let_pass(self) -> None:
-        """Releases all held packets, and lets later packets pass."""
+        """Releases all packets that are held back, and lets later packets pass undisturbed."""
         self._fate = Fate(Impairment())
         self.take()
         self.release_due(float("inf"))
@@ -153,7 +153,7 @@ def _header(queue: int) -> bytes:
 
 
 def _per_packet(impairment: Impairment) -> bool:
-    """Returns True if the impairment concerns single packets, as on a wire."""
+    """Returns True if single packets are disturbed, as on a wire, and not the large ones that the kernel joins."""
     return impairment.loss_percent > 0 or impairment.damage_percent > 0
 
 
@@ -180,7 +180,7 @@ def _bind(queue: int, impairment: Impairment) -> socket.socket:
 
 
 def main(control: socket.socket, queue: int, impairment: Impairment) -> None:
-    """Runs the line until `control` closes. Answers `counts`, and `pass`, which lets all packets through."""
+    """Disturbs packets until `control` closes. Answers `counts`, and `pass`, which lets all packets through."""
     kernel.set_name(f"net-line-{queue}")
     kernel.be_punctual()
     try:

@@ -38,16 +38,16 @@ Row = dict[str, Any]  # see `_dump`
 
 
 def _dump(family: int) -> Iterator[tuple[int, Row]]:
-    """Yields the connections of the caller's network namespace, each with the inode of its socket: `cookie` (a number
-    that the kernel gives no other socket), `local` and `remote` address, and payload bytes `sent` and `received` since
-    its begin, retransmissions included. Raises `OSError` if the kernel does not tell them."""
+    """Yields the TCP connections of this network namespace, each with the inode of its socket: `cookie` (a number that
+    the kernel gives no other socket), `local` and `remote` address, and payload bytes `sent` and `received` since its
+    begin, retransmissions included. Raises `OSError` if the kernel does not tell them."""
     with netlink.open_socket(SOCK_DIAG) as link:
         for part in _parts(link, family, _LIVING, 1 << _INFO - 1):
             yield _row(family, part)
 
 
 def _parts(link: socket.socket, family: int, states: int, beside: int = 0) -> Iterator[memoryview]:
-    """Yields the kernel's message on each connection that is in one of these states."""
+    """Yields the kernel's message on each TCP connection that is in one of these states."""
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, beside, states, bytes(48))
     link.send(netlink.message(_BY_FAMILY, _DUMP, body))
     while True:
@@ -86,7 +86,7 @@ def _address(family: int, raw: bytes) -> str:
 
 
 def inodes_of(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> set[int] | None:
-    """Returns the sockets of those candidates with one of `pids` in their own PID namespace, and of their children.
+    """Returns the inodes of the sockets of processes with these ids, and of their children.
 
     Returns `None` without `pids`, or without candidates (the node's processes cannot be seen from here).
     """
@@ -125,7 +125,7 @@ def rdma_bytes() -> int | None:
 
 
 def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> dict[str, Any]:
-    """Returns the connections, `of_processes` (True if only the given processes'), and `rdma_bytes`."""
+    """Returns the TCP connections, `of_processes` (True if only the given processes'), and `rdma_bytes`."""
     inodes = inodes_of(candidates, pids)
     found = [each for family in _FAMILIES for each in _dump(family)]
     rows = [row for inode, row in found if inodes is None or inode in inodes]
@@ -149,9 +149,9 @@ def reset_all(link: socket.socket) -> int:
 
 
 def reset(candidates: Collection[processes.ProcEntry], pids: Collection[int], spared: Collection[str]) -> int:
-    """Resets the connections of these processes, except those to themselves and to `spared` addresses, and returns
-    their number. Without `candidates`, all processes of the network namespace count. Raises `OSError` as `reset_all`
-    does."""
+    """Resets the TCP connections of these processes, except those within the group and those to `spared` addresses, and
+    returns their number. Without `candidates`, all processes of the network namespace count. Raises `OSError` as
+    `reset_all` does."""
     inodes, count = inodes_of(candidates, pids), 0
     with netlink.open_socket(SOCK_DIAG) as link:
         for family in _FAMILIES:
@@ -164,14 +164,14 @@ def reset(candidates: Collection[processes.ProcEntry], pids: Collection[int], sp
 
 
 def try_reset() -> None:
-    """Asks the kernel to reset a connection that does not exist. Raises `OSError` if the kernel or our rights do not
-    allow resets."""
+    """Tries whether the kernel would reset a TCP connection, with one that does not exist. Raises `OSError` if the
+    kernel or our rights do not allow resets."""
     with netlink.open_socket(SOCK_DIAG) as link:
         _reset(link, socket.AF_INET, bytes(48))
 
 
 def _reset(link: socket.socket, family: int, which: bytes) -> bool:
-    """Resets a connection. Returns False if it has ended by itself meanwhile."""
+    """Resets a TCP connection, by the kernel's message on it. Returns False if it has ended by itself meanwhile."""
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _STATES, which)
     try:
         netlink.ask(link, _DESTROY, 0, body, "reset a connection")

@@ -26,7 +26,7 @@ _SCOPE_UNIVERSE, _SCOPE_LINK = 0, 253
 
 
 def link_header(index: int = 0, flags: int = 0, change: int | None = None) -> bytes:
-    """Packs a message header. `flags` gives new values of the flags in `change` (default: sets the flags)."""
+    """Packs the header of a netlink message on links. `flags`: new values of the flags in `change` (default: set)."""
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags if change is None else change)
 
 
@@ -35,7 +35,7 @@ def _request(kind: int, flags: int, body: bytes, what: str) -> None:
 
 
 def add_veth(name: str, peer: str, peer_pid: int) -> None:
-    """Adds a pair of devices: `name` here, and `peer` in the network namespace of process `peer_pid`."""
+    """Adds a pair of network devices: `name` here, and `peer` in the network namespace of process `peer_pid`."""
     inside = link_header() + netlink.text(IFLA_IFNAME, peer) + netlink.u32(_IFLA_NET_NS_PID, peer_pid)
     data = attribute(_IFLA_INFO_DATA, attribute(_VETH_INFO_PEER, inside))
     info = attribute(IFLA_LINKINFO, netlink.text(_IFLA_INFO_KIND, "veth") + data)
@@ -44,7 +44,7 @@ def add_veth(name: str, peer: str, peer_pid: int) -> None:
 
 
 def delete_link(name: str) -> None:
-    """Removes a device and its peer. A device that is gone already is no error."""
+    """Removes a network device and its peer. A device that is gone already is no error."""
     with contextlib.suppress(OSError):
         _request(_DELLINK, 0, link_header(socket.if_nametoindex(name)), f"delete device {name}")
 
@@ -54,7 +54,7 @@ def set_up(name: str) -> None:
 
 
 def set_down(name: str) -> None:
-    """Sets a device down. The other end of a veth loses its carrier, and routes through the device are removed."""
+    """Sets a network device down. The other end of a veth loses its carrier, and routes through it are removed."""
     header = link_header(socket.if_nametoindex(name), 0, _IFF_UP)
     _request(_NEWLINK, 0, header, f"set {name} down")
 
@@ -99,7 +99,7 @@ def set_sysctl(name: str, value: int) -> None:
 
 
 def quiet_stack(device: str) -> None:
-    """Switches IPv6 off on `device` (no detection delays, one address a node), and lets dead sockets end soon."""
+    """Switches IPv6 off on `device`, which avoids its delays, and lets connections of dead processes end soon."""
     with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
         set_sysctl(f"ipv6/conf/{device}/disable_ipv6", 1)
     # Orphaned connections hold the network namespace: 3 retries end them after about 3 s instead of minutes.
@@ -107,7 +107,7 @@ def quiet_stack(device: str) -> None:
 
 
 def addresses() -> Iterator[str]:
-    """Yields different addresses for the nodes of one lab: 10.77.0.1 … 10.77.0.250, 10.77.1.1 …"""
+    """Yields network addresses for the nodes of one lab, each once: 10.77.0.1 … 10.77.0.250, 10.77.1.1 …"""
     for third in range(256):
         for fourth in range(1, 251):
             yield f"10.77.{third}.{fourth}"

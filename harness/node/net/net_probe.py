@@ -1,4 +1,4 @@
-"""Measures a path between two hosts of a lab by packets that are really sent and received, on one clock.
+"""Measures a network path between two hosts of a lab by real packets, with one clock for both ends.
 
 A probe is a process with one socket in the network of each host, so that it sees both ends.
 """
@@ -18,7 +18,7 @@ from harness.node.net import paths, rate_limit
 
 @dataclass(frozen=True)
 class End:
-    """One end of a measured path: an address, and a process in the host's network namespace."""
+    """One end of a network path to measure: an address, and a process in that host's network namespace."""
 
     pid: int
     address: str
@@ -29,7 +29,7 @@ class End:
 
 
 def run(report: int, work: Callable[[], dict[str, Any]]) -> None:
-    """Runs a probe in its process, and writes the result, or the error, as one frame."""
+    """Measures in a process of its own, and writes the result, or the error, as one message."""
     kernel.be_prompt()
     try:
         answer: dict[str, Any] = {"result": work()}

@@ -36,7 +36,7 @@ _BYPASS = 1  # without a reader, packets pass: a dead delay line must not become
 
 @dataclass(frozen=True)
 class Match:
-    """A condition on a packet: its source or destination is (or is not) this address."""
+    """A condition on a packet: its source or destination is this address or, if not `equal`, another one."""
 
     field: Field
     address: str
@@ -45,7 +45,7 @@ class Match:
 
 @dataclass(frozen=True)
 class PacketRule:
-    """A rule for packets that fit all of `matches`: they are dropped, or passed to the reader of a queue."""
+    """A rule for packets that meet all conditions `matches`: drop them, or pass them to a program's queue."""
 
     hook: Hook
     matches: tuple[Match, ...]
@@ -53,7 +53,7 @@ class PacketRule:
 
 
 def add_table(name: str, rules: Sequence[PacketRule]) -> None:
-    """Adds the rules as one table. Raises `OSError` if the kernel refuses, and then adds nothing."""
+    """Adds packet rules to the kernel as one table. Raises `OSError` if it refuses, and then adds nothing."""
     try:
         _add_table(name, rules, _queue)
     except OSError as error:

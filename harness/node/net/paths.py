@@ -47,7 +47,7 @@ def _udp(address: str) -> socket.socket:
 
 
 class PacketReceiver:
-    """Receives packets in a thread until `finish` is called, and then until no more come."""
+    """Receives packets of a measurement in a thread: until `finish` is called, and then until no more come."""
 
     def __init__(self, address: str, count: int):
         self._socket = _udp(address)
@@ -64,7 +64,7 @@ class PacketReceiver:
         self._thread.start()
 
     def finish(self, wait_s: float) -> dict[str, Any]:
-        """Returns the arrivals after everything was sent and no packet has come for `wait_s`."""
+        """Returns which packets arrived, once all were sent and none has come for `wait_s`."""
         self._wait_s = wait_s
         self._all_sent.set()
         self._thread.join()
@@ -125,7 +125,7 @@ def median_rate(passed: Callable[[], int], seconds: float) -> float:
 
 
 class StreamReceiver:
-    """Receives one connection's bytes in a thread, as fast as they come."""
+    """Receives the bytes of one connection in a thread, as fast as they come, to measure a rate."""
 
     def __init__(self, address: str):
         self._listener = socket.create_server((address, 0))
@@ -136,7 +136,7 @@ class StreamReceiver:
         threading.Thread(target=self._receive, daemon=True).start()
 
     def rate(self, seconds: float) -> float:
-        """Returns the bits per second on the wire: the received bytes plus headers."""
+        """Returns the measured bits per second on the wire: of the received bytes and their headers."""
         self._begun.wait(WAIT_S_MAX)
         payload = median_rate(lambda: self._received, seconds)
         return payload * (SEGMENT_BYTES + HEADER_BYTES) / SEGMENT_BYTES
@@ -154,7 +154,7 @@ class StreamReceiver:
 
 
 def send_stream(address: str, to: tuple[str, int], seconds: float, done: threading.Event | None = None) -> None:
-    """Sends data for this many seconds or until `done`. Raises `OSError` if the other end cannot be reached."""
+    """Sends data to measure a rate, for `seconds` or until `done`. Raises `OSError` if nobody answers at `to`."""
     with socket.create_connection(to, WAIT_S_MAX, (address, 0)) as sender:
         deadline, block = time.monotonic() + seconds, bytes(1 << 18)
         sender.setblocking(False)
@@ -168,7 +168,7 @@ def transmitted_bytes(device: str) -> int:
 
 
 class Ends:
-    """The calls at both ends of a path. The receiving end is identified by its port."""
+    """The calls that measure a path, for either end. The receiving end is identified by its port."""
 
     def __init__(self) -> None:
         self._receivers: dict[int, Any] = {}

@@ -37,7 +37,7 @@ def add_ifb(name: str) -> None:
 
 
 def set_rate(device: str, rate_bits: int) -> None:
-    """Makes a token bucket the device's only queue: `rate_bits` per second, counted with Ethernet headers."""
+    """Limits a device's rate by a token bucket: `rate_bits` per second, counted with Ethernet headers."""
     rate_bytes = rate_bits // 8
     burst = max(BURST_BYTES_MIN, int(rate_bytes * BURST_S))
     limit = min(2**31, burst + max(QUEUE_BYTES_MIN, int(rate_bytes * QUEUE_S)))
@@ -54,14 +54,14 @@ def add_classifier(device: str) -> None:
 
 
 def delete_classifier(device: str) -> None:
-    """Deletes the device's classifier with all filters. If both are gone with their device, this is no error."""
+    """Deletes a device's filters that select packets. If they are gone with their device, this is no error."""
     with contextlib.suppress(OSError):
         body = _traffic_header(device, _CLSACT_HANDLE, _CLSACT)
         netlink.request(netlink.ROUTE, _DELETE_QDISC, 0, body, f"no longer classify on {device}")
 
 
 def add_detour(device: str, hook: Hook, priority: int, matches: Sequence[Match], through: str) -> None:
-    """Makes packets on `device` that fit all of `matches` pass the device `through` and come back."""
+    """Sends packets on `device` that meet all conditions `matches` through another device, and back."""
     keys = b"".join(
         struct.pack("=4s4sii", b"\xff" * 4, socket.inet_aton(match.address), _OFFSETS[match.field], 0)
         for match in matches
@@ -76,7 +76,7 @@ def add_detour(device: str, hook: Hook, priority: int, matches: Sequence[Match],
 
 
 def delete_detour(device: str, hook: Hook, priority: int) -> None:
-    """Deletes a filter. If it is gone with its device, this is no error."""
+    """Deletes the filter that sends packets through another device. If it is gone already, this is no error."""
     with contextlib.suppress(OSError):
         body = _filter_header(device, hook, priority)
         netlink.request(netlink.ROUTE, _DELETE_FILTER, 0, body, f"delete filter of {device}")

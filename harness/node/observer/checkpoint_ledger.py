@@ -1,4 +1,4 @@
-"""Keeps the ledger of a node: its saves with their steps. The file outlives the processes that write it.
+"""Keeps a list of each node's saves with their steps, in a file that outlives the processes that write it.
 
 The file `checkpoints.ledger` beside the node's event log holds JSON lines, each written by one `os.write` to an
 `O_APPEND` descriptor. The ledgers of other nodes are read, too, if possible: a checkpoint may be loaded on another node
@@ -26,7 +26,7 @@ FOLDERS_MAX = 10_000
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved file or folder with the step of its state, or `None` if the step was unknown.
+    """An entry of a node's list of saves: a saved file or folder with its step, or `None` if that was unknown.
 
     `each_alone` is True if each optimizer's step was counted as one.
     """
@@ -39,7 +39,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Committed:
-    """A complete checkpoint. `files` are relative to `root`, and `lineages` belong to them, in the same order."""
+    """An entry for a complete checkpoint. `files` are relative to `root`; `lineages` belong to them, in order."""
 
     path: str  # as told: a file or a folder
     root: str
@@ -51,7 +51,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class Began:
-    """The state of a rank's parameters before its first step, if no checkpoint had been loaded."""
+    """An entry for a rank's parameters before its first step, when no checkpoint had been loaded."""
 
     rank: int
     state: str
@@ -62,8 +62,8 @@ _KINDS: dict[str, type] = {"saved": Saved, "committed": Committed, "began": Bega
 
 
 class Ledger:
-    """The ledger of this process's node. `folder` is the node's folder of events, by default from the environment;
-    without a folder, nothing is kept."""
+    """The list of saves that this process's node keeps. `folder` is the node's folder of events, by default from the
+    environment; without a folder, nothing is kept."""
 
     def __init__(self, folder: pathlib.Path | None = None):
         self._folder = folder
@@ -74,7 +74,7 @@ class Ledger:
         return self._folder or (pathlib.Path(named) if named else None)
 
     def add(self, entry: Entry) -> None:
-        """Appends one entry. Raises `OSError` if the disk is full."""
+        """Appends an entry to the node's list of saves. Raises `OSError` if the disk is full."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ class Ledger:
             file.write(line.encode())
 
     def entries(self) -> list[Entry]:
-        """Returns the entries of all nodes whose ledger can be read, the oldest first."""
+        """Returns the entries of all nodes' lists of saves that can be read, the oldest first."""
         found = [pair for path in self._paths() for pair in _read(path)]
         return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
 
@@ -102,7 +102,7 @@ class Ledger:
 
 
 def _read(path: pathlib.Path) -> Iterator[tuple[int, Entry]]:
-    """Yields the whole lines of a ledger with their wall time."""
+    """Yields the entries of one node's list of saves, with their wall times."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

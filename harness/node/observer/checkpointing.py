@@ -25,7 +25,7 @@ class Checkpointing:
 
 @functools.lru_cache(maxsize=1)
 def of(watch: Watch) -> Checkpointing:
-    """Returns the state that all checkpoint signals of a process share, made from the process's one watch."""
+    """Makes the state that all observers of checkpoints in a process share."""
     ledger, live = Ledger(), Live()
     return Checkpointing(live, Saves(watch, ledger, live), Restores(watch, ledger, live))
 

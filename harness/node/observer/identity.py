@@ -33,14 +33,14 @@ GENERATOR_BYTES = 5056  # the state of torch's random generator on CPUs
 
 @dataclass(frozen=True)
 class Content:
-    """The identity of a checkpoint's files together."""
+    """The digest and size of all files of a checkpoint together."""
 
     digest: str
     size: int  # bytes
 
 
 def lineage(path: str) -> str | None:
-    """Returns a text that identifies the save which a file or DCP folder comes from; `None` if it is unreadable."""
+    """Returns a text that is equal for all copies of one saved file or DCP folder; `None` if it is unreadable."""
     try:
         where = pathlib.Path(path)
         if where.is_dir():
@@ -52,7 +52,7 @@ def lineage(path: str) -> str | None:
 
 
 def lineage_of(file: IO[bytes]) -> str:
-    """Returns the lineage of an open file or a buffer, and keeps its read position."""
+    """Returns the text that identifies the contents of an open file or buffer, and keeps its read position."""
     at = file.tell()
     try:
         return _checksums(file) or _samples(file)
@@ -61,7 +61,7 @@ def lineage_of(file: IO[bytes]) -> str:
 
 
 def of(files: Iterable[str]) -> Content | None:
-    """Returns the identity of these files together, whatever their order and folder; `None` if one is unreadable."""
+    """Returns one digest for these files, whatever their order and folder; `None` if one is unreadable."""
     try:
         paths = sorted((os.path.basename(path), path) for path in files)
         size = sum(os.stat(path).st_size for _, path in paths)
@@ -88,7 +88,7 @@ def files_below(path: str) -> list[str]:
 
 
 def _checksums(file: IO[bytes]) -> str | None:
-    """Returns the archive's own table of checksums, without the first folder's name; `None` for other files."""
+    """Returns the table of checksums in a zip archive, without the first folder's name; `None` for other files."""
     file.seek(0)
     if file.read(2) != b"PK":
         return None

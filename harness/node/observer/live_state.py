@@ -21,17 +21,17 @@ class Live:
                 yield from group["params"]
 
     def storages(self) -> set[int]:
-        """Returns the names of all storages of parameters and of optimizer state."""
+        """Returns ids of the memory (storages) of all parameters and of the optimizers' state."""
         state = (tensor for optimizer in list(self.optimizers) for tensor in tensors_in(dict(optimizer.state)))
         return {name for tensor in (*self.parameters(), *state) if (name := storage(tensor)) is not None}
 
     def parts(self, held: set[int]) -> list[str]:
-        """Returns the owners of these storages: the model, the optimizers, or both."""
+        """Returns whose memory these storages are: the model's, the optimizers', or both."""
         model = {name for tensor in self.parameters() if (name := storage(tensor)) is not None}
         return [name for name, found in (("model", held & model), ("optimizer", held - model)) if found]
 
     def held_by(self, value: Any) -> set[int]:
-        """Returns the live storages that this object shares or, if it shares none, whose parameters it holds as copies.
+        """Returns the trained storages that an object holds or, if it holds none, those of which it holds copies.
 
         Copies are compared by a few elements.
         """

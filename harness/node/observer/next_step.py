@@ -12,7 +12,7 @@ from harness.node.observer.watch import Watch
 
 
 class Next:
-    """Calls `callback` once when training goes on after `expect`, however often `expect` was called."""
+    """Calls a function once when training goes on, if that was asked for, however often."""
 
     def __init__(self, watch: Watch, callback: Callable[[], None]):
         self._watch, self._callback = watch, callback
@@ -23,14 +23,14 @@ class Next:
         sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._before_step)
 
     def expect(self) -> None:
-        """Requests a call. Another thread adds no forward hook, because forward hooks may be running now."""
+        """Asks for a call when training goes on. Another thread adds no forward hook, as hooks may be running now."""
         self._expected = True
         if self._forward is None and threading.current_thread() is threading.main_thread():
             modules = sys.modules["torch.nn.modules.module"]
             self._forward = modules.register_module_forward_pre_hook(self._before_forward)
 
     def now(self) -> None:
-        """Calls `callback` now if a call is still requested, and removes the hook."""
+        """Calls the function now if that is still asked for, and removes the hook."""
         forward, self._forward = self._forward, None
         if forward is not None:
             forward.remove()

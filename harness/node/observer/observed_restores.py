@@ -33,7 +33,7 @@ MODEL, OPTIMIZER = "model", "optimizer"
 
 @dataclass
 class Load:
-    """One loaded file or DCP folder. `source` is its path, or the name of the peer that sent it."""
+    """A file or DCP folder that was loaded. `source` is its path, or the name of the peer that sent it."""
 
     source: str
     lineage: str | None = None
@@ -58,13 +58,13 @@ class Restores:
         self._next.expect()
 
     def await_step(self) -> None:
-        """Lets a state enter until just before the optimizer's step, from now on."""
+        """Counts a loaded state as restored even if it is taken just before the optimizer's step, from now on."""
         self._next.steps_only = True
 
     # Loading
 
     def loaded(self, source: str, value: Any, lineage: str | None = None) -> Load:
-        """Records a file that was read. Its contents are recognised from now on, until they are freed."""
+        """Records that a checkpoint's file was read. Its contents are recognised from now on, until they are freed."""
         load = Load(source, lineage or identity.lineage(source), _own_step(value))
         self.tag(load, value)
         self._looks += 1
@@ -87,7 +87,7 @@ class Restores:
                 self._of_storage = {name: kept for name, kept in self._of_storage.items() if kept is not gone}
 
     def refused(self, source: str, error: BaseException) -> None:
-        """Records a failed load of a checkpoint of this run, which is logged with the next `restored`."""
+        """Records that loading a checkpoint of this run failed, which the next event `restored` tells."""
         known: list[str] = []
         for entry in self.ledger.entries():
             if isinstance(entry, (Saved, Committed)):
@@ -128,7 +128,7 @@ class Restores:
         return next(([load] for load in reversed(self._loads) if known & load.points), [])
 
     def entered(self, part: str, loads: list[Load]) -> None:
-        """Records that a state from these loads is now in a model or an optimizer."""
+        """Records that a state from loaded files is now in the model or an optimizer."""
         if not self._entered:
             self.watch.state_replaced()
         mine = self._entered.setdefault(part, [])
@@ -136,7 +136,7 @@ class Restores:
         self._next.expect()
 
     def took(self, load: Load, value: Any) -> None:
-        """Checks whether a load that writes in place has written into trained state."""
+        """Checks whether loading a checkpoint has written into the trained state in place."""
         load.own_step = _own_step(value)
         self.tag(load, value)
         names = {tensors.storage(tensor) for tensor in tensors.tensors_in(value)}
@@ -149,7 +149,7 @@ class Restores:
     # Telling
 
     def told(self) -> None:
-        """Logs the restored state when training goes on."""
+        """Logs, when training goes on, which state was restored."""
         entered, self._entered = self._entered, {}
         first, self._first = self._first, False
         if entered:
@@ -183,7 +183,7 @@ class Restores:
         self.watch.emit("restored", **told)
 
     def _steps(self, loads: list[Load], entries: list[Any], with_optimizer: bool) -> dict[str, int]:
-        """Returns the step by every source that knows it, the most trusted source first."""
+        """Returns the restored step by every source that knows it, the most trusted source first."""
         found = {
             "ledger": next((found.step for load in loads if (found := _saved(load, entries))), None),
             "framework": self.framework_step,
@@ -196,7 +196,7 @@ class Restores:
         return {source: step for source, step in found.items() if step is not None}
 
     def _began(self) -> None:
-        """Logs a start without a load: as a start from scratch if that is proved, else with unknown state."""
+        """Logs a start without a loaded checkpoint: from scratch if that is proved, else with unknown state."""
         rank = self.watch.rank or 0
         known = (tensors.points(tensor) for tensor in self.live.parameters())
         state = identity.text_of(repr([each for each in known if each][:POINTS_MAX]))
@@ -217,7 +217,7 @@ class Restores:
 
 
 def _own_step(value: Any) -> int | None:
-    """Returns the step that the checkpoint itself holds at its top level."""
+    """Returns the step that a loaded checkpoint itself holds at its top level; `None` if it holds none."""
     for name in STEP_ENTRIES if isinstance(value, Mapping) else ():
         step = value.get(name)
         step = step.item() if hasattr(step, "item") and getattr(step, "numel", lambda: 0)() == 1 else step
@@ -227,7 +227,7 @@ def _own_step(value: Any) -> int | None:
 
 
 def _saved(load: Load, entries: list[Any]) -> Saved | None:
-    """Returns the last save with this content and a known step."""
+    """Returns the last save that has this loaded content and a known step, or `None`."""
     saved = (entry for entry in reversed(entries) if isinstance(entry, Saved) and entry.lineage == load.lineage)
     return next((entry for entry in saved if entry.step is not None), None)
 
@@ -237,7 +237,7 @@ def _files(commit: Committed, root: str) -> list[str]:
 
 
 def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
-    """Returns the checkpoint of these loads: its place, its files' content now, and the content when committed. Must be
+    """Returns the checkpoint to which loaded files belong: its place, and its contents now and when committed. Must be
     called when a file is loaded, because the job may soon save under the same name."""
     commits = [entry for entry in reversed(entries) if isinstance(entry, Committed)]
     for load, by_path, commit in itertools.product(loads, (True, False), commits):
@@ -253,7 +253,7 @@ def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
 
 
 def _root_now(commit: Committed, load: Load, by_path: bool) -> str | None:
-    """Returns the folder from which this commit, or a copy of it, is loaded; `None` if another one is loaded."""
+    """Returns the folder of a committed checkpoint, or of its copy, if files are loaded from it, else `None`."""
     file = os.path.join(load.source, identity.DCP_METADATA) if os.path.isdir(load.source) else load.source
     for name, lineage in zip(commit.files, commit.lineages):
         if by_path and os.path.join(commit.root, name) == file:

@@ -36,7 +36,7 @@ _TEMPORARY = re.compile(  # a file's name
 
 @dataclass(eq=False)
 class Save:
-    """One checkpoint that may be incomplete as yet."""
+    """A checkpoint that this process is writing, and that may be incomplete as yet."""
 
     step: int | None
     begun_ns: int
@@ -72,7 +72,7 @@ class Saves:
         watch.after_step(lambda _: self._beside.clear())
 
     def begin(self, path: str, held: set[int]) -> Save:
-        """Records that a file with live state will be written."""
+        """Records that the process begins to write a file with trained state."""
         folder = os.path.dirname(path)
         with self._lock:
             for save in self.open:
@@ -93,7 +93,7 @@ class Saves:
         return save
 
     def begin_known(self, path: str) -> Save:
-        """Records the begin of a file or folder whose writer writes all of it, and says when it is whole."""
+        """Records the begin of a save whose writer writes all of it, and says when it is whole."""
         save = self._begun(path)
         self._told("checkpoint.started", save, path=path)
         return save
@@ -107,7 +107,7 @@ class Saves:
         self._committed(save, path, identity.files_below(path))
 
     def written(self, save: Save, path: str) -> None:
-        """Records that the file is written. From now on, its content identifies its step."""
+        """Records that a file of a checkpoint is written. From now on, its content identifies its step."""
         if path in save.unwritten:
             save.unwritten.discard(path)
             save.write_ns = time.monotonic_ns() - save.begun_ns
@@ -118,7 +118,7 @@ class Saves:
             self._next.expect()
 
     def buffered(self, lineage: str, held: set[int]) -> None:
-        """Records live state in a memory buffer. It is a checkpoint if this content comes into the store."""
+        """Records trained state in a memory buffer. It is a checkpoint if this content comes into the store."""
         self.wrote(lineage, self.watch.step)
         if held and self._store():
             save = self._begun(MEMORY)
@@ -138,11 +138,11 @@ class Saves:
         self._told("checkpoint.failed", save, error=f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
 
     def beside(self, path: str) -> None:
-        """Records a file without live state. It belongs to the checkpoint in its folder, if there is one."""
+        """Records a file without trained state. It belongs to the checkpoint in its folder, if there is one."""
         self._beside.append(path)
 
     def renamed(self, old: str, new: str) -> None:
-        """Records a new name of a file or folder. Its checkpoint is whole if no live state is missing."""
+        """Records that a file or folder was renamed. Its checkpoint is whole if no trained state is missing."""
         with self._lock:
             moved = [save for save in self.open if any(_below(file, old) for file in save.files)]
             self._beside = [_moved(file, old, new) for file in self._beside]
@@ -155,7 +155,7 @@ class Saves:
         self._flush(whole)
 
     def flush(self) -> None:
-        """Commits open saves that may be whole, when training goes on or the process ends."""
+        """Counts saves as committed that may be whole, when training goes on or the process ends."""
         for save in [save for save in self.open if not save.unwritten]:
             self._find(save)
         self._flush([save for save in self.open if save.may_be_whole])
@@ -168,7 +168,7 @@ class Saves:
             self._next.expect()
 
     def _find(self, save: Save) -> None:
-        """Looks for the files of a save in the store, after one, two, four … steps."""
+        """Looks for the files of an open save in the checkpoint folder, after one, two, four … steps."""
         store, save.looks = self._store(), save.looks + 1
         inside = all(_below(file, store) and os.path.isfile(file) for file in save.files)
         plain = inside and save.may_be_whole
@@ -190,7 +190,7 @@ class Saves:
                 self._beside = [_moved(file, old, new) if old else file for file in self._beside]
 
     def _store(self) -> str:
-        """Returns the folder of checkpoints, or "" if it is unknown or missing, or after many looks in vain."""
+        """Returns the folder of checkpoints, or "" if it is unknown or missing, or if many looks at it were in vain."""
         named, folder = os.environ.get(STORE_ENV), self.ledger.folder
         if not named or folder is None or self._in_vain > IN_VAIN_MAX:
             return ""
@@ -208,7 +208,7 @@ class Saves:
             self._committed(save, path, sorted({*save.files, *companions}))
 
     def commit(self, path: str, step: int | None = None) -> None:
-        """Commits the checkpoint in this folder, as a framework says that this process's part is whole.
+        """Logs the checkpoint in this folder as committed, as a framework says that this process's part is whole.
 
         Only files that were seen here are logged as its own, because another rank may still write beside them. `step`
         is the framework's count, and is used if the watch does not know the step.

@@ -38,8 +38,8 @@ def _walk(data: Any, depth: int) -> Iterator[Any]:
 
 
 def _has_memory(tensor: Any) -> bool:
-    """Returns True if a tensor has memory that can be read whole. Reading wrappers, fake tensors or freed storages
-    would crash the process."""
+    """Returns True if a tensor's memory can be read whole. Reading wrappers, fake tensors or freed storages would crash
+    the process."""
     try:
         held = tensor.untyped_storage()
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
@@ -50,7 +50,7 @@ def _has_memory(tensor: Any) -> bool:
 
 
 def memory(tensor: Any) -> int:
-    """Returns the tensor's address. This is valid only while the tensor lives, because memory is used again."""
+    """Returns the address of a tensor's memory. It is valid only while the tensor lives: memory is used again."""
     return int(tensor.untyped_storage().data_ptr())
 
 

@@ -43,7 +43,7 @@ def local(tensor: Any) -> Any:
 
 
 def storage(tensor: Any) -> int | None:
-    """Returns the name of the tensor's storage; `None` if it has none (fake, meta, sparse)."""
+    """Returns an id of the memory (storage) of a tensor; `None` if it has none (fake, meta, sparse)."""
     try:
         held = local(tensor).untyped_storage()
         return int(held._cdata) if held.nbytes() else None
@@ -52,13 +52,13 @@ def storage(tensor: Any) -> int | None:
 
 
 def weak(tensor: Any) -> Any:
-    """Returns a reference that reserves the name of the tensor's storage, but not its memory."""
+    """Returns a reference that keeps the id of a tensor's memory from being used again, but not the memory."""
     reductions = importlib.import_module("torch.multiprocessing.reductions")
     return reductions.StorageWeakRef(local(tensor).untyped_storage())
 
 
 def points(tensor: Any) -> tuple[Any, ...] | None:
-    """Returns shape, type and a few elements of a tensor; `None` if they are too few or cannot be read."""
+    """Returns shape, type and a few elements of a tensor, to recognise a copy; `None` if that is impossible."""
     lib, part = torch(), local(tensor)
     try:
         if part.numel() < POINTS or not part.is_contiguous() or not (part.is_floating_point()):

@@ -26,7 +26,7 @@ _ALL = set().union(*_OF_KIND.values())
 
 
 class _Joined(Emitter):
-    """The trainer's emitter if the observer opened the log first. Phases that are logged already are not repeated."""
+    """The emitter of a trainer that logs by itself, if the observer opened the log first: it repeats no phase."""
 
     def __init__(self, log: Emitter):
         super().__init__(None)
@@ -56,5 +56,5 @@ def _open_theirs(cls: type[Emitter], role: str, **identity: Any) -> Emitter:
 
 
 def notice() -> None:
-    """Watches from now on for the trainer's opening of an emitter."""
+    """Makes the observer notice, from now on, when the trainer opens an emitter of its own."""
     Emitter.open = classmethod(_open_theirs)  # type: ignore[method-assign, assignment, arg-type]

@@ -25,7 +25,7 @@ OWNER_ENV = "CHAOS_OBSERVED"  # the worker that this process is part of: its chi
 
 
 class Later:
-    """A number that a device still computes. The question whether it has arrived does not wait."""
+    """A number that the GPU is still computing. Asking whether it has arrived does not wait."""
 
     def ready(self) -> bool:
         raise NotImplementedError
@@ -35,7 +35,7 @@ class Later:
 
 
 class Arriving(Later):
-    """The sum of numbers on a device, copied to the host while the device goes on."""
+    """The sum of numbers on a GPU, copied to the host while the GPU goes on."""
 
     def __init__(self, torch: Any, figures: list[Any], more: float):
         with torch.no_grad():
@@ -54,7 +54,7 @@ class Arriving(Later):
 
 
 class _Both(Later):
-    """The sum of two numbers, at least one of which has not arrived yet."""
+    """The sum of two numbers of which the GPU is still computing at least one."""
 
     def __init__(self, *parts: Any):
         self._parts = parts
@@ -67,7 +67,7 @@ class _Both(Later):
 
 
 class Watch:
-    """The state of one process that its signals share."""
+    """The state of an observed process that all observers of it share."""
 
     def __init__(self, began: Moment):
         self.torch: Any = sys.modules["torch"]
@@ -102,7 +102,7 @@ class Watch:
 
     @property
     def rank(self) -> int | None:
-        """Returns the rank in the job (`None`: not known yet), counted over all replicas of torchft."""
+        """Returns this process's rank in the job, counted over all replicas of torchft; `None`: not known yet."""
         rank, group = _of_group("get_rank", "RANK"), _number("REPLICA_GROUP_ID") or 0
         return rank if rank is None else rank + group * (_of_group("get_world_size", "WORLD_SIZE") or 1)
 
@@ -115,12 +115,12 @@ class Watch:
     # The absolute step
 
     def state_replaced(self) -> None:
-        """Records a state from elsewhere. Its number of steps is unknown until the next `offer_step`."""
+        """Records that the process took over another state. Its step is unknown until the next `offer_step`."""
         self._offers.clear()
         self.step, self.fresh = None, False
 
     def offer_step(self, source: str, step: int) -> None:
-        """Tells how many steps the training has done by now, as one of `SOURCES` knows the number.
+        """Sets how many steps the training has done by now, as one of `SOURCES` knows this.
 
         Between two offers, steps are counted. A less trusted source than an earlier one is ignored.
         """
@@ -130,8 +130,8 @@ class Watch:
             self.step = step
 
     def count_each_alone(self) -> None:
-        """Counts each optimizer's step as one from now on. Earlier counts, except the ledger's, then mean something
-        else."""
+        """Counts each optimizer's step as a step of its own from now on. Earlier counts, except the ledger's, then mean
+        something else."""
         if not self.each_alone and not self.fresh and "ledger" not in self._offers:
             self.state_replaced()
         self.each_alone = True
@@ -139,14 +139,14 @@ class Watch:
     # The step that is being done
 
     def note(self, **fields: Any) -> None:
-        """Adds fields to the event of the step under way. A value may be a `Later`."""
+        """Adds fields to the event of the step under way. A value may still be on its way from the GPU (`Later`)."""
         self._fields.update(fields)
 
     def add(self, field: str, amount: int) -> None:
         self._fields[field] = self._fields.get(field, 0) + amount
 
     def of_step(self, fields: Callable[[], dict[str, Any] | None]) -> None:
-        """Registers a function that is asked for further fields whenever a step is done."""
+        """Registers a function that returns further fields for each step's event, called when the step is done."""
         self._of_step.append(self.guard("of_step")(fields))
 
     def when_optimizer_made(self, callback: Callable[[Any], None]) -> None:
@@ -162,7 +162,7 @@ class Watch:
         self._after_step.append(self.guard("after_step")(callback))
 
     def freeze(self) -> None:
-        """Assigns all fields gathered so far to the step under way, even if other fields come before it is logged."""
+        """Fixes the fields of the step under way: fields that come later belong to the next step."""
         for ask in self._of_step:
             self._fields.update(ask() or {})
         for name, value in self._fields.items():
@@ -175,13 +175,13 @@ class Watch:
         self._fields = {}
 
     def begin_anew(self) -> None:
-        """Discards the step under way: this process begins again in another world, often with another model."""
+        """Discards the step under way, because this process begins again in another process group."""
         self.freeze()
         self._frozen = {}
         self.look_again()
 
     def stepped(self, at: Moment, applied: bool = True) -> None:
-        """Counts one more step with the frozen fields; called by the signal `steps`. A step of unknown number is not
+        """Counts one more step, whose fields are fixed; called by the signal `steps`. A step of unknown number is not
         logged."""
         if self.step is None and self.fresh:
             self.step = 0
@@ -205,13 +205,13 @@ class Watch:
         return self._emitter is not None
 
     def failpoint(self, name: str) -> None:
-        """Marks a named place at which a plan may stop this process."""
+        """Marks a named place at which a fault may stop this process."""
         log = told_by_hand.emitter or self._emitter
         if log is not None and not self.in_child:
             log.failpoint(name)
 
     def flush(self, wait: bool = False) -> None:
-        """Writes steps whose values have arrived from a device. With `wait`, waits for all steps."""
+        """Writes the events of steps whose values have arrived from the GPU. With `wait`, waits for all steps."""
         while self._unwritten:
             name, fields, at = self._unwritten[0]
             late = [value for value in fields.values() if isinstance(value, Later)]
@@ -248,7 +248,7 @@ class Watch:
             self._emitter.tell(name, fields, at)
 
     def _forked(self) -> None:
-        """Opens a log of its own for a forked child, which may train (`torch.multiprocessing.spawn` by fork)."""
+        """Opens an event file of its own in a forked child, which may train (`torch.multiprocessing` by fork)."""
         self._emitter = None
         self._unwritten.clear()
         self.in_child = "RANK" in os.environ
@@ -306,7 +306,7 @@ def _belongs_to_another() -> bool:
 
 
 def _of_group(getter: str, variable: str) -> int | None:
-    """Returns a number (such as the rank) from the process group, or else from the launcher."""
+    """Returns a number, such as the rank, from torch's process group, or else from the launcher's variables."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return int(getattr(dist, getter)())

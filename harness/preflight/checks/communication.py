@@ -52,7 +52,7 @@ def _takes(where: str, size: float, speed: float | None, how: str) -> str:
 
 
 def sent_a_step(run: Analysis) -> float | None:
-    """Returns the average bytes that a node's links sent in a step; unknown for nodes that share links."""
+    """Returns the average bytes that a node's network links sent in a step; `None` if nodes share links."""
     seen: dict[str, list[tuple[int, int]]] = {}
     owners: dict[str, set[str]] = {}
     for event in run.run.usage:

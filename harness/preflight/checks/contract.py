@@ -1,4 +1,5 @@
-"""Defines the contract of checks: one file each in this folder, with `CHECK`. A check only judges measurements.
+"""Defines what a preflight's checks (such as of links or clocks) have in common: one file each in this folder. A check
+only judges measurements.
 
 A check needs one of the runs that preflight makes: `nodes` (`harness.preflight.node_program`; the check names the part
 that measures), `canary` (the trainer, without a fault) or `drill` (the trainer, with a rank killed).
@@ -32,7 +33,7 @@ K = TypeVar("K")
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A flaw and its place. If it is not `certain`, it is a doubt."""
+    """A flaw of the cluster that a check found, and its place. If it is not `certain`, it is a doubt."""
 
     words: str
     cause: str = ""  # the usual cause
@@ -50,7 +51,8 @@ def doubt(words: str, cause: str = "", nodes: Sequence[str] = ()) -> Finding:
 
 
 class Judged(msgspec.Struct, omit_defaults=True):
-    """The result of a check. `not_judged`: why nothing could be checked, which does not speak against a launch."""
+    """The result of one check of the cluster. `not_judged`: why nothing could be checked, which does not speak against
+    a launch."""
 
     words: str = ""  # the result in one line, also without findings
     findings: list[Finding] = []
@@ -61,7 +63,7 @@ class Judged(msgspec.Struct, omit_defaults=True):
 
     @property
     def verdict(self) -> Verdict | None:
-        """Returns the verdict, or `None` if nothing was judged, which does not speak against a launch."""
+        """Returns the check's verdict, or `None` if nothing was judged, which does not speak against a launch."""
         if self.not_judged and not self.findings:
             return None
         found = [Verdict.FAIL if each.certain else Verdict.INCONCLUSIVE for each in self.findings]
@@ -69,7 +71,7 @@ class Judged(msgspec.Struct, omit_defaults=True):
 
 
 class Told(NamedTuple):
-    """One measurement by a process on a node. `rank` is `None` for a measurement of the node itself."""
+    """One measurement by our program on a node. `rank` is `None` for a measurement of the node itself."""
 
     node: str
     rank: int | None
@@ -79,7 +81,7 @@ class Told(NamedTuple):
 
 @dataclass
 class Seen:
-    """Everything that a check may look at."""
+    """Everything that a preflight's check may look at: the measurements, and the runs of the trainer."""
 
     plan: Plan  # the scenario's plan
     told: Sequence[Told] = ()
@@ -94,7 +96,7 @@ class Seen:
     one_host: bool = False  # all nodes are on the harness's own, and share its CPUs
 
     def of(self, probe: str, kind: type[T]) -> list[tuple[Told, T]]:
-        """Returns the measurements of one probe. A node may write anything: invalid ones are noted as damaged."""
+        """Returns the valid measurements of one kind. A node may write anything: invalid ones are noted as damaged."""
         found = []
         for each in self.told:
             if each.probe == probe:
@@ -112,7 +114,7 @@ class Seen:
 
     @property
     def saves(self) -> str:
-        """Returns the end of the path of the folder where checkpoints go."""
+        """Returns the path of the folder for checkpoints, below the run's folder."""
         return f"/{self.plan.workload.checkpoint.folder}"
 
     def node_of(self, rank: int) -> str:
@@ -123,7 +125,7 @@ class Seen:
         return self.silent(what, map(self.node_of, told), self.plan.workload.ranks_per_node)
 
     def silent(self, what: str, told: Iterable[str], ranks: int = 1) -> list[Finding]:
-        """Returns a finding if a node is in `told` fewer than `ranks` times; `told` has one entry for each rank."""
+        """Returns a finding on the nodes from which there are fewer than `ranks` measurements, if any."""
         heard = Counter([*told])
         missing = [node for node in self.nodes if heard[node] < ranks]
         if not missing:
@@ -133,7 +135,7 @@ class Seen:
         return [doubt(f"{words} ({why})" if why else words, nodes=missing)]
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """Yields each node whose program failed, with the error, the first failure first."""
+        """Yields each node whose measuring program failed, with the error, the first failure first."""
         for each in self.told:
             if each.probe == "failed":
                 stage, error = (str(each.values.get(name, ""))[:300] for name in ("stage", "error"))
@@ -141,7 +143,7 @@ class Seen:
 
 
 class Check(abc.ABC):
-    """One question about a cluster."""
+    """One check of a cluster before a launch: a question, answered from measurements."""
 
     title: ClassVar[str]
     order: ClassVar[int] = 99  # in reports
@@ -165,24 +167,25 @@ load_check: Callable[[str], Check] = _FAMILY.load
 
 
 def in_order(wanted: Collection[str] = ()) -> list[str]:
-    """Returns the wanted checks in order, or all."""
+    """Returns the names of the wanted checks (all if none is named), in the order of reports."""
     names = [name for name in check_names() if name in wanted or not wanted]
     return sorted(names, key=lambda name: load_check(name).order)
 
 
 def named(names: Sequence[str]) -> str:
-    """Joins names: `node0, node1 and 3 more`."""
+    """Joins names for a sentence: `node0, node1 and 3 more`."""
     more = len(names) - NAMES_MAX
     return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def listed(values: Mapping[str, object]) -> str:
-    """Joins values: `node0: 3; node1: none`."""
+    """Joins values for a sentence: `node0: 3; node1: none`."""
     return "; ".join(f"{who}: {value or 'none'}" for who, value in list(values.items())[:NAMES_MAX])
 
 
 def odd_ones(values: Mapping[str, V]) -> tuple[V | None, dict[str, V]]:
-    """Returns the value that most have, and the others with their values. Without a majority, all are returned."""
+    """Returns the value of most nodes (or ranks), and those with another value, by name. Without a majority, all are
+    returned."""
     groups: dict[V, list[str]] = {}
     for who, value in values.items():
         groups.setdefault(value, []).append(who)
@@ -198,8 +201,8 @@ FAR_BELOW = 0.1  # of the others: so much slower is nothing because a host is bu
 
 
 def accused(words: str, cause: str, share: float, others: int, seen: Seen, **more: Any) -> Finding:
-    """Makes a finding that one is slow, with this share of the others' speed. It is a doubt if chance may explain it:
-    with only one other to compare with, or if all share the CPUs of one host."""
+    """Makes a finding on a part of the cluster that is slow: it has only this share of the others' speed. It is a doubt
+    if chance may explain it: with only one other to compare with, or if all share the CPUs of one host."""
     why = "all nodes share the CPUs of one host, and what else it does slows some of them" if seen.one_host else ""
     why = why or ("there is one other to compare with" if others < OTHERS_MIN else "")
     if not why or share < FAR_BELOW:
@@ -212,7 +215,7 @@ def measured_again(times: int) -> str:
 
 
 def below_the_others(values: Mapping[K, float], share: float) -> dict[K, float]:
-    """Returns those with less than this share of the others' median, and that median."""
+    """Returns each part of the cluster that has less than this share of the others' median speed, with the median."""
     found = {}
     for who, value in values.items():
         others = [each for other, each in values.items() if other != who]
@@ -222,7 +225,7 @@ def below_the_others(values: Mapping[K, float], share: float) -> dict[K, float]:
 
 
 class Reduced(msgspec.Struct):
-    """The all-reduces of some ranks: bytes and seconds."""
+    """Measured all-reduces of some ranks: their sizes in bytes and times in seconds."""
 
     which: Literal["all", "within", "between"]
     ranks: Annotated[int, msgspec.Meta(ge=2, le=2**20)]
@@ -232,13 +235,14 @@ class Reduced(msgspec.Struct):
     ]
 
     def bus_bandwidths(self) -> list[tuple[int, float]]:
-        """Returns (size, bytes per second on each link) for each measured size: 2(N−1)/N × bytes / time."""
+        """Returns (size, bytes per second on each link) for each measured size of an all-reduce: 2(N−1)/N × bytes /
+        time."""
         share = 2 * (self.ranks - 1) / self.ranks
         return [(size, share * size / seconds) for size, seconds in self.times]
 
     @property
     def bus_bandwidth(self) -> float:
-        """Returns the bytes per second for the largest size, because smaller ones fit into buffers."""
+        """Returns the bytes per second on each link for the largest size, as smaller ones fit into buffers."""
         return max(self.bus_bandwidths())[1]
 
 

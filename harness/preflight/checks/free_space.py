@@ -44,7 +44,7 @@ class FreeSpace(Check):
 
 
 def _kept(seen: Seen) -> tuple[int, str]:
-    """Returns how many saves are kept at once, and the source of this; a job that removed none may be too short."""
+    """Returns how many saves the job keeps at once, and where that number is from."""
     planned, run = seen.plan.workload.checkpoint.keep, seen.canary.evidence.run if seen.canary else None
     if run is None or run.left is None or run.unseen:
         return planned, "as the scenario says"

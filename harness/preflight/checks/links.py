@@ -77,13 +77,13 @@ class Links(Check):
 
 
 def _is_link(a: int, b: int, work: Workload) -> bool:
-    """Returns True if this link is measured: within a node, or between ranks with the same number on their nodes."""
+    """Returns True if the link between two ranks is measured: within a node, or with equal numbers on two nodes."""
     same_number = a % work.ranks_per_node == b % work.ranks_per_node
     return a != b and b < work.world_size and (same_number or work.node_of(a) == work.node_of(b))
 
 
 def _findings(links: Mapping[Link, float], seen: Seen, within: bool) -> Iterator[Finding]:
-    """Yields slow ports first, then slow links between ports that are not slow."""
+    """Yields findings on network ports that are slow, then on slow links between ports that are not."""
     sends, takes = dict[int, float](), dict[int, float]()
     for (a, b), speed in links.items():
         sends[a], takes[b] = max(sends.get(a, 0.0), speed), max(takes.get(b, 0.0), speed)

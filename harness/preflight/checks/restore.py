@@ -29,7 +29,7 @@ class Restore(Check):
 
 
 def _of_the_restart(headline: str) -> str:
-    """Returns the headline of a drill without the words about expectations that its plan lacks."""
+    """Returns a run's headline without its words on expectations, which this run's plan does not have."""
     clauses = [each for each in headline.split("; ") if each != "the scenario expects nothing else"]
     return "; ".join(each.replace("not judged: ", "not judged in this step: ", 1) for each in clauses)
 

@@ -58,7 +58,7 @@ class Storage(Check):
 
 
 def _wrong(values: Told) -> tuple[str, str] | None:
-    """Returns the flaw and its usual cause, or `None` if there is none."""
+    """Returns a flaw that a storage test shows, with its usual cause, or `None` if it shows none."""
     if values.error:
         return values.error, "a full disk or quota, a mount that is read-only, or rights"
     if not values.same:

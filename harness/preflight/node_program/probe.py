@@ -46,7 +46,7 @@ STORED_BYTES, STORED_S, BLOCK, FILES = 64 * 2**20, 5.0, 4 * 2**20, 64
 
 
 class Job:
-    """The common state of all measurements: this rank, and its connection to the others."""
+    """What all measurements on a node share: this process's rank, and its connection to the other ranks."""
 
     def __init__(self, options: argparse.Namespace, torch: Any, tell: Callable[..., None]):
         self.options, self.torch, self.tell = options, torch, tell
@@ -82,7 +82,7 @@ class Job:
         return bool(told.item())
 
     def most(self, mine: float) -> float:
-        """Returns the largest value of all ranks, after all have called this."""
+        """Returns the largest of all ranks' values, once each rank has called this."""
         told = self.torch.tensor([mine], dtype=self.torch.float64)
         self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
         return float(told.item())
@@ -125,7 +125,7 @@ def _once_more(emit: Emitter, stage: str) -> None:
 def _windows(
     job: Job, emit: Emitter, work: Callable[[int], float], times: int, flop: int, steps: Iterator[int]
 ) -> list[float]:
-    """Yields the FLOP/s in each window."""
+    """Repeats work on this rank, and returns its speed in FLOP/s for each window of time."""
     windows, spent, done, begin, opened = [], 0.0, 0, time.monotonic(), time.monotonic()
     for step in steps:
         begin_ns = time.monotonic_ns()
@@ -186,8 +186,8 @@ def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
 
 
 def links(job: Job, emit: Emitter) -> None:
-    """Measures bytes per second from each rank to others: each link in turn, then all again, until the time is used up.
-    The better value counts, because a busy host is no slow link. Links that still seem slow are measured again."""
+    """Measures the bytes per second from each rank to other ranks, link by link, until the time is used up. The better
+    value counts, because a busy host is no slow link. Links that still seem slow are measured again."""
     planned, begin, found = rounds(job.nodes, job.ranks), time.monotonic(), dict[int, float]()
     message = job.torch.ones(32 * 2**20 if job.gpu else 2**20, dtype=job.torch.uint8, device=job.device)
     done = 0
@@ -221,7 +221,7 @@ def _measure(job: Job, message: Any, pairs: list[tuple[int, int]], found: dict[i
 def _slow_rounds(
     job: Job, planned: list[list[tuple[int, int]]], found: dict[int, float]
 ) -> list[list[tuple[int, int]]]:
-    """Returns rounds with a link slower than the fastest of its kind, within a node or between nodes."""
+    """Returns the rounds of measurements with a link slower than the fastest of its kind."""
     slow = set[int]()
     for within in (True, False):
         mine = {to: speed for to, speed in found.items() if (to // job.ranks == job.node) is within}
@@ -231,7 +231,7 @@ def _slow_rounds(
 
 
 def _send(job: Job, message: Any, to: int) -> float:
-    """Returns the best of several measurements: other work on a host makes a link slower, never faster."""
+    """Returns the speed of the link to another rank: the best of several measurements, as other work only slows."""
     count, many, best, looks = job.torch.zeros(1, dtype=job.torch.int64, device=job.device), 1, 0.0, 0
     while looks < LOOKS:
         count[0], begin = many, time.perf_counter()
@@ -306,7 +306,7 @@ def storage(job: Job, emit: Emitter) -> None:
 
 
 def stored(folder: pathlib.Path) -> dict[str, Any]:
-    """Returns the best of several measurements: the first one fills the page cache, and a host may be busy."""
+    """Measures the storage of checkpoints, and returns the best of several measurements."""
     looks = list[dict[str, Any]]()
     while len(looks) < LOOKS:
         looks.append(told := _stored(folder))
@@ -319,7 +319,7 @@ def stored(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _stored(folder: pathlib.Path) -> dict[str, Any]:
-    """Returns the seconds of each part, the bytes of the file, and the error, if any."""
+    """Measures the storage once: the seconds of each operation, the bytes of the file, and the error, if any."""
     block, done, told = os.urandom(BLOCK), 0, dict[str, Any]()
     file, doing = folder / "file", "making a folder"
     try:
@@ -358,7 +358,7 @@ STAGES = {"compute": compute, "clocks": clocks, "links": links, "all_reduce": al
 
 
 def look(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns facts about a node that need no torch."""
+    """Returns facts about this node, such as its memory and settings, for which no torch is needed."""
     own = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS) and name not in OWN_SETTINGS}
     memory = _first_line("/proc/meminfo", "MemTotal").split()
     unwell = nvml.unwell(PATH_S)
@@ -381,7 +381,7 @@ def look(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _first_line(file: str, begin: str) -> str:
-    """Returns the text after the colon in the first line with this begin, or an empty text."""
+    """Returns the text after the colon in a file's first line that begins with `begin`, or an empty text."""
     with contextlib.suppress(OSError), open(file, errors="replace") as lines:
         return next((line.partition(":")[2].strip() for line in lines if line.startswith(begin)), "")
     return ""
@@ -397,7 +397,7 @@ def _link_speeds() -> Iterator[tuple[str, int]]:
 
 
 def path_seen(path: str) -> dict[str, Any]:
-    """Returns the kind of a path. A thread looks it up, because that may hang."""
+    """Returns what is at a path, such as a file or a mount. A thread looks it up, because that may hang."""
     found: dict[str, Any] = {"kind": "stuck"}
 
     def ask() -> None:
@@ -448,7 +448,7 @@ def software(torch: Any) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Runs the requested stages on one rank, one after the other."""
+    """Runs the wanted measurements on this rank, one after the other."""
     rank, size = options.index * options.ranks + options.local_rank, options.nodes * options.ranks
     emit = Emitter.open("trainer", rank=rank, local_rank=options.local_rank, world_size=size)
     emit("started")

@@ -20,7 +20,7 @@ DECADES = (-307, 308)  # of the numbers that a float holds at its full precision
 
 @dataclass(frozen=True)
 class Panel:
-    """One plotting area of a chart, with the scale of its values."""
+    """A part of a chart with its own scale of values."""
 
     x: svg.Scale
     y: svg.Scale  # scale of the values, or of their logarithms
@@ -36,7 +36,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Series:
-    """The surviving steps of one run in ascending order. Each column has one value for each step."""
+    """The surviving steps of a run, in ascending order, with losses and times: one value per step in each column."""
 
     step: Floats
     loss: Floats
@@ -45,7 +45,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Curves:
-    """The data of both charts. `apart` holds steps and their |difference|: infinite if only one value is NaN."""
+    """The data of the charts of losses and of step times. `apart`: steps and |difference| (infinite if one is NaN)."""
 
     ours: Series
     fault_free: Series | None
@@ -109,7 +109,7 @@ def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
 
 
 def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Panel:
-    """Returns the panel of losses. Its axis is logarithmic if the losses differ by more than a factor of 50."""
+    """Returns the part of the chart that shows losses; logarithmic if they differ by more than a factor of 50."""
     reference = curves.fault_free.loss if curves.fault_free else np.empty(0)
     everything = np.concatenate([curves.ours.loss, *(loss for _, loss in curves.rolled_back), reference])
     finite = np.clip(everything[np.isfinite(everything)], -LOSS_MAX, LOSS_MAX)
@@ -122,7 +122,7 @@ def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Pane
 
 
 def _frame(panel: Panel, title: str, words: object = None) -> Markup:
-    """Draws the title, the horizontal grid lines and their labels."""
+    """Draws the title, the horizontal grid lines and the labels of one part of a chart."""
     parts = [svg.text(panel.x.start, panel.y.stop - 3, title, "panel-title")]
     for value in _value_ticks(panel):
         y = panel.y(math.log10(value) if panel.logarithmic else value)
@@ -201,7 +201,7 @@ def _not_finite(panel: Panel, curve: Series) -> Markup:
 
 
 def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
-    """Draws the lower panel: the differences on a log scale above a zero line, or a text if there are none."""
+    """Draws, below the losses, their differences on a log scale, or a text if there are none."""
     if not len(steps) or not apart.any():
         words = f"0 at each of {counted(len(steps), 'step')}" if len(steps) else "no step in common"
         title = svg.text(x.start, top - 3, "Difference to the fault-free run", "panel-title")

@@ -65,7 +65,7 @@ def picture(width: float, height: float, label: str, parts: Iterable[Markup], cl
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear map of the values from `low` to `high` to the pixels from `start` to `stop`."""
+    """Converts values from `low` to `high` to pixels from `start` to `stop`, linearly."""
 
     low: float
     high: float
@@ -81,7 +81,7 @@ class Scale:
 
 
 def near(marks: Iterable[Mark], at: Callable[[Mark], float]) -> list[list[Mark]]:
-    """Groups marks by their place in px. Marks that would overlap are in one group, to be drawn as one."""
+    """Groups a chart's marks that would overlap, by their place in px, so that each group is drawn as one mark."""
     groups: list[list[Mark]] = []
     for mark in sorted(marks, key=at):
         if groups and at(mark) - at(groups[-1][-1]) < MARK_GAP:
@@ -126,7 +126,7 @@ def multiples(step: float, low: float, high: float) -> list[float]:
 
 
 def _part(span: float, count: int) -> float:
-    """Returns the length of one of `count` equal parts, or 0 if floats cannot divide the span."""
+    """Returns the length of one of `count` equal parts of a span, or 0 if floats cannot divide the span."""
     return span / max(count, 1) if _SPAN_MIN < span < math.inf else 0.0
 
 

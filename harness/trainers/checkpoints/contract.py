@@ -26,7 +26,7 @@ POINTER_BYTES_MAX = 4096
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """One checkpoint. `path` is its folder, or its only or first file. `step` is `None` if it is unknown."""
+    """A checkpoint that was found. `path` is its folder, or its only or first file. `step`: `None` if unknown."""
 
     path: str
     files: tuple[str, ...]
@@ -60,7 +60,7 @@ class Listing:
 
 
 class Layout(abc.ABC):
-    """One layout of checkpoints. Subclasses say which files belong together, and when a checkpoint is whole."""
+    """The way in which a trainer arranges its checkpoints. Subclasses say which files belong together."""
 
     order: int  # `auto` asks the layout with the smallest first
     mark = ""  # the file of a checkpoint that is written last, if any
@@ -82,11 +82,11 @@ class Layout(abc.ABC):
         return names.step_of(name, ledgers.step(place, files) if names.is_ambiguous(name) else None)
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Returns True if a save was written to its end: by default, if its files of known formats are complete."""
+        """Returns True if a checkpoint was written to its end: by default, if its known files are complete."""
         return bool(files) and all(formats.is_complete(place, file) for file in files)
 
     def pointer(self, place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
-        """Returns the pointer: by default a link to a checkpoint, or a small text beside them with the name of one."""
+        """Returns the link or small file that names the newest checkpoint: by default found by its contents."""
         return find_pointer(place, checkpoints)
 
     @property
@@ -103,13 +103,13 @@ class Layout(abc.ABC):
 
 
 def _age(place: CheckpointFolder, checkpoint: FoundCheckpoint) -> tuple[int, int, str]:
-    """Returns a sort key, larger for later saves: the step, then the time of the last write."""
+    """Returns a key that sorts checkpoints by age: the step, then the time of the last write."""
     changed = max((place.changed_ns(file) for file in checkpoint.files), default=0)
     return (-1 if checkpoint.step is None else checkpoint.step), changed, checkpoint.path
 
 
 def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
-    """Returns the first pointer by name. A pointer to a missing save is found only by a usual name of pointers."""
+    """Returns the first file or link, by name, that names a save; of a missing save, only with a usual name."""
     mine = {file for each in checkpoints for file in each.files}
     by_name = {name: each.path for each in reversed(checkpoints) for name in (each.path, each.name)}
     folders = {each.path.rpartition("/")[0] for each in checkpoints}
@@ -125,7 +125,7 @@ def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]
 
 
 def _named_by(place: CheckpointFolder, path: str) -> str | None:
-    """Returns the last part of a link's target, or of a small text's path."""
+    """Returns the name of the checkpoint to which a link or a small text file points."""
     if path in place.links:
         return place.links[path].rstrip("/").rpartition("/")[2]
     if not 0 < place.sizes[path] <= POINTER_BYTES_MAX:
@@ -145,7 +145,7 @@ def layout_names() -> tuple[str, ...]:
 
 
 def check_layout(name: str) -> str:
-    """Returns the name of a layout, or `auto`. Raises `ValueError` for any other name."""
+    """Checks the name of a layout of checkpoints, or `auto`, and returns it. Raises `ValueError` for another name."""
     return _FAMILY.known(name, also=(AUTO,))
 
 

@@ -34,7 +34,7 @@ _PART = re.compile(r"\*\*|\*|\{\w*\}")
 
 @dataclass(frozen=True)
 class Told:
-    """One event. `wall_ns` is its time by the source's own clock; with `None`, the time of reading counts.
+    """One event in a trainer's output. `wall_ns`: its time by the source's clock; `None`: that of reading counts.
 
     `took_ns` is the duration of the step, if known; `rank` is the event's rank.
     """
@@ -58,16 +58,16 @@ def _checked_pattern(pattern: str) -> str:
 
 
 class Source(abc.ABC):
-    """Reads one file, and holds how far it was read."""
+    """Reads one output file of a trainer, bit by bit as it grows."""
 
     @abc.abstractmethod
     def feed(self, data: bytes) -> Iterator[Told]:
-        """Yields the events in newly written bytes. A reader of whole files gets all of the file each time. Raises
-        `ValueError` for bytes that it does not understand; the rest of the file is read on."""
+        """Yields the events in newly written bytes of an output file. A reader of whole files gets all of the file each
+        time. Raises `ValueError` for bytes that it does not understand; the rest of the file is read on."""
 
 
 class Reader(Parameters, abc.ABC):
-    """Parameters of one format. `file` may hold `*`, `**`, `{node}`, `{incarnation}` and `{rank}`."""
+    """The base of readers of trainers' output. `file` may hold `*`, `**`, `{node}`, `{incarnation}` and `{rank}`."""
 
     tells: ClassVar[frozenset[Tell]]
     source: ClassVar[type[Source]]
@@ -77,7 +77,7 @@ class Reader(Parameters, abc.ABC):
     file: Annotated[str, AfterValidator(_checked_pattern)] = NODE_LOGS
 
     def open(self) -> Source:
-        """Makes a source for one file."""
+        """Begins to read one output file."""
         return self.source()
 
     @property
@@ -85,7 +85,7 @@ class Reader(Parameters, abc.ABC):
         return type(self).__module__.rpartition(".")[2]
 
     def folder(self) -> str:
-        """Returns the folder below the run's folder that holds all files to read."""
+        """Returns the folder, below the run's folder, that holds all output files to read."""
         fixed = _PART.split(self.file.removeprefix(RUN_DIR))[0]
         return fixed.rpartition("/")[0] or "."
 
@@ -97,8 +97,8 @@ class Reader(Parameters, abc.ABC):
 
 
 class LineSource(Source):
-    """Reads whole lines, one after the other. Lines that are too long are left out; of the others, the first
-    `chars_max` characters are read."""
+    """Reads an output file line by line. Lines that are too long are left out; of the others, the first `chars_max`
+    characters are read."""
 
     chars_max: ClassVar[int] = LINE_BYTES_MAX
 
@@ -119,7 +119,7 @@ class LineSource(Source):
 
     @abc.abstractmethod
     def line(self, text: str) -> Iterator[Told]:
-        """Returns the events in one line. Raises `ValueError` if no further line can be read."""
+        """Returns the events in one line of a trainer's output. Raises `ValueError` if no further line can be read."""
 
 
 def number(text: object) -> float | None:
@@ -139,7 +139,7 @@ def count(value: object) -> int | None:
 
 
 def known(**fields: Any) -> dict[str, Any]:
-    """Returns the fields that are not `None`."""
+    """Returns the fields of an event that are known (not `None`)."""
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -58,7 +58,7 @@ class LinesSource(LineSource):
             yield Told("step", {"step": step + self._offset, **known(**figures)})
 
     def _groups(self, text: str) -> dict[str, str | None]:
-        """Returns the matched groups; empty if the expression did not match, or not in time."""
+        """Returns what the groups of the scenario's expression matched in a line; empty without a match in time."""
         begin_s, found = time.thread_time(), None
         with contextlib.suppress(TimeoutError):
             found = self._expression.search(text, timeout=SEARCH_S_MAX)

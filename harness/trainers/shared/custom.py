@@ -22,7 +22,7 @@ Command = tuple[str, ...]
 
 
 class CustomTrainer(Trainer):
-    """A user's trainer. A subclass defines the commands that start it."""
+    """The base of all trainers except the reference trainer. A subclass defines the commands that start it."""
 
     last: ClassVar[str] = "args"  # the key whose words its command ends with
 
@@ -43,22 +43,22 @@ class CustomTrainer(Trainer):
 
     @abc.abstractmethod
     def commands(self, workload: Workload, run_id: str) -> tuple[Command, Command | None]:
-        """Returns the command for every node and the command beside the nodes, with placeholders not yet filled."""
+        """Returns the trainer's command on every node, and that beside the nodes, with placeholders not yet filled."""
 
     @abc.abstractmethod
     def words(self) -> dict[Path, str]:
-        """Returns the scenario's words by their places below `trainer`, with placeholders."""
+        """Returns the words of the trainer's command, by their places below `trainer` in the scenario."""
 
     def scripts(self) -> list[str]:
-        """Returns the words that are files, with paths from the scenario's folder."""
+        """Returns those words of the trainer's command that are files, with paths from the scenario's folder."""
         return []
 
     def modules(self) -> list[str]:
-        """Returns the names of modules that it starts, besides those after `-m` in its words."""
+        """Returns the names of modules that the trainer starts, besides those after `-m` in its words."""
         return []
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
-        """Returns variables that this kind of trainer sets unless the scenario sets them."""
+        """Returns variables that this kind of trainer sets for its processes, unless the scenario sets them."""
         return {}
 
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
@@ -89,7 +89,7 @@ class CustomTrainer(Trainer):
         return self.model_copy(update={"scenario_dir": str(folder)}) if used and not self.scenario_dir else self
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the files that the scenario names, and the files here that its commands name."""
+        """Returns the files on this machine that the scenario or the trainer's commands name."""
         for name in self.digest:
             if not os.path.isfile(name):
                 raise UsageError(f"workload.trainer.digest: {name!r} is not a file in the working directory")
@@ -140,7 +140,7 @@ class CustomTrainer(Trainer):
         return self.env
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the trainer as in YAML, its own keys first."""
+        """Returns the trainer as a scenario writes it, the keys of its own kind first."""
         data = self.model_dump(mode="json")
         common = {name: data.pop(name) for name in CustomTrainer.model_fields}
         unsaid = {name for name in ("scenario_dir", "read") if common[name] is None}
@@ -148,7 +148,7 @@ class CustomTrainer(Trainer):
 
 
 def known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
-    """Returns the placeholders that the plan knows, with their values."""
+    """Returns the values of those placeholders in a trainer's command that the plan knows."""
     found = {
         "checkpoint_every": workload.checkpoint.every_steps,
         "checkpoints": f"{{run_dir}}/{CHECKPOINTS}",
@@ -166,7 +166,7 @@ def known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
 
 
 def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    """Yields parts of the workload that would have no effect."""
+    """Yields parts of the workload that have no effect with this trainer."""
     if workload.args:
         yield ("args",), "is for the reference trainer; write the arguments of this one inside trainer:"
     if workload.env:
@@ -191,5 +191,5 @@ def numbered(key: str, words: Sequence[str]) -> dict[Path, str]:
 
 
 def beside_scenario(word: str) -> str:
-    """Returns a trainer's file: beside the scenario, unless it is absolute or begins with a placeholder."""
+    """Returns the path of a trainer's file: beside the scenario, unless it is absolute or begins with a placeholder."""
     return word if word.startswith(("/", "{")) else f"{{scenario_dir}}/{word}"

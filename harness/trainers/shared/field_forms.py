@@ -9,8 +9,8 @@ from pydantic_core import CoreSchema, core_schema
 
 @dataclass(frozen=True)
 class Written:
-    """Annotates a field with several written forms. `build` makes the model and raises `ValueError` for an invalid
-    form; `to_json` writes it again; `schema` makes the JSON Schema of all forms."""
+    """How a scenario's field that may be written in several forms is read and written. `build` makes the model and
+    raises `ValueError` for an invalid form; `to_json` writes it again; `schema` makes the JSON Schema of all forms."""
 
     build: Callable[[object], object]
     to_json: Callable[[Any], object]

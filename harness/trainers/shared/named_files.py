@@ -21,7 +21,7 @@ _SHELL_SCRIPTS = (".sh", ".bash")
 
 
 def named_files(words: Sequence[str], folders: Sequence[str], modules: Sequence[str] = ()) -> list[pathlib.Path]:
-    """Returns files here that words name. Modules, also after `-m`, are looked for in `folders`, without an import."""
+    """Returns files here that a command's words name. Modules are looked for in `folders`, without an import."""
     importlib.invalidate_caches()
     whole = dict.fromkeys(word for word in words if os.path.isfile(word))
     tokens = [token for word in words for token in _tokens(word)]
@@ -52,7 +52,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _read_only(tokens: Iterator[str]) -> Iterator[str]:
-    """Yields words except the files that the line writes, by `>` or tee, as these differ after each run."""
+    """Yields the words of a shell line except the files that it writes, as these differ after each run."""
     written = tee = False
     for token in tokens:
         operator = not token.strip("();<>|&")
@@ -81,7 +81,7 @@ def _text(script: str) -> str:
 
 
 def _module(name: str, folders: Sequence[str]) -> Iterator[str]:
-    """Yields a module's file and the `__init__` files of its packages: the modules beside them belong to it."""
+    """Yields the file of a module and the `__init__` files of its packages, which stand for their modules."""
     if not _MODULE.fullmatch(name):
         return
     path: Sequence[str] = folders

@@ -61,7 +61,7 @@ def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
 
 
 def source_digest(trainer: Trainer) -> str:
-    """Returns the digest of the files that its commands name, and of the Python files beside them."""
+    """Returns the digest of the files that a trainer's commands name, and of the Python files beside them."""
     source = hashlib.sha256()
     for file in _sources(trainer.files()):
         with file.open("rb") as content:  # a word of a command may name a large one
@@ -80,14 +80,14 @@ def code_of(trainer: Trainer) -> pathlib.Path | None:
 
 
 def _sources(named: Sequence[pathlib.Path]) -> list[pathlib.Path]:
-    """Returns these files, and the modules and packages beside scripts among them, at most `MODULES_MAX`."""
+    """Returns a trainer's files, and modules and packages beside its scripts, at most `MODULES_MAX`."""
     folders = dict.fromkeys(file.resolve().parent for file in named if file.suffix in _SCRIPTS)
     modules = itertools.islice((path for folder in folders for path in _modules(folder, DEPTH_MAX)), MODULES_MAX)
     return list(dict.fromkeys([*named, *modules]))
 
 
 def _modules(folder: pathlib.Path, depth: int) -> Iterator[pathlib.Path]:
-    """Yields Python files. A folder counts if it has an `__init__.py`, because a run's output is no package."""
+    """Yields the Python files below a folder. One below counts if it has an `__init__.py`: output has none."""
     with os.scandir(folder) as entries:
         found = sorted(itertools.islice(entries, ENTRIES_MAX), key=lambda entry: entry.name)
     for entry in found:

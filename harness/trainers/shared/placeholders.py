@@ -36,7 +36,7 @@ def names_in(word: str) -> list[str]:
 
 
 def unknown_in(word: str) -> str | None:
-    """Returns why the word cannot be filled, or `None` if it can."""
+    """Returns why a placeholder in a word of a command cannot be filled, or `None` if all can."""
     for name in names_in(word):
         if name not in ALLOWED:
             allowed = ", ".join(f"{{{each}}}" for each in ALLOWED)
@@ -45,7 +45,7 @@ def unknown_in(word: str) -> str | None:
 
 
 def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """Fills the words with `values`. Other names, even escaped ones, are left for the node."""
+    """Fills placeholders in words of a command with `values`. Other names, even escaped ones, are left for the node."""
 
     def value(match: re.Match[str]) -> str:
         return str(values[match[2]]) if match[2] is not None and match[2] in values else match[0]
@@ -56,9 +56,8 @@ def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
 def fill_variables(
     given: Mapping[str, str], values: Mapping[str, object]
 ) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
-    """Returns the variables that the plan can fill, and words before the command on nodes and before the one beside
-    them. These words set variables that only a node can fill; beside the nodes, only those that have a meaning
-    there."""
+    """Splits a trainer's variables: those that the plan can fill, and words before the commands for the others. These
+    words set variables that only a node can fill; beside the nodes, only those that have a meaning there."""
     env = {name: fill([value], values)[0] for name, value in given.items()}
     late = {name: value for name, value in env.items() if for_nodes(value)}
     fitting = {name: value for name, value in late.items() if set(ON_NODES_ONLY).isdisjoint(names_in(value))}
@@ -71,15 +70,15 @@ def _assigned(variables: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def escaped(text: str) -> str:
-    """Returns a text that filling turns back into this one, because a folder may be called `{index}`."""
+    """Escapes a text so that no placeholder in it is filled, because a folder may be called `{index}`."""
     return _ANY.sub(lambda match: match[0] if match[2] is None else f"{{{match[0]}}}", text)
 
 
 def for_nodes(word: str) -> bool:
-    """Returns True if there is a placeholder left that only a node can fill."""
+    """Returns True if a word of a command has a placeholder left that only a node can fill."""
     return any(match[2] is not None for match in PLACEHOLDER.finditer(word))
 
 
 def plain(word: str) -> str:
-    """Returns the word with `{{name}}` as `{name}`, for words that are not filled."""
+    """Returns a word of a command in which nothing is filled, with `{{name}}` as `{name}`."""
     return _ANY.sub(lambda match: match[0] if match[1] is None else f"{{{match[1]}}}", word)

@@ -45,7 +45,7 @@ MAX_RESTARTS: Any = Field(
 
 
 def options(given: Mapping[str, object]) -> str:
-    """Joins the options into one word. Given values replace defaults."""
+    """Joins the options of torch's rendezvous into one word. Given values replace defaults."""
     return ",".join(f"{name}={value}" for name, value in {**OPTIONS, **given}.items())
 
 

@@ -10,7 +10,7 @@ from harness.trainers.shared.custom import Command, CustomTrainer, beside_scenar
 
 
 class ScriptTrainer(CustomTrainer):
-    """A trainer whose script is under the key with the name of its kind."""
+    """The base of trainers that are a script, given under the key with the name of the trainer's kind."""
 
     fixed_size: ClassVar[bool] = False  # its launcher cannot go on with fewer nodes
 
@@ -33,7 +33,7 @@ class ScriptTrainer(CustomTrainer):
         return beside_scenario(self.python) if "/" in self.python else self.python
 
     def script(self) -> Command:
-        """Returns the last words for a launcher: the script and its arguments."""
+        """Returns the end of a launcher's command: the script (or `-m` and the module) and its arguments."""
         what = ("-m", self.as_module) if self.as_module else (beside_scenario(self.target),)
         return (*what, *self.args)
 

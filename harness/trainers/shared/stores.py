@@ -14,8 +14,8 @@ GROUP = "chaos_harness.stores"
 
 @dataclass(frozen=True)
 class Store:
-    """A store. `server`: the words before a command that run the store beside it, until either ends. `around`: the
-    words before a trainer's command that give it access. `place`: the URL of its checkpoints."""
+    """A store for checkpoints. `server`: the words before a command that run the store beside it, until either ends.
+    `around`: the words before a trainer's command that give it access. `place`: the URL of its checkpoints."""
 
     server: tuple[str, ...]
     around: tuple[str, ...]
@@ -23,7 +23,7 @@ class Store:
 
 
 def check_store(name: str) -> str:
-    """Returns the name. Raises `ValueError` if it is neither `directory` nor a store."""
+    """Checks the name of a place for checkpoints: `directory` or a store. Raises `ValueError` for another name."""
     if name != DIRECTORY and name not in (known := entry_points(GROUP)):
         raise ValueError(f"unknown store {name!r}; {choice(name, (DIRECTORY, *known))}{not_installed(GROUP, '; ')}")
     return name

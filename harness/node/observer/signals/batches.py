@@ -33,7 +33,7 @@ SUBSETS_MAX = 16  # one in another: a data set that passes on what it is asked s
 
 
 class Batch:
-    """One batch as its loader returned it."""
+    """A batch of samples, as the data loader returned it."""
 
     def __init__(self, source: Any, indices: list[int] | None, epoch: int | None, data: Any):
         tensors = tensor_fingerprint.tensors(data)
@@ -44,13 +44,13 @@ class Batch:
         self.rows, self.elements = tensor_fingerprint.largest(data)
 
     def likeness(self, inputs: list[Any], prints: set[Any]) -> int:
-        """Counts how many of these tensors the batch holds. Equal memory counts for more than equal content."""
+        """Counts how many input tensors are from this batch. Equal memory counts for more than equal content."""
         mine = {tensor_fingerprint.memory(tensor) for tensor in (ref() for ref in self.alive) if tensor is not None}
         same = sum(1 for tensor in inputs if tensor_fingerprint.memory(tensor) in mine)
         return 1000 * same + len(self.prints & prints)
 
     def times(self, rows: int, elements: int) -> int:
-        """Returns how many such batches these rows may hold. Rows of another shape must not have more elements."""
+        """Returns how many batches like this one an input of so many rows holds. Other shapes must not be larger."""
         times = rows // self.rows if self.rows and not rows % self.rows else 1
         return times if 2 * elements > times * self.elements else 1
 
@@ -71,7 +71,7 @@ class Batches:
         self._indexed = False  # samples of known indices were consumed
 
     def fetched(self, asked: tuple[Any, int], data: Any) -> None:
-        """Records a fetched batch. `asked` holds its iterator, and the time of the request."""
+        """Records a batch that the data loader returned. `asked`: the loader's iterator, and when it was asked."""
         iterator, began_ns = asked
         self._watch.add("data_ns", time.monotonic_ns() - began_ns)
         self.look("batch")
@@ -88,8 +88,8 @@ class Batches:
             self.look("backward")
 
     def look(self, moment: str) -> None:
-        """Hooks the outermost modules, at each of a few moments: some are wrapped only after the optimizer is made, and
-        all exist when the first batch comes."""
+        """Hooks the outermost modules, to see their inputs, at each of a few moments: some are wrapped only after the
+        optimizer is made, and all exist when the first batch comes."""
         if moment not in self._looked:
             self._looked.add(moment)
             for root in _outermost(self._torch):
@@ -112,7 +112,7 @@ class Batches:
         self._hooks[root] = root.register_forward_pre_hook(hook, with_kwargs=True).id, hook
 
     def hidden(self, module: Any, *_: Any, **__: Any) -> list[Any] | None:
-        """Removes our hooks from this module and its submodules, until `shown` is called."""
+        """Removes our hooks from a module and its submodules, until `shown` is called."""
         modules = module.modules() if isinstance(module, self._torch.nn.Module) else ()
         found = [each for each in modules if each in self._hooks]
         for each in found:
@@ -127,7 +127,7 @@ class Batches:
             each._forward_pre_hooks[number], each._forward_pre_hooks_with_kwargs[number] = hook, True
 
     def without_hook(self, module: Any, reduced: Any) -> Any:
-        """Returns a module's pickled or copied form without our hook."""
+        """Removes our hook from a module's pickled or copied form, and returns this form."""
         state = reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 and module in self._hooks else None
         if not isinstance(state, dict):
             return reduced
@@ -157,7 +157,7 @@ class Batches:
                 self._digests.append(digest)
 
     def _consume(self, batch: Batch) -> None:
-        """Records a consumed batch. Earlier batches of the same loader that wait count as skipped."""
+        """Records that the model consumed a batch. Earlier batches of its loader that still wait count as skipped."""
         kept = [other for other in self._waiting if other.source != batch.source]
         after = [other for other in self._waiting if other.source == batch.source]
         self._consumed.append(batch)
@@ -166,8 +166,8 @@ class Batches:
 
     @property
     def _since_frozen(self) -> int:
-        """Counts micro-batches with a backward pass. Two losses of one batch count once; without a backward pass, an
-        input may only have been evaluated."""
+        """Counts the micro-batches of the present step that had a backward pass. Two losses of one batch count once;
+        without a backward pass, an input may only have been evaluated."""
         return min(self._backward, len(self._consumed) + len(self._digests)) or self._backward
 
     def accumulated(self) -> dict[str, int]:
@@ -209,7 +209,7 @@ def _fields(consumed: list[Batch], digests: list[str]) -> dict[str, Any]:
 
 
 def _runs(indices: list[int]) -> list[list[int]]:
-    """Shortens indices, in their order, to runs: `[first, count]`, or `[first, count, stride]` of equal distances.
+    """Shortens sample indices, in their order, to runs: `[first, count]`, or `[first, count, stride]`.
 
     Runs are taken from left to right. A stride is written only if it saves something (three indices or more).
     """
@@ -229,7 +229,7 @@ def _runs(indices: list[int]) -> list[list[int]]:
 
 
 def _run(indices: list[int], at: int) -> tuple[int, int]:
-    """Returns how many indices from here on have equal distances, and this distance."""
+    """Returns how many indices from `at` on are equally far apart, and this distance."""
     if at + 1 == len(indices):
         return 1, 1
     stride, count = indices[at + 1] - indices[at], 2
@@ -271,7 +271,7 @@ def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
 
 
 def _watch_iterators(watch: Watch, batches: Batches, iterator: Any) -> None:
-    """Hooks iterators, which ask for indices in the order in which their batches come."""
+    """Hooks the data loader's iterators, which ask for indices in the order in which their batches come."""
     guard, failpoint = watch.guard("batches"), watch.guard("failpoint")(watch.failpoint)
 
     def fetching(iterator: Any) -> tuple[Any, int]:
@@ -300,7 +300,7 @@ def _asked(iterator: Any, index: Any) -> None:
 
 
 def _indices_of(iterator: Any) -> list[int] | None:
-    """Returns the indices in the data set itself, if known. Workers that deliver out of order hide them."""
+    """Returns the indices of a batch's samples in the data set, if known. Workers out of order hide them."""
     asked = getattr(iterator, _ASKED, None)
     if not asked or getattr(iterator, "_in_order", True) is False:
         return None
@@ -311,7 +311,7 @@ def _indices_of(iterator: Any) -> list[int] | None:
 
 
 def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
-    """Returns the indices in the outermost data set, as indices in a subset do not identify samples."""
+    """Returns samples' indices in the whole data set, from those in a subset of it."""
     for depth in itertools.count():
         if not (hasattr(dataset, "indices") and hasattr(dataset, "dataset")):
             break

@@ -30,7 +30,7 @@ Place = tuple[int, int]  # this rank's index on an axis, and how many there are
 
 
 class Coordinates:
-    """This rank's coordinates, which are logged with the first step after they become known."""
+    """Finds this rank's coordinates in the mesh of the job, which are logged with the first step after that."""
 
     def __init__(self, watch: Watch):
         self._watch = watch
@@ -47,20 +47,20 @@ class Coordinates:
         self._used[axis] = place
 
     def of_mesh(self, mesh: Any) -> list[tuple[str | None, Place]]:
-        """Returns the name and this rank's place for each dimension; empty if this rank is not in the mesh."""
+        """Returns name and place of this rank for each dimension of a mesh; empty if the rank is not in the mesh."""
         names, at = mesh.mesh_dim_names, mesh.get_coordinate()
         if at is None:
             return []
         return [(names[dim] if names else None, (int(index), int(mesh.size(dim)))) for dim, index in enumerate(at)]
 
     def given(self, axes: tuple[str, ...], mesh: Any) -> None:
-        """Records a mesh by its use: some code works along its last dimensions, which are these `axes`."""
+        """Records a mesh by its use: the code that uses it works along the mesh's last dimensions, which are `axes`."""
         for axis, (name, place) in zip(reversed(axes), reversed(self.of_mesh(mesh)), strict=False):
             if NAMES.get(str(name).lower(), GENERAL) == GENERAL:
                 self.used(axis, place)
 
     def known(self) -> dict[str, Place]:
-        """Returns the known places by axis. A group with a general name that shards weights is no group of replicas."""
+        """Returns this rank's known coordinates by axis. A general group that shards weights is no replica group."""
         found = dict(self._named)
         if GENERAL not in self._used and found.get(GENERAL) == self._used.get("fsdp", ()):
             del found[GENERAL]

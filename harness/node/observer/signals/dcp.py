@@ -33,7 +33,7 @@ def install(watch: Watch, module: ModuleType) -> None:
 
 
 def _install_setters(watch: Watch, module: ModuleType, state: Checkpointing) -> None:
-    """Wraps functions that gather or spread a state, so that their new tensors still count as part of the load."""
+    """Wraps functions that gather or spread a loaded state, so that their new tensors count as loaded, too."""
 
     def before(*args: Any, **kwargs: Any) -> contextlib.ExitStack | None:
         found = state.restores.whence([*args[1:], *kwargs.values()])

@@ -59,8 +59,8 @@ def text(error: BaseException) -> str:
 
 
 def _of_peer(error: BaseException) -> bool:
-    """Returns True if a collective failed: by a class of torch's own, by words that only a backend uses, or by words of
-    a backend in a call into torch. A script that waits for its own collective has no frame in torch."""
+    """Returns True if the error is the failure of a collective, for which a peer may be the cause. A script that waits
+    for its own collective has no frame in torch."""
     dist = sys.modules.get("torch.distributed")
     classes = tuple(
         each

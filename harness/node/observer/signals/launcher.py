@@ -24,7 +24,7 @@ def install(watch: Watch, module: Any) -> None:
 
 
 def _around(watch: Watch, owner: Any, name: str, before: Any, after: Any) -> None:
-    """Calls `before(self)` and `after(self)` around a method, and `after` even if the method raises."""
+    """Wraps a method of the launcher: calls `before(self)` first and `after(self)` last, even after an error."""
     method = getattr(owner, name)
     before, after = watch.guard("launcher")(before), watch.guard("launcher")(after)
 

@@ -22,7 +22,7 @@ def install(watch: Watch, module: ModuleType) -> None:
         return saves.before(checkpoint_id=checkpoint_dir)
 
     def saved(token: Any, request: Any) -> None:
-        """Records a whole save, or adds a last function to the request that will finish the save later."""
+        """Records a finished save, or makes the request that will finish it record it then."""
         if request is None:
             saves.after(token, None)
         else:

@@ -89,13 +89,13 @@ class Steps:
             self.close(self._last)
 
     def cleared(self, *_: Any, **__: Any) -> None:
-        """Records gradients that are discarded unused, as in a warm-up or for a left-out batch. With several optimizers
-        this proves nothing: another one's gradients may be kept."""
+        """Records that gradients were discarded unused, as in a warm-up or for a left-out batch. With several
+        optimizers this proves nothing: another one's gradients may be kept."""
         if not self._watch.quiet and not self._inside and len({id(each) for each in self.made} - self._nested) == 1:
             self._watch.discarded()
 
     def _again(self, me: int) -> None:
-        """Closes the step if this optimizer has already stepped in it while others have not."""
+        """Ends the step under way if an optimizer steps twice in it while other optimizers have not stepped."""
         if me in self._done:
             self._watch.count_each_alone()
             self.close(self._last)
@@ -106,7 +106,7 @@ class Steps:
         self._watch.stepped(at, applied)
 
     def finish(self) -> None:
-        """Closes an open step at the end of the process, as no optimizer steps any more."""
+        """Ends the step under way at the end of the process, as no optimizer steps any more."""
         if self._done and not self._watch.in_child:
             self.close(self._last)
 
@@ -125,7 +125,7 @@ class Steps:
 
 
 def _offer(watch: Watch, optimizer: Any, applied: bool) -> None:
-    """Offers the number of earlier updates, which Adam and similar optimizers count, to the watch."""
+    """Reads the number of earlier updates from an optimizer that counts them, such as Adam, to number the steps."""
     state = next(iter(optimizer.state.values()), None) if optimizer.state else None
     count = state.get("step") if isinstance(state, dict) else None
     if count is None or getattr(count, "is_cuda", False):

@@ -1,4 +1,4 @@
-"""Observes worlds: which process groups the ranks form, and when."""
+"""Observes which process groups the ranks form, and when."""
 
 from __future__ import annotations
 

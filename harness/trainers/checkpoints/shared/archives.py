@@ -25,7 +25,7 @@ class TooLarge(ValueError):
 
 
 class Member(NamedTuple):
-    """One file of an archive: its name, and the place of its content from `start` to `end`. torch compresses none."""
+    """One file in an archive of `torch.save`: its name, and its content from byte `start` to `end`, not compressed."""
 
     name: str
     start: int
@@ -35,7 +35,7 @@ class Member(NamedTuple):
 
 
 class _Window:
-    """A part of a file, as a file. Refuses reads that no directory needs: a damaged one may ask for terabytes."""
+    """A part of a file, opened as a file. Refuses reads that a damaged archive asks for, such as terabytes."""
 
     def __init__(self, file: IO[bytes], begin: int, end: int):
         self._file, self.begin, self.end, self._at = file, begin, end, begin
@@ -68,12 +68,12 @@ class _Window:
 
 
 def window(file: IO[bytes]) -> IO[bytes]:
-    """Returns all of a file as a window, which refuses reads larger than an archive's directory needs."""
+    """Opens all of a file so that reads are refused that are larger than an archive's directory needs."""
     return cast(IO[bytes], _Window(file, 0, file.seek(0, os.SEEK_END)))
 
 
 def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
-    """Returns the members of the archive that torch reads in this part of a file, and the number of bytes after it.
+    """Returns the files of the archive in this part of a file, as torch reads it, and the bytes after the archive.
 
     torch counts each place from the begin of the file, `zipfile` from the begin of the last archive in it: where that
     is elsewhere, torch's directory lies earlier by as much. Raises `ValueError` where it is none, or damaged.
@@ -88,7 +88,7 @@ def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
 
 
 def entries(file: IO[bytes]) -> Iterator[Member]:
-    """Yields non-empty members of all archives in the file, the last archive first. Other bytes are skipped."""
+    """Yields the non-empty files of all archives in a file, the last archive first. Other bytes are skipped."""
     end, left = file.seek(0, os.SEEK_END), SEARCHED_MAX
     while left > 0:
         at, searched = _find_end(file, end, left)
@@ -112,7 +112,7 @@ def is_complete(file: IO[bytes]) -> bool:
 
 
 def _find_end(file: IO[bytes], end: int, most: int) -> tuple[int, int]:
-    """Returns the last place before `end` where an archive may end, or 0, and how many bytes were searched."""
+    """Returns the last place before `end` where a zip archive may end, or 0, and how many bytes were searched."""
     look, searched = 4096, 0  # an end is mostly close
     while end >= len(END) and searched < most:
         begin, look = max(0, end - look), min(2 * look, SEARCH_BYTES)
@@ -126,7 +126,7 @@ def _find_end(file: IO[bytes], end: int, most: int) -> tuple[int, int]:
 
 
 def _read(window: _Window) -> tuple[int, list[Member]]:
-    """Returns the place where the last archive begins in the file, and its members. Raises `ValueError`."""
+    """Returns where the last archive in a file begins, and the files in it. Raises `ValueError`."""
     try:
         with zipfile.ZipFile(window) as opened:
             told = opened.infolist()
@@ -137,7 +137,7 @@ def _read(window: _Window) -> tuple[int, list[Member]]:
 
 
 def _member(window: _Window, told: zipfile.ZipInfo) -> Member:
-    """Returns the content of a member. Raises `ValueError` if it does not exist."""
+    """Returns where the content of a file in an archive is. Raises `ValueError` if it is not there."""
     window.seek(told.header_offset)
     head = window.read(_BEGIN_BYTES)
     if head[:4] != BEGIN or len(head) < _BEGIN_BYTES:

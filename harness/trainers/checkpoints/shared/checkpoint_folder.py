@@ -18,7 +18,7 @@ ENTRIES_MAX = 100_000
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """The contents of `folder` below `root`. Nodes write below `root`, which is ours. Paths are relative to `root`."""
+    """The files in a folder of checkpoints at one moment. Nodes write below `root`. Paths are relative to `root`."""
 
     root: pathlib.Path
     folder: str
@@ -63,7 +63,7 @@ class CheckpointFolder:
 
     @property
     def is_full(self) -> bool:
-        """Returns True if the folder may hold more than was listed."""
+        """Returns True if the folder of checkpoints may hold more files than were listed."""
         return len(self.sizes) + len(self.links) >= ENTRIES_MAX
 
     @property
@@ -78,13 +78,13 @@ class CheckpointFolder:
         return self.times_ns.get(path, 0)
 
     def is_temporary(self, path: str) -> bool:
-        """Returns True if a name on the path from here says that it is still being written."""
+        """Returns True if a name in a file's path says that the file is still being written."""
         inside = path.rpartition("/")[2] if path == self.folder else path.removeprefix(f"{self.folder}/")
         return names.is_temporary(inside)
 
     @property
     def links_away(self) -> list[str]:
-        """Returns the links that lead to nothing in the listing."""
+        """Returns the links in the folder of checkpoints that lead to none of its files."""
         seen, leads = {self.folder}, dict[str, str]()
         for file in self.sizes:
             while file not in seen:
@@ -103,7 +103,7 @@ class CheckpointFolder:
         return sorted(found, key=lambda path: (-path.count("/"), path))
 
     def open(self, path: str) -> IO[bytes]:
-        """Opens a file. Raises `OSError` or `FaultError` if it cannot be read."""
+        """Opens a file of a checkpoint. Raises `OSError` or `FaultError` if it cannot be read."""
         return untrusted_files.open_reader(self.root, path)
 
     def read(self, path: str, limit_bytes: int) -> bytes:

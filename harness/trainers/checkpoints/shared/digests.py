@@ -37,7 +37,7 @@ class TensorContent:
 
 @dataclass(frozen=True)
 class Content:
-    """The digests. `tensors`: the trained ones, the largest first; `None` if no file's format has known tensors."""
+    """A checkpoint's digests. `tensors`: the trained ones, the largest first; `None` if its formats show none."""
 
     sha256: str
     sampled: bool
@@ -52,12 +52,12 @@ class Content:
 
     @property
     def listed(self) -> list[str]:
-        """Returns the largest tensors as texts `BYTES DIGEST`."""
+        """Returns the checkpoint's largest tensors as texts `BYTES DIGEST`."""
         return [f"{each.size} {each.sha256[:SHORT]}" for each in (self.tensors or ())[:LISTED_MAX]]
 
 
 def content(place: CheckpointFolder, files: Sequence[str]) -> Content:
-    """Computes the digests. Raises `OSError` or `FaultError` if a file cannot be read."""
+    """Computes a checkpoint's digests. Raises `OSError` or `FaultError` if a file cannot be read."""
     known = _spans(place, sorted(files))
     sampled = sum(place.sizes.get(path, 0) for path in files) > BYTES_MAX
     of_tensors = _share(sum(len(spans or ()) for spans in known.values())) if sampled else None
@@ -80,7 +80,7 @@ def content(place: CheckpointFolder, files: Sequence[str]) -> Content:
 
 
 def _spans(place: CheckpointFolder, files: Sequence[str]) -> dict[str, list[Extent] | None]:
-    """Returns the places of each file's tensors, or of no file's if there are too many."""
+    """Returns the places of the tensors in each of a checkpoint's files; in no file, if there are too many."""
     found, left = dict[str, list[Extent] | None](), TENSORS_MAX
     for path in files:
         with place.open(path) as file:
@@ -109,7 +109,7 @@ def _add(digested: "hashlib._Hash", parts: Iterator[bytes]) -> None:
 
 
 def blocks(file: IO[bytes], span: Extent) -> Iterator[bytes]:
-    """Yields the bytes of a span in blocks, as far as the file goes."""
+    """Yields the bytes in a range of a file in blocks, as far as the file goes."""
     at, end = span
     file.seek(at)
     while at < end and (block := file.read(min(BLOCK_BYTES, end - at))):
@@ -118,7 +118,7 @@ def blocks(file: IO[bytes], span: Extent) -> Iterator[bytes]:
 
 
 def _parts(file: IO[bytes], span: Extent, share: int | None) -> Iterator[bytes]:
-    """Yields all bytes, or samples at equal distances from the first byte to the last, `share` bytes in total."""
+    """Yields the bytes in a range of a file, or samples of it at equal distances, `share` bytes in all."""
     start, end = span
     if share is None or end - start <= share:
         yield from blocks(file, span)

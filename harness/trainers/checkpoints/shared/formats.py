@@ -1,4 +1,4 @@
-"""Reads the description in a file of a save: its tensors and their places, its step, and contradictions.
+"""Reads what a checkpoint's file says of itself: its tensors and their places, its step, contradictions.
 
 Only headers, directories and pickles are read, each with a limit; nothing is unpickled. Missing or contradictory parts
 of a file are *wrong*; parts that are not examined are *unclear*.
@@ -52,7 +52,7 @@ _OF_SAFETENSORS = {name: (size, number) for size, number, _, names in _ALL_NUMBE
 
 
 class Span(NamedTuple):
-    """A tensor or, without a name, the bytes between two tensors. `number`: its type by numpy's name."""
+    """A tensor in a file or, without a name, the bytes between two tensors. `number`: its type by numpy's name."""
 
     name: str
     start: int
@@ -63,7 +63,7 @@ class Span(NamedTuple):
 
 @dataclass
 class Inside:
-    """The description. `wrong`: (tensor or empty text, problem); `known`: the format can hold tensors."""
+    """What a checkpoint's file says of itself. `wrong`: (tensor or "", problem); `known`: it can hold tensors."""
 
     spans: list[Span] = field(default_factory=list)
     wrong: list[tuple[str, str]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Inside:
 
     @property
     def loss(self) -> float | None:
-        """Returns the loss; for Hugging Face's Trainer, the last one in its history."""
+        """Returns the loss that a checkpoint's file holds; of Hugging Face's Trainer, the last one in its history."""
         history = self.top.get("log_history")
         entries = [each for each in (history if isinstance(history, list) else []) if isinstance(each, dict)]
         told = (entry.get("loss") for entry in (*reversed(entries), self.top))
@@ -87,7 +87,7 @@ class Inside:
 
 
 def look(file: IO[bytes], name: str) -> Inside:
-    """Reads the description in a file. Raises `OSError`."""
+    """Reads what a checkpoint's file says of itself, by its format. Raises `OSError`."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     head = file.read(4)
@@ -166,7 +166,7 @@ def tensors(file: IO[bytes], most: int = TENSORS_MAX) -> list[Extent] | None:
 
 
 def spans(place: CheckpointFolder, path: str) -> list[Extent]:
-    """Returns the places of tensors' bytes, with touching ones joined; empty if there are none, or unreadable."""
+    """Returns where a file's tensors are, as ranges of bytes, touching ones joined; empty if it shows none."""
     found = list[Extent]()
     try:
         with place.open(path) as file:
@@ -207,7 +207,7 @@ class File(msgspec.Struct):
 
 
 class Files(msgspec.Struct):
-    """A manifest: the expected contents of each file beside it."""
+    """A trainer's own list of a checkpoint's files, with the expected contents of each."""
 
     files: Annotated[dict[str, File], msgspec.Meta(min_length=1)]
 
@@ -272,7 +272,7 @@ def _json(file: IO[bytes]) -> Inside:
 
 
 def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
-    """Reads an archive of `torch.save` in this part of a file. `must`: anything else there is an error."""
+    """Reads an archive of `torch.save` in a part of a file. `must`: anything else there is an error."""
     inside = Inside()
     try:
         members, behind = archives.members(file, begin, end)
@@ -294,7 +294,7 @@ def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
 
 
 def _read_records(file: IO[bytes], records: Mapping[str, Member], root: str, inside: Inside) -> None:
-    """Reads an archive's records; checks those without tensors. Raises `TooLarge`, or `ValueError` if invalid."""
+    """Reads the records of an archive of `torch.save`. Raises `TooLarge`, or `ValueError` if they are invalid."""
     folder, tensors = root.removesuffix("data.pkl") + "data/", dict[str, Span]()
     summed = records[root].crc32 != 0  # else it was told to write none
     for name, record in records.items():
@@ -362,7 +362,7 @@ def _name(told: object) -> str:
 
 
 def shard(file: IO[bytes], places: list[Place]) -> Inside:
-    """Reads a file of a distributed checkpoint part by part; each part is an archive."""
+    """Reads a file of a distributed checkpoint, whose parts are archives of `torch.save`."""
     size, inside, at = file.seek(0, os.SEEK_END), Inside(), 0
     for name, offset, length in sorted(places, key=lambda place: place[1:]):
         if offset + length > size:

@@ -7,7 +7,7 @@ from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFold
 
 
 def folders_named(place: CheckpointFolder, pattern: re.Pattern[str]) -> dict[str, list[str]]:
-    """Maps the outermost folders whose whole names match to all files below them."""
+    """Maps the outermost folders whose names match a pattern to all files below them."""
     found: dict[str, list[str]] = {}
     for path in place.files:
         parts = path.split("/")
@@ -18,13 +18,13 @@ def folders_named(place: CheckpointFolder, pattern: re.Pattern[str]) -> dict[str
 
 
 def beside(found: dict[str, list[str]], marked: Callable[[str, list[str]], bool]) -> dict[str, list[str]]:
-    """Returns the checkpoints that are in a folder with at least one marked checkpoint."""
+    """Returns the checkpoints of those folders in which at least one checkpoint has the layout's mark."""
     folders = {path.rpartition("/")[0] for path, files in found.items() if marked(path, files)}
     return {path: files for path, files in found.items() if path.rpartition("/")[0] in folders}
 
 
 def folders_holding(place: CheckpointFolder, wanted: Callable[[str], bool]) -> dict[str, list[str]]:
-    """Maps the folders, except the place itself, that directly hold such a file to all files below them.
+    """Maps the folders that directly hold a wanted file, except the place itself, to all files below them.
 
     A folder within one of these belongs to the outer one.
     """
@@ -34,5 +34,5 @@ def folders_holding(place: CheckpointFolder, wanted: Callable[[str], bool]) -> d
 
 
 def within(files: Iterable[str], path: str) -> list[str]:
-    """Returns the files directly in this folder."""
+    """Returns the files that are directly in a folder."""
     return [file for file in files if file.rpartition("/")[0] == path]

@@ -33,7 +33,7 @@ def _lineage(place: CheckpointFolder, file: str) -> str:
 
 
 def _known(root: pathlib.Path) -> Mapping[str, int]:
-    """Maps the contents in the ledgers of all nodes to the steps of these contents."""
+    """Maps the digests of saved files, as the observer recorded them on all nodes, to their steps."""
     found = dict[str, int]()
     with contextlib.suppress(OSError, FaultError):
         for path in untrusted_files.files_below(root, FOLDER):
@@ -45,7 +45,7 @@ def _known(root: pathlib.Path) -> Mapping[str, int]:
 
 @functools.lru_cache(maxsize=64)
 def _steps(root: pathlib.Path, path: str, size: int, changed_ns: int) -> Mapping[str, int]:
-    """Maps the contents in a ledger with this size and time to their steps. A repeated job has another ledger."""
+    """Maps the digests in one node's record of saves to their steps. A job that is repeated has another record."""
     with contextlib.suppress(OSError, FaultError):
         entries = checkpoint_ledger.entries_in(untrusted_files.read(root, path, BYTES_MAX)[:size])
         return {

@@ -40,19 +40,19 @@ def step_in(name: str) -> int | None:
 
 
 def is_ambiguous(name: str) -> bool:
-    """Returns True if no word in the name says what its number counts: `checkpoint_000003` may be the third save."""
+    """Returns True if nothing in a checkpoint's name says what its number counts: a step, or saves."""
     return step_in(name) is None or not _STEP.search(_NO_STEP.sub("", name))
 
 
 def step_of(name: str, known: int | None) -> int | None:
-    """Returns the step if it is `known` otherwise. The number of a save or of an epoch is smaller than its step."""
+    """Returns a checkpoint's step by name, or if it is `known` otherwise: numbers of saves or epochs are smaller."""
     named = step_in(name)
     return named if known is None or not is_ambiguous(name) else max(known, named or 0)
 
 
 def of_save(path: str) -> str:
-    """Returns the last name of a checkpoint's path. A number alone, such as `40`, becomes `checkpoint-40`, unless a
-    folder above tells a step or an epoch: then it may be the number of a rank."""
+    """Returns the last part of a checkpoint's path as its name. A number alone, such as `40`, becomes `checkpoint-40`,
+    unless a folder above tells a step or an epoch: then it may be the number of a rank."""
     above, _, name = path.rpartition("/")
     if not name.isdecimal() or any(step_in(part) is not None or _EPOCH.search(part) for part in above.split("/")):
         return name
@@ -65,7 +65,7 @@ def is_unique(name: str) -> bool:
 
 
 def without_rank(name: str) -> str:
-    """Returns a name without the rank, so that it is the same for all ranks' files of one checkpoint."""
+    """Returns a file's name without its rank, which is equal for all ranks' files of one checkpoint."""
     return _RANK.sub("", name)
 
 

@@ -19,7 +19,7 @@ _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """An object, with its constructor's name. `items`: its elements; for a dictionary key, value, key, value …"""
+    """An object in a pickle, not made, only described. `items`: its elements; of a dictionary key, value, key …"""
 
     name: str
     args: Any = ()
@@ -32,7 +32,7 @@ class Made:
 
 
 class Stored(NamedTuple):
-    """A tensor's bytes: its place in the pickle, their key, their type by torch's name, and their number."""
+    """A tensor in a pickle: its path there, and key, type (torch's name) and number of its stored values."""
 
     path: str
     key: str
@@ -41,7 +41,7 @@ class Stored(NamedTuple):
 
 
 def fields(made: object) -> dict[str, Any]:
-    """Returns the named fields of an object or a dictionary."""
+    """Returns the named fields of an object that a pickle describes."""
     if not isinstance(made, Made):
         return {}
     inner = made.state.pairs if isinstance(made.state, Made) else ()
@@ -49,7 +49,7 @@ def fields(made: object) -> dict[str, Any]:
 
 
 def read(content: bytes, operations_max: int = OPERATIONS_MAX) -> Any:
-    """Reads a pickle. Raises `ValueError` for an invalid or unfinished one, `TooLarge` for one beyond the limits."""
+    """Reads a pickle as plain data. Raises `ValueError` for an invalid one, `TooLarge` for one beyond the limits."""
     if len(content) > BYTES_MAX:
         raise TooLarge(f"more than {BYTES_MAX:,} bytes of pickle")
     try:
@@ -86,7 +86,7 @@ def _made(content: bytes, operations_max: int) -> Any:
 
 
 def _do(stack: list[Any], name: str, argument: Any) -> None:
-    """Carries out an operation that uses nothing below a mark."""
+    """Carries out an operation of a pickle that only uses values after the last mark."""
     if name in _TUPLES:
         items = [stack.pop() for _ in range(_TUPLES[name])]
         stack.append(tuple(reversed(items)))
@@ -119,7 +119,7 @@ def _do(stack: list[Any], name: str, argument: Any) -> None:
 
 
 def stored(tree: Any) -> Iterator[Stored]:
-    """Yields the tensors in the tree, each object once, without recursion."""
+    """Yields the tensors in a pickle's data, each object once, without recursion."""
     waiting, seen = [("", tree)], set[int]()
     while waiting:
         path, each = waiting.pop()
