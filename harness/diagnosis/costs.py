@@ -32,8 +32,8 @@ def wasted_by_wrong_decisions(runs: Iterable[tuple[RunGrade, pathlib.Path]]) -> 
     if not pairs:
         return NOT_MEASURED
     lost = sum(_mean_hours(group[False]) - _mean_hours(group[True]) for group in pairs)
-    runs = counted(sum(len(group[False]) for group in pairs), "run")
-    return f"{lost:+.4f} in {counted(len(pairs), 'comparison')} of {runs} with a wrong decision"
+    wrong = counted(sum(len(group[False]) for group in pairs), "run")
+    return f"{lost:+.4f} in {counted(len(pairs), 'comparison')} of {wrong} with a wrong decision"
 
 
 def _mean_hours(folders: Iterable[pathlib.Path]) -> float:

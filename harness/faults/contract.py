@@ -263,6 +263,10 @@ class Fault(Parameters, abc.ABC):
         """Returns how the fault changes the job's command; `None` if it does not."""
         return None
 
+    def updates_only(self) -> bool:
+        """Returns True if the change of the command concerns only updates of weights, such as the learning rate."""
+        return False
+
     def shows(self) -> str:
         """Returns the figure of a step that the fault's change of the command must change; empty: none need."""
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, Self
 
@@ -14,6 +15,8 @@ from harness.log.truth import Decision, Kind, Place, Truth
 from harness.units import Duration
 
 STARTS_WITHIN_S = 20.0
+OPTION = re.compile(r"-{0,2}([a-z][\w.-]*)(=|$)", re.I)  # the name in `--lr` or `optim.lr=0.1`
+OF_UPDATES = re.compile(r"(^|[._-])(lr|learning[_-]?rate|weight[_-]?decay)($|[._-])", re.I)
 
 
 class HotUpdate(TakesNodes):
@@ -50,6 +53,11 @@ class HotUpdate(TakesNodes):
 
     def change(self) -> Change:
         return Change(self.args, self.env, self.replace)
+
+    def updates_only(self) -> bool:
+        options = [word for word in self.args if "=" in word or word.startswith("-")]
+        names = [found[1] for word in options if (found := OPTION.match(word))]
+        return bool(names) and all(map(OF_UPDATES.search, names)) and not (self.env or self.replace)
 
     def shows(self) -> str:
         return self.shown_by or ""

@@ -43,6 +43,7 @@ class Consequences:
     must_leave: bool = False  # no right decision keeps its node: somebody must react
     spoilt_steps: int | None = None  # it spoils the batches of so many steps
     changes: bool = False  # it changes the job's command on purpose, so the job computes other values afterwards
+    updates_only: bool = False  # its change of the command concerns updates alone, such as the learning rate
     shows: str = ""  # a figure of a step that must be another one after the change; empty: none need
 
     kills, stops, spoils = _may(May.KILL), _may(May.STOP), _may(May.SPOIL)  # bool: `may` has it

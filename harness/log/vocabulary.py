@@ -503,6 +503,7 @@ _HARNESS: _Events = {
         _flag("sticks", "whether it strikes each new life of its nodes, too, so that the job may leave them out"),
         _size("spoilt_steps", "it spoils the batches of so many steps", "steps", STEP_MAX),
         _flag("changes", "whether it changes the job's command on purpose"),
+        _flag("updates_only", "whether that change concerns updates alone, such as the learning rate"),
         _name("shows", "a figure of a step that must be another one after the change", optional=True, values=SHOWN),
         _flag("kills", "whether it may kill; only without `may`"),
         _flag("stops", "whether it may stop; only without `may`"),

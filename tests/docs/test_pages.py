@@ -59,7 +59,7 @@ FIGURES = {  # each is on one page; the others link to it
 }
 
 
-WORDS_MAX = 30_800  # of pages written by hand; made ones and runbooks are looked up, not read
+WORDS_MAX = 31_060  # of pages written by hand; made ones and runbooks are looked up, not read
 
 
 def test_what_is_written_by_hand_can_be_read() -> None:

@@ -67,7 +67,7 @@ def test_a_damaged_record_is_said_with_its_line(lines: list[str], line: int, why
 
 
 def test_a_missing_file_and_a_record_that_ended_are_said(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ChaosError, match=f"{tmp_path}/data: cannot be read: No such file"):
+    with pytest.raises(ChaosError, match=f"{tmp_path}/operations.jsonl: cannot be read: No such file"):
         read_operations(tmp_path)
     with pytest.raises(ChaosError, match="not whole: the disk is full"):
         read_operations(write(tmp_path, [*damaged(0), json.dumps({"ended": "the disk is full"})]))

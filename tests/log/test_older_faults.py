@@ -55,6 +55,7 @@ def may(*what: May, **more: Any) -> Consequences:
     return Consequences(may=frozenset(what), **more)
 
 
+UPDATED = may(May.KILL, May.MOVE, replaced=True, changes=True, updates_only=True)
 EXAMPLES: list[tuple[str, dict[str, Any], Consequences]] = [
     ("rank_kill", {"signal": "SIGTERM"}, may(May.KILL, graceful=True)),
     ("rank_kill", {}, may(May.KILL)),
@@ -72,6 +73,10 @@ EXAMPLES: list[tuple[str, dict[str, Any], Consequences]] = [
     ("memory_leak", {}, may(May.STOP, May.LEAK)),
     ("hot_update", {"env": {"A": "b"}}, may(May.KILL, May.MOVE, replaced=True, changes=True)),
     ("hot_update", {"args": ["x"], "shown_by": "lr"}, may(May.KILL, May.MOVE, replaced=True, changes=True, shows="lr")),
+    ("hot_update", {"args": ["--min-lr", "1"]}, UPDATED),
+    ("hot_update", {"args": ["optim.lr=1"]}, UPDATED),
+    ("hot_update", {"args": ["--lr", "1"], "env": {"A": "b"}}, replace(UPDATED, updates_only=False)),
+    ("hot_update", {"args": ["--lr", "1", "--batch", "9"]}, replace(UPDATED, updates_only=False)),
     ("silent_data_corruption", {}, may(May.STOP, May.MOVE)),
     ("silent_data_corruption", {"what": "weight"}, may(May.STOP, May.MOVE, May.DRIFT)),
 ]

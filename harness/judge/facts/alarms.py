@@ -281,7 +281,7 @@ class _Borne:
     def by_the_rules(self, alarm: Event) -> bool:
         """Returns True if the trainer's rule for this kind of alarm, given the logged steps, raises the same alarm."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
-            return bool(self.spikes.get(alarm.get("at_step"), NEVER) <= alarm["at"])
+            return bool(self.spikes.get(alarm.get("at_step", 0), NEVER) <= alarm["at"])
         if alarm.get("kind") not in abnormal.OF_STEPS:
             return False
         steps, rows, watch, found = self.run.steps, self._before(alarm), abnormal.Watch(), list[str]()

@@ -12,7 +12,6 @@ went on with the configuration from before, and did not say so. Anything in betw
 inconclusive. A job that refuses the new configuration does no more steps, and is not judged here.
 """
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -27,9 +26,6 @@ from harness.log.reading import is_told
 from harness.node.emitter.abnormal import SPIKE_LOSS_EXCESS, SPIKE_LOSS_SPREADS
 from harness.timeline.timeline import Steps
 from harness.units import counted
-
-OPTION = re.compile(r"-{0,2}([a-z][\w.-]*)(=|$)", re.I)  # the name in `--lr` or `optim.lr=0.1`
-OF_UPDATES = re.compile(r"(^|[._-])(lr|learning[_-]?rate|weight[_-]?decay)($|[._-])", re.I)
 
 
 def breaches(evidence: Analysis) -> Breaches:
@@ -118,14 +114,9 @@ def _allowed(evidence: Analysis, step: int, closely: bool) -> tuple[Kind, Mappin
 
 
 def _of_updates_alone(evidence: Analysis) -> bool:
-    """Returns True if each changed word concerns updates, such as `--lr 0.001`, and no other fault moves figures."""
+    """Returns True if each change on purpose concerns updates alone, and no other fault moves figures."""
     struck = [fault for fault in evidence.run.faults if fault.injected is not None]
-    plans = [evidence.planned_faults.get(fault.id, {}).get("parameters") or {} for fault in struck if fault.changes]
-    words = [[word for word in map(str, each.get("args") or ()) if "=" in word or word[:1] == "-"] for each in plans]
-    names = [[found[1] for word in mine if (found := OPTION.match(word))] for mine in words]
-    alone = all(mine and all(map(OF_UPDATES.search, mine)) for mine in names)
-    others = any(each.get("env") or each.get("replace") for each in plans)
-    return alone and not others and not any(fault.drifts or fault.diverges for fault in struck)
+    return all(fault.updates_only if fault.changes else not (fault.drifts or fault.diverges) for fault in struck)
 
 
 def nothing_compared(evidence: Analysis) -> str:
