@@ -5,13 +5,14 @@ from __future__ import annotations
 import pathlib
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
-from judge.test_slowdown import JOB, slowed
+from judge.test_slowdown import JOB, ended, slowed, stretched
 from judging import expecting
-from simulator import Job, change, simulate
+from simulator import Job, Outage, change, simulate
 
 from harness.campaign import experiment
 from harness.campaign.campaign_observers import CampaignObserver, Stage
@@ -40,7 +41,7 @@ class Pretended:
 
     def __init__(self, reports: pathlib.Path):
         self.reports, self.paces, self.ended = reports, list[int](), "completed"
-        self.kept, self.renewed, self.broken = True, 0, ""
+        self.kept, self.renewed, self.broken, self.killed = True, 0, "", False
         self.meanwhile: Callable[[], object] = lambda: None
 
     def ensure_fault_free(
@@ -49,7 +50,7 @@ class Pretended:
         if anew and self.broken:
             raise BackendError(self.broken)
         self.renewed += anew
-        job = Job(nodes=2, steps=80, every=100, step_ms=self.paces.pop(0))
+        job = Job(nodes=2, steps=80, every=20 if self.killed else 100, step_ms=self.paces.pop(0))
         folder = simulate(job, (), 99).write(self.reports / f"kept-{len(self.paces)}")
         outcome = None if self.kept else Outcome(self.ended, "")
         self.kept = False
@@ -57,9 +58,13 @@ class Pretended:
 
     def execute(self, plan: Plan, run_dir: pathlib.Path, *_: object, **__: object) -> Outcome:
         self.meanwhile()
-        history = simulate(JOB, seed=1)
+        killed = replace(JOB, every=20), [Outage(37, "rank")]
+        history = simulate(*killed if self.killed else (JOB,), seed=1)
         logs = expecting(history.logs(), ASKED)
-        slowed(logs, 40, 60, 1.6, healed=10**9)
+        if self.killed:
+            stretched(logs, ended(logs, 41, -1), ended(logs, 80, -1), 4.0)
+        else:
+            slowed(logs, 40, 60, 1.6, healed=10**9)
         history.write(run_dir, logs)
         return Outcome("completed", "")
 
@@ -102,6 +107,12 @@ def test_a_fault_free_run_of_a_quieter_or_busier_time_is_made_once_more(runs: Pr
         (Stage("run with faults", 2), "completed"),
         (Stage("fault-free run", 2, again=True), "completed"),
     ]
+
+
+def test_a_fault_free_run_of_a_busier_time_hides_no_job_that_is_slower_after_a_kill(runs: Pretended) -> None:
+    runs.killed = True
+    found, _, _ = runs.rehearsed(110, 48)
+    assert (found, runs.renewed) == (Verdict.FAIL, 1)
 
 
 @pytest.mark.parametrize(("ended", "stopped"), [("interrupted", True), ("failed", False)])
