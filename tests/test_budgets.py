@@ -33,8 +33,8 @@ BUDGETS = {
     "trunk": (53_470, 50_530),  # harness without the wings; until the engines were wings, its goal was 55,000
     "judge": (8_780, 9_000),  # part of the trunk
     **{wing: (most, most) for wing, most in WINGS.items()},
-    "tests": (58_650, 50_000),
-    "beside": (13_505, 10_760),  # tools, benches, the reference trainer, examples
+    "tests": (58_660, 50_000),
+    "beside": (13_506, 10_760),  # tools, benches, the reference trainer, examples
 }
 
 

@@ -45,7 +45,7 @@ def archive() -> bytes:
     buffer = io.BytesIO()
     with owner_names.temporary_folder() as folder, zipfile.ZipFile(buffer, "w") as target:
         for name, content in _members(folder / "compiled"):
-            target.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+            target.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED, compresslevel=9)
     return buffer.getvalue()
 
 

@@ -76,7 +76,7 @@ def test_world_size_may_change_between_save_and_restore(nursery: Nursery, tmp_pa
 
 
 def test_loss_falls(nursery: Nursery, tmp_path: pathlib.Path) -> None:
-    losses = completed(nursery, tmp_path, 150, "--global-batch", "16").losses()
+    losses = completed(nursery, tmp_path, 150, "--global-batch", "16", "--lr", "0.003").losses()
     assert losses[1] > 5
     assert sum(losses[step] for step in range(141, 151)) / 10 < 3.2
 
