@@ -28,10 +28,10 @@ from harness.errors import ChaosError, EventLogError, FaultError
 from harness.evidence.logs import CALIBRATION, FAULT_FREE, load_evidence
 from harness.evidence.made_as_asked import BEFORE, RESUMED, SAME
 from harness.evidence.usual import Pace, Slow, Slowed, Usual
+from harness.judge.bounds import PaceBounds
 from harness.judge.facts.analysis import Analysis
 from harness.judge.guarantee import guarantees
 from harness.judge.score import Scorecard, judge
-from harness.judge.thresholds import SLOWDOWN_MAX
 from harness.log import untrusted_files
 from harness.plan.run_plan import Plan
 from harness.report import write_files, write_reports
@@ -218,7 +218,7 @@ def _at_another_pace(run_dir: pathlib.Path) -> bool:
     """Returns True if the fault-free runs had another pace than the job before a fault, so that they judge nothing."""
     evidence = load_evidence(run_dir)
     at_end = Analysis.of(evidence).pace
-    beside = isinstance(at_end, Pace) and at_end.slow(SLOWDOWN_MAX) is Slow.BESIDE_BEFORE
+    beside = isinstance(at_end, Pace) and at_end.slow(PaceBounds().max_slowdown) is Slow.BESIDE_BEFORE
     return beside or Slowed(evidence.run, Usual(evidence.fault_free_runs)).another_pace
 
 
