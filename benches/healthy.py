@@ -177,8 +177,8 @@ class Runs:
 @contextlib.contextmanager
 def busy_host() -> Iterator[None]:
     """Two loops that take all the CPU that they are given."""
-    loop = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-c", "while True: pass")  # it ends with this process
-    loops = [subprocess.Popen(loop) for _ in range(BUSY_LOOPS)]
+    command = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-c", "while True: pass")  # it ends with this process
+    loops = [subprocess.Popen(command) for _ in range(BUSY_LOOPS)]
     try:
         yield
     finally:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from judge.test_slowdown import JOB, ended, slowed, stretched
+from judge.test_slowdown import JOB, ended, slowed
 from judging import expecting
 from simulator import Job, Outage, change, simulate
+from whole import stretched
 
 from harness.campaign import experiment
 from harness.campaign.campaign_observers import CampaignObserver, Stage
@@ -58,8 +59,8 @@ class Pretended:
 
     def execute(self, plan: Plan, run_dir: pathlib.Path, *_: object, **__: object) -> Outcome:
         self.meanwhile()
-        killed = replace(JOB, every=20), [Outage(37, "rank")]
-        history = simulate(*killed if self.killed else (JOB,), seed=1)
+        outages = [Outage(37, "rank")] if self.killed else []
+        history = simulate(replace(JOB, every=20) if self.killed else JOB, outages, seed=1)
         logs = expecting(history.logs(), ASKED)
         if self.killed:
             stretched(logs, ended(logs, 41, -1), ended(logs, 80, -1), 4.0)
