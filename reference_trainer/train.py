@@ -177,6 +177,7 @@ class Worker:
             except Setback as setback:
                 self.go_back(setback)
             except RuntimeError as error:
+                self.watchdog.peer_lost()
                 if self.peers is None or not is_lost_peer(error):
                     raise
                 self.recover(error)

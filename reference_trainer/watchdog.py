@@ -56,8 +56,14 @@ class Watchdog:
         """Allows this time for a declared section, such as a save. Then the former limit counts again, from zero."""
         before = self._what, self._limit_s, self._guilty
         self._begin(what, limit_s)
-        yield
-        self._begin(*before)
+        try:
+            yield
+        finally:
+            self._begin(*before)
+
+    def peer_lost(self) -> None:
+        """Notes that a collective failed. Until the next step, this rank is not the one for which the others wait."""
+        self._guilty = False
 
     def _begin(self, what: str, limit_s: float, guilty: bool = True) -> None:
         self._last_beat = time.monotonic()  # written first, for the same reason
@@ -81,14 +87,14 @@ class Watchdog:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
             stacks = file.read().decode(errors="replace")
+        place = _place()
         what = "no step" if self._what == STEP else f"stuck in {self._what}"
         detail = f"{what} for {silent_s:.2f} s (limit {self._limit_s:.2f} s)"
         print(f"watchdog: {detail}\n{stacks}", file=sys.stderr, flush=True)
         self._emit("anomaly", kind="hang", detail=f"{detail}\n{stacks[:STACK_CHARS_MAX]}")
         usage.tell_peers(self._emit)
         if flight_recorder.tell(self._emit) and self._guilty:  # it is this rank that the others wait for
-            why = f"{detail}; it waits for no other rank, and is in {_place()}"
-            tell_hang(self._emit, [self._rank], why)
+            tell_hang(self._emit, [self._rank], f"{detail}; it waits for no other rank, and is in {place}")
         else:
             time.sleep(CULPRIT_S)
         self._emit("exiting", code=EXIT_HUNG, reason="hang", step=self._step)

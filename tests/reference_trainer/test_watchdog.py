@@ -57,6 +57,8 @@ def test_a_section_has_a_limit_of_its_own_and_then_the_step_has_its_own_again(fa
         ([], "step", False),
         ([True], "start", False),
         ([True], "restore", True),
+        ([True], "broken restore", False),
+        ([True], "broken step", False),
     ],
 )
 def test_a_rank_that_hangs_outside_of_all_collectives_names_itself_and_the_place(
@@ -67,10 +69,16 @@ def test_a_rank_that_hangs_outside_of_all_collectives_names_itself_and_the_place
     monkeypatch.setattr(os, "_exit", lambda code: None)
     emit = Told()
     watchdog = Watchdog(emit, 3, floor_s=900, factor=20, startup_s=900)
-    watchdog.step_done(4)
+    if where != "broken restore":  # else this is its first start
+        watchdog.step_done(4)
+    with contextlib.suppress(RuntimeError), watchdog.section("restore", 900):
+        if where == "broken restore":
+            raise RuntimeError("connection closed by peer")
     with watchdog.section("restore", 900) if where == "restore" else contextlib.nullcontext():
         if where == "start":
             watchdog.allow("the start", 900)
+        if where == "broken step":
+            watchdog.peer_lost()
         watchdog._fail(901)
     assert emit.answers() == [answer(Kind.HANG, Decision.RESTART_IN_PLACE, 3)] * named
     why = [event["why"] for event in emit.events if event["event"] == "diagnosis" and where == "restore"]
