@@ -525,6 +525,7 @@ _HARNESS: _Events = {
         _name("layout", "how it looks", optional=True),
         _step("whose state it holds; none: it is not known", optional=True),
         _bytes("bytes", "its size"),
+        _ns("looked_ns", "begin of the last look at which it was not there, or had other bytes"),
         _name("sha256", "digest of its files; none: there was no time for it", optional=True),
         _flag("sampled", "whether samples were digested: its files have over 256 MiB"),
         _name("tensors", f"digest of its tensors, {_TENSORS}", optional=True),

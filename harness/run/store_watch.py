@@ -64,6 +64,8 @@ class Publications:
         self._listing = Listing(AUTO, ())
         self.indexes = Indexes()
         self._noted: dict[str, tuple[_Stamp, FoundCheckpoint]] = {}
+        self._first: dict[str, tuple[_Stamp, float]] = {}  # finished, with the begin of the last look before
+        self._looked_s = time.monotonic()  # begin of the look before
         self._settled = False  # all that the last look showed is noted
         self._published = self._listed = 0
         self._unseen = set[str]()
@@ -121,6 +123,7 @@ class Publications:
                 looked_s = time.monotonic()
                 self.indexes.note(self._place, self._listing)
                 self._note_all(before)
+            self._looked_s = begin_s
         return min(max(LOOK_S, REST_FACTOR * (looked_s - begin_s)), LOOK_S_MAX)
 
     def tell_what_is_left(self) -> None:
@@ -140,8 +143,11 @@ class Publications:
             self._tell("files.left", files=list(map(_shown, sorted(beside)[:BESIDE_MAX])), count=len(beside), **told)
 
     def _note_all(self, before: CheckpointFolder) -> None:
+        first, self._first = self._first, {}
         for found in reversed(self._listing.finished):
             stamp = _stamp(self._place, found.files)
+            same = first.get(found.path, ((), 0))[0] == stamp
+            self._first[found.path] = first[found.path] if same else (stamp, self._looked_s)
             noted = self._noted[found.path][0] if found.path in self._noted else ()
             if stamp == _stamp(before, found.files) and not set(stamp) <= set(noted):  # fewer: it is being removed
                 with contextlib.suppress(OSError, FaultError):
@@ -167,7 +173,8 @@ class Publications:
             self._cannot_see(f"after {PUBLISHED_MAX} checkpoints, further ones are not noted")
             return
         told = {"path": found.path, "layout": self._listing.layout, "bytes": self._size(found)}
-        self._tell("checkpoint.published", **told, **_step(found), **held)
+        looked_ns = round(self._first[found.path][1] * 1e9)
+        self._tell("checkpoint.published", **told, looked_ns=looked_ns, **_step(found), **held)
 
     def _content(self, found: FoundCheckpoint) -> dict[str, Any]:
         content = digests.content(self._place, found.files)

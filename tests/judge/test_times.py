@@ -207,13 +207,15 @@ def test_steps_that_took_no_time_by_their_clock_are_no_copy() -> None:
 
 UNIT = 2 * 10**8  # ns
 STRUCK, OVER = 1000 * UNIT, 1500 * UNIT
-Lags = tuple[tuple[int, int], ...]
+Lags = tuple[tuple[int, ...], ...]
 
 
-def lagging(*saves: tuple[int, int]) -> Timeline:
+def lagging(*saves: tuple[int, ...]) -> Timeline:
     """Saves that were told at a time and seen so much later, both in units."""
-    committed = [{"event": "checkpoint.committed", "step": n, "at": at * UNIT} for n, (at, _) in enumerate(saves)]
-    published = [{"step": n, "at": (at + lag) * UNIT} for n, (at, lag) in enumerate(saves)]
+    committed = [{"event": "checkpoint.committed", "step": n, "at": at * UNIT} for n, (at, *_) in enumerate(saves)]
+    published = [{"step": n, "at": (at + lag) * UNIT} for n, (at, lag, *_) in enumerate(saves)]
+    for (at, *lags), event in zip(saves, published, strict=True):
+        event |= {"looked_ns": (at + lags[1]) * UNIT} if lags[1:] else {}
     return cast(
         Timeline, SimpleNamespace(checkpoints=committed, published=published, uncertainty_ns=0, end=10_000 * UNIT)
     )
@@ -233,6 +235,8 @@ LATER = tuple((at, 21) for at in (2000, 2100, 2200))
         (LATER, (), ""),
         (((100, 2), *((at, 9) for at in (2000, 2100, 2200))), (), ""),  # less than 2 s
         (((100, 10), *((at, 90) for at in (1100, 1200, 1300))), (), ""),  # while the fault was at work
+        (((100, 10, -1), *((at, lag, -1) for at, lag in LATER)), (), ""),  # it did not look before that
+        (((100, 10, -1), *((at, lag, 20) for at, lag in LATER)), (), "3 saves in a row"),
     ],
 )
 def test_saves_are_seen_as_soon_as_before_the_fault(saves: Lags, usual: Lags, found: str) -> None:

@@ -5,6 +5,7 @@ import pathlib
 import tempfile
 import textwrap
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -86,15 +87,20 @@ def test_each_is_noted_once_with_what_it_holds_until_it_goes_away(tmp_path: path
 def test_a_change_is_noted_with_another_digest(tmp_path: pathlib.Path) -> None:
     """Of its tensors, too, if these changed: not where only the step, the files and the random state are others."""
     noted, path = Noted(tmp_path), tmp_path / "checkpoints" / "ckpt_20.pt"
+    noted.look(3)
+    before_ns = time.monotonic_ns()
     save(path, state(20))
-    assert noted.look() == [20]
+    assert noted.look(1) == [] and noted.look(1) == [20]
+    assert noted.of(PUBLISHED)[0]["looked_ns"] < before_ns, "the look that showed it first began later"
     save(tmp_path / "checkpoints" / "ckpt_40.pt", state(20) | {"step": 40})
     assert noted.look() == [40]
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
+    changed_ns = time.monotonic_ns()
     assert noted.look() == [20]
     first, same, changed = noted.events
+    assert before_ns < changed["looked_ns"] < changed_ns
     assert first["tensors"] == same["tensors"] != changed["tensors"]
     assert len({event["sha256"] for event in noted.events}) == 3
     kept = Counter(first["tensor_digests"]) & Counter(changed["tensor_digests"])

@@ -290,10 +290,11 @@ def _saves_seen_late(run: Timeline, fault_free_runs: Sequence[Timeline], disturb
     told, apart = _seen_after(run)
     since = disturbed[0][0] if disturbed else run.end
     others = (_seen_after(other)[1] for other in fault_free_runs)
-    usual = max((int(each.max(initial=0)) for each in (apart[told + apart < since], *others)), default=0)
+    known = np.concatenate([apart[told + apart < since], *others])
+    usual = int(known.max(initial=0))
     after = by_time.quiet(told, told + apart, disturbed) & (told >= since)
     late: Bools = apart[after] > max(limits.USUAL_LEAST_NS, limits.USUAL_FACTOR * usual) + run.uncertainty_ns
-    for stretch in by_time.stretches(late) if usual else ():
+    for stretch in by_time.stretches(late) if len(known) else ():
         if stretch.stop - stretch.start >= limits.LATE_SAVES:
             longest, most = format_duration(int(apart[after][stretch].max())), format_duration(usual)
             text = f"{stretch.stop - stretch.start} saves in a row are told up to {longest} before the harness saw them"
@@ -302,9 +303,11 @@ def _saves_seen_late(run: Timeline, fault_free_runs: Sequence[Timeline], disturb
 
 
 def _seen_after(run: Timeline) -> tuple[Ints, Ints]:
-    """Returns, for each save that the harness saw, when its commit was logged and how many ns later it was seen."""
+    """Returns, for each save that the harness saw, when its commit was logged and how many ns later it was seen, or
+    was not there yet when the harness looked."""
     committed = (event for event in run.checkpoints if event["event"] == COMMITTED)
     by_step = grouped((event.get("step"), (event["at"], event["at"])) for event in committed)
-    told = [(last_by(by_step.get(event.get("step"), ()), event["at"]), event["at"]) for event in run.published]
-    pairs: Ints = np.array(sorted((at, seen - at) for at, seen in told if at is not None), np.int64).reshape(-1, 2)
+    told = [(last_by(by_step.get(event.get("step"), ()), event["at"]), event) for event in run.published]
+    later = ((at, max(0, event.get("looked_ns", event["at"]) - at)) for at, event in told if at is not None)
+    pairs: Ints = np.array(sorted(later), np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
