@@ -21,11 +21,12 @@ ENVIRONMENT = "pyvenv.cfg"
 
 @contextlib.contextmanager
 def working_in_copy(reports: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Copies the working directory into a folder beside the runs, and works in the copy during the `with` block.
+    """Copies the working directory into a new folder in `reports`, and works in the copy during the `with` block.
 
-    Links are followed, because a training would write through them. Left out: `.git`, the runs, special files, and
-    links that lead nowhere or in a circle. Virtual environments are linked to. Raises `UsageError`, before anything is
-    copied, if there is too much.
+    The copy has files in place of symbolic links, because a training would write to the user's files through a link.
+    The copy lacks `.git`, the folder `reports`, special files such as sockets, and links that are broken or circular.
+    Virtual environments are not copied: the copy has a link to each of them. Raises `UsageError`, before anything is
+    copied, if the working directory has too many files or bytes.
     """
     folder = pathlib.Path.cwd()
     files = _files(folder, reports.resolve())
@@ -46,19 +47,20 @@ def working_in_copy(reports: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def moved(word: str, folder: pathlib.Path, copy: pathlib.Path) -> str:
-    """Returns a word of the trainer's command, changed to the folder's copy. An absolute path into the folder becomes a
-    path into the copy."""
+    """Returns an argument of the trainer's command, with paths into `folder` changed to paths into `copy`. Relative
+    paths in the argument do not change."""
     return re.sub(rf"(?<![^=:,]){re.escape(str(folder))}(?=/|$)", lambda _: str(copy), word)
 
 
 def original(path: str, copy: pathlib.Path, folder: pathlib.Path) -> str:
-    """Returns a path with the user's folder in place of the folder's copy. Other paths do not change."""
+    """Converts a path in the copy of the user's folder to the path in the user's folder. Paths outside the copy do not
+    change."""
     return str(folder / pathlib.Path(path).relative_to(copy)) if pathlib.Path(path).is_relative_to(copy) else path
 
 
 def _files(folder: pathlib.Path, reports: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the user's files and folders to copy, each folder before its contents. Raises `UsageError` for too
-    much."""
+    """Returns the files and folders of the user that must be copied, each folder before its contents. Raises
+    `UsageError` if the user's folder has too many files or bytes."""
     found: list[pathlib.Path] = []
     sizes: dict[pathlib.Path, int] = {}
     for place, folders, names in os.walk(folder, followlinks=True):
@@ -77,7 +79,7 @@ def _files(folder: pathlib.Path, reports: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _too_much(folder: pathlib.Path, what: str, sizes: dict[pathlib.Path, int]) -> str:
-    """Returns an error on a folder that is too large to copy, with its three largest entries."""
+    """Returns the error message for a folder that is too large to copy, with the folder's three largest entries."""
     entries: dict[str, tuple[int, int]] = {}
     for path, amount in sizes.items():
         name = path.relative_to(folder).parts[0]

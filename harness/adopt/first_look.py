@@ -54,14 +54,15 @@ class Facts:
 
     @property
     def save_every(self) -> int | None:
-        """Returns the number of steps between checkpoints or, if there is only one checkpoint, its step."""
+        """Returns the number of steps between the first two checkpoints. If there is only one checkpoint, returns the
+        checkpoint's step."""
         if not self.saves:
             return None
         return self.saves[1] - self.saves[0] if len(self.saves) > 1 else self.saves[0]
 
 
 class _Passes:
-    """Decides whether the first pass over the data is over, by the logged samples and epochs of all ranks."""
+    """Finds out from the logged samples and epochs of all ranks whether the first pass over the data is over."""
 
     def __init__(self) -> None:
         self.told = self.over = False
@@ -81,9 +82,9 @@ def _expanded(first: int, count: int = 1, stride: int = 1) -> range:
 
 
 class _Enough(Together):
-    """Ends a first look once it saw enough: the steps, a checkpoint or a long wait for one, and the end of the first
-    pass over the data, if that comes soon. It also asks once a worker failed before the first step, as launchers
-    restart such a worker again and again."""
+    """Stops the job of a first look when the job has logged enough: some steps, a checkpoint, and the end of the first
+    pass over the data. The wait for the checkpoint and for the end of the pass is limited. The job is also stopped if a
+    worker fails before the first step, because launchers restart such a worker again and again."""
 
     def __init__(
         self, observer: CampaignObserver, events: pathlib.Path, steps: int, user: StopRequest, job: StopRequest
@@ -128,7 +129,7 @@ class _Enough(Together):
 def look(
     plan: Plan, run_dir: pathlib.Path, backend: Backend, steps: int, observer: CampaignObserver, stop: StopRequest
 ) -> Facts:
-    """Runs the plan's workload for about `steps` steps. Raises `ChaosError` if steps cannot be observed."""
+    """Runs the plan's workload for about `steps` steps. Raises `ChaosError` if the job fails or logs no step."""
     job, stage = StopRequest(), Stage("first look", plan.workload.nodes)
     enough = _Enough(observer, run_dir / "events", steps, stop, job)
     outcome = staged(observer, stage, lambda: run_job(plan, [], run_dir, backend, enough, job))
@@ -146,7 +147,7 @@ def look(
 
 
 def facts_of(run: timeline.Timeline) -> Facts:
-    """Returns the facts in the log of a run without faults. Pure."""
+    """Returns the facts that `chaos init` needs, from the log of a run without faults. Pure."""
     committed = [event for event in run.checkpoints if event["event"] == "checkpoint.committed"]
     saves = sorted({int(event["step"]) for event in committed if event.get("step") is not None})
     newest = committed[-1] if committed else {}
@@ -177,7 +178,8 @@ def facts_of(run: timeline.Timeline) -> Facts:
 
 
 def _began_anew(run: timeline.Timeline, committed: Sequence[Mapping[str, Any]]) -> int:
-    """Returns the step of the last save that a restarted process ignored when it began anew; 0 if none."""
+    """Returns the step of the newest checkpoint that existed when a restarted process began again at the first step.
+    Returns 0 if no restarted process ignored a checkpoint."""
     first = min((p.first_step for p in run.processes if p.first_step is not None), default=0)
     anew = (p for p in run.processes if p.restored is None or p.restored_step == 0)  # else its step may be unknown
     again = [process.started for process in anew if process.first_step == first]
@@ -185,7 +187,8 @@ def _began_anew(run: timeline.Timeline, committed: Sequence[Mapping[str, Any]]) 
 
 
 def _pass_steps(run: timeline.Timeline) -> int:
-    """Returns the number of steps in the first pass over the data, estimated by its samples if the look was shorter."""
+    """Returns the number of steps in the first pass over the data. If the run ended before the pass, the number is
+    estimated from the size of the data set."""
     if ends := samples.pass_ends(run, samples.told_kind(run, None)):
         return ends[0]
     steps = run.steps

@@ -1,4 +1,5 @@
-"""Finds what a command and its script say about the job, and what to do if they hide it. Nothing is run."""
+"""Reads from a launch command and its script how many steps and ranks a job has, and how the job resumes. The command
+and the script are only read, never run."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ ELSEWHERE = {
 
 
 def numbers(words: Sequence[str], option: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yields index and match of each command-line option that holds a number, as `--steps 200`."""
+    """Yields the index and the regular-expression match of each command-line option that holds a number, as `--steps
+    200`."""
     for at, (before, word) in enumerate(zip(["", *words], words, strict=False)):
         if match := option.fullmatch(word) or option.fullmatch(f"{before} {word}"):
             yield at, match
@@ -65,8 +67,8 @@ def steps_asked(words: Sequence[str]) -> int:
 
 
 def sizes_asked(words: Sequence[str]) -> dict[Axis, int]:
-    """Returns how many ranks the command's options ask for along each axis of the mesh. Options do not tell the order
-    of the axes."""
+    """Returns how many ranks the command's options ask for along each axis of the mesh. The order of the axes cannot be
+    read from the options."""
     found = {_AXES[match["axis"]]: int(match["number"]) for _, match in numbers(words, _PARALLEL)}
     return {axis: size for axis, size in found.items() if size > 1}
 
@@ -79,7 +81,7 @@ def resume_option(script: str, words: Sequence[str]) -> str:
 
 
 def another_launcher(command: Sequence[str], script: str) -> str:
-    """Returns advice if an unknown program precedes the launcher in a command, or starts a cluster; or ""."""
+    """Returns advice if another program or a shell script hides the launcher (such as torchrun) in a command; or ""."""
     program = pathlib.PurePath(command[0]).name
     if program in ELSEWHERE:
         return f"{program} {ELSEWHERE[program]}"

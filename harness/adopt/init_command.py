@@ -49,7 +49,7 @@ from harness.units import counted
 
 
 class InitCommand(TyperCommand):
-    """Refuses a training command whose options could be taken for those of `chaos init`, unless after `--`."""
+    """Refuses a training command that has options, unless the user writes `--` before the command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = False
@@ -134,7 +134,7 @@ def init(
 
 
 def _say_who_starts_again(found: Recognised, facts: Facts) -> None:
-    """Prints whether dead ranks are started again, where the launcher's name alone does not tell."""
+    """Prints whether dead ranks are restarted, for deepspeed and for commands that start all their ranks themselves."""
     if found.launcher == "deepspeed":
         say("  deepspeed starts no rank again: a job that loses one is over. torchrun does, with the same script:")
         again = shlex.join([found.script, *found.words])
@@ -152,7 +152,7 @@ def _say_who_starts_again(found: Recognised, facts: Facts) -> None:
 
 
 def _say_what_to_do(found: Recognised, facts: Facts) -> None:
-    """Prints what the first look could not see (mesh, resumes, job length), and what to write by hand."""
+    """Prints advice on the mesh, on resuming and on the job's length, from the facts of a first look."""
     if facts.mesh and not facts.elastic:
         struck = victim_of(facts.mesh)
         kills = f" rank-kill.yaml kills the one at {in_words(struck)}." if struck else ""
@@ -222,7 +222,8 @@ def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
 
 
 def seen_and_unseen(facts: Facts) -> tuple[list[str], list[str], list[str]]:
-    """Returns the items that are judged, those that are not, and those for which the first look was too short."""
+    """Returns three lists of kinds of evidence (such as loss): those in the log, those missing from the log, and those
+    that a first look is too short to show."""
     seen = stood_in_for(facts.told)
     untold = [kind for kind in ITEMS if kind not in seen and kind not in BY_FAULT]
     due = {"restores"} if facts.steps_total is not None else {"restores", "exits"}
@@ -239,8 +240,8 @@ def _refuse_to_write_over(folder: pathlib.Path, names: Iterable[str]) -> None:
 
 
 def _write(folder: pathlib.Path, texts: dict[str, str], force: bool) -> None:
-    """Writes the proposed scenario files into a folder. Without `force`, it never overwrites, even a file that was made
-    in the meantime."""
+    """Writes the proposed scenario files into a folder. Without `force`, an existing file is never overwritten, even if
+    another program has only just made the file."""
     for name, text in texts.items():
         if force:
             (folder / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Writes scenarios for a trainer after a first look: YAML with comments, as a person would write it. Pure."""
+"""Writes scenarios for a trainer after a first look, as YAML text with comments. Pure."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ LONG_S = 15 * 60.0  # of one run of the job; each rehearsal is one
 
 @dataclass(frozen=True)
 class Proposed:
-    """A scenario that `chaos init` may propose for a trainer. `faults` is YAML, in which `{step}`, `{rank}` (not 0, if
-    possible), `{place}` (the same, or a place in the mesh) and `{last}` (the last node) are filled in. `saves`:
-    checkpoints needed before the fault."""
+    """A scenario that `chaos init` may propose for a trainer. `faults` is YAML with placeholders: `{step}`, `{rank}` (a
+    rank other than 0, if possible), `{place}` (a rank or mesh coordinates) and `{last}` (the last node). `saves` is the
+    number of checkpoints that must exist before the fault."""
 
     name: str
     title: str
@@ -132,8 +132,8 @@ REHEARSALS = (
 
 
 def workload_of(found: Recognised, folder: pathlib.Path, ranks: int = 0) -> dict[str, Any]:
-    """Returns the `workload` section of a scenario in `folder` for a recognised command. `ranks`: number of ranks of a
-    command that starts its own."""
+    """Returns the `workload` section of a scenario in `folder` for a recognised command. `ranks` is the observed number
+    of ranks, for a command that starts all ranks itself."""
     trainer = dict(found.trainer)
     if found.script:
         script = found.script if os.path.isabs(found.script) else os.path.relpath(found.script, folder)
@@ -148,8 +148,8 @@ def workload_of(found: Recognised, folder: pathlib.Path, ranks: int = 0) -> dict
 
 
 def with_steps_left(found: Recognised, facts: Facts) -> tuple[Recognised, str]:
-    """Adds steps so that some come after the last save, and returns a comment on this. If a job saves its last step, a
-    restart from its last save has nothing to do, and shows nothing about that save."""
+    """Returns the command with more steps if the job would save its last step, and a comment on the change. After a
+    save of the last step, a restart has no steps left to do, and so shows nothing about the save."""
     words = found.words
     places = list(numbers(words, STEPS))
     asked = {int(match["number"]) for _, match in places}
@@ -168,7 +168,8 @@ def with_steps_left(found: Recognised, facts: Facts) -> tuple[Recognised, str]:
 
 
 def propose(workload: Mapping[str, Any], facts: Facts) -> dict[str, str]:
-    """Maps file names to texts of the proposed scenarios, of those for which the job has enough steps."""
+    """Maps file names to the texts of the proposed scenarios. A scenario is left out if the job ends before the step of
+    the scenario's fault."""
     world = workload["nodes"] * workload.get("ranks_per_node", 1)
     if facts.elastic:
         workload = {**workload, "min_nodes": 1}
@@ -227,7 +228,7 @@ abort:  # {_longest(facts)}
 
 
 def _who_starts_again(trainer: Mapping[str, Any]) -> str:
-    """Returns a comment for a scenario that says who starts dead ranks again."""
+    """Returns a comment for a scenario file that says whether and how dead ranks are started again."""
     if "deepspeed" in trainer:
         return "deepspeed starts no rank again: a job that loses one is over."
     goes_on = "it must go on from its newest checkpoint by itself."
@@ -237,9 +238,9 @@ def _who_starts_again(trainer: Mapping[str, Any]) -> str:
 
 
 def _step(rehearsal: Proposed, facts: Facts) -> int:
-    """Returns the step at which a proposed fault strikes: half-way between two checkpoints, after the second one and,
-    if the job is so long, late enough for a restart in the second pass over the data. Many resumes are right in the
-    first pass only."""
+    """Returns the step at which a proposed scenario injects its fault, half-way between two checkpoints. The step comes
+    after the second checkpoint if the job is long enough. In a longer job, the restart comes in the second pass over
+    the data. Many trainers resume correctly only in the first pass over the data."""
     every, saves = facts.save_every or SAVE_EVERY, max(rehearsal.saves, USUAL_SAVES)
     first = facts.saves[0] if facts.saves else SAVE_EVERY
     half = max(1, every // 2)
@@ -260,7 +261,8 @@ def _target(place: Mapping[Axis, int | str], rank: str) -> str:
 
 
 def run_s(facts: Facts) -> float:
-    """Returns about how many seconds the whole job takes without faults; if unknown, its part in the first look."""
+    """Estimates how many seconds the whole job takes without faults. If the number of steps of the job is unknown, only
+    the steps of the first look count."""
     return facts.start_s + (facts.steps_total or facts.steps_seen) * facts.step_s
 
 
@@ -271,7 +273,8 @@ def _longest(facts: Facts) -> str:
 
 
 def steps_enough(facts: Facts) -> int:
-    """Returns a number of steps with two checkpoints after each fault, and some steps after the last one."""
+    """Returns how many steps a job needs for two checkpoints after each proposed fault, and some steps after the last
+    checkpoint."""
     every = facts.save_every or SAVE_EVERY
     latest = max(_step(each, replace(facts, steps_total=None)) for each in REHEARSALS)
     first = facts.saves[0] if facts.saves else every
@@ -279,12 +282,13 @@ def steps_enough(facts: Facts) -> int:
 
 
 def strikes_late(facts: Facts) -> bool:
-    """Returns True if the faults strike after the known end of a pass over the data."""
+    """Returns True if the first pass over the data is known to end before the step of the proposed faults."""
     return 0 < facts.pass_steps < _step(REHEARSALS[0], facts)
 
 
 def has_second_pass(facts: Facts) -> bool:
-    """Returns True if a second pass over the data is known. A job that still runs may have one long pass."""
+    """Returns True if the job is known to make a second pass over the data. A job that was still running after the
+    first look may consist of one long pass over the data."""
     seen = facts.steps_seen > facts.pass_steps or facts.pass_steps * facts.step_s <= SHORT_PASS_S
     return facts.pass_steps > 0 and (facts.steps_total is not None or seen)
 

@@ -1,4 +1,5 @@
-"""Recognises a training's command: launcher, script, number of ranks, framework. Nothing is run or imported."""
+"""Recognises a training's command: launcher, script, number of ranks, framework. Neither the command nor the script is
+run or imported."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ THREADS = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Recognised:
-    """A recognised command, as a workload of the harness."""
+    """A recognised launch command of a training: the launcher, the script, the ranks and the framework."""
 
     launcher: str
     script: str  # empty: a module
@@ -61,8 +62,9 @@ DEEPSPEED_KEPT = {"num-gpus", "num-nodes", "m", "module", "no-local-rank"}
 
 
 def recognise(command: Sequence[str]) -> Recognised:
-    """Finds launcher, script and number of ranks in a training's command. An unknown launcher is started once, as it
-    is. Raises `UsageError` if none is found."""
+    """Finds the launcher, the script and the number of ranks in the command that starts a training. A command with an
+    unknown launcher is started once, unchanged. Raises `UsageError` if the command is empty, or if its program or its
+    script cannot be found."""
     if not command:
         raise UsageError("write the command that starts your training after --: chaos init -- torchrun train.py")
     name, words, python = _program(list(command))
@@ -71,7 +73,7 @@ def recognise(command: Sequence[str]) -> Recognised:
 
 def _program(command: list[str]) -> tuple[str, list[str], str | None]:
     """Splits a command into its launcher, the launcher's arguments, and the Python interpreter that runs it. `python -m
-    torch.distributed.run` is torchrun."""
+    torch.distributed.run` counts as torchrun."""
     name = pathlib.PurePath(command[0]).name
     python = _interpreter(command[0])
     if name.startswith("python") and command[1:3] == ["-m", "torch.distributed.run"]:
@@ -84,7 +86,8 @@ def _program(command: list[str]) -> tuple[str, list[str], str | None]:
 
 
 def _interpreter(program: str) -> str | None:
-    """Returns the Python beside a program such as `/opt/env/bin/torchrun`; `None` if it is the harness's own."""
+    """Returns the Python interpreter in the folder of a program such as `/opt/env/bin/torchrun`. Returns `None` if the
+    folder has no interpreter, or has the interpreter that runs the harness."""
     found = shutil.which(program)
     if found is None:
         quoted = "without quotes around it, " if " " in program else ""
@@ -100,7 +103,8 @@ def _interpreter(program: str) -> str | None:
 
 
 def _options(words: Sequence[str], flags: set[str]) -> tuple[dict[str, str], list[str]]:
-    """Splits a launcher's words into its options (without dashes, `_` for `-`), and the script with its arguments."""
+    """Splits a launcher's arguments into the launcher's options, and the script with the script's arguments. Option
+    names have no leading dashes, and `-` in place of `_`."""
     options, rest = dict[str, str](), list(words)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         name, given, value = rest.pop(0).lstrip("-").partition("=")
@@ -159,8 +163,9 @@ def _other(words: Sequence[str], _: str | None, command: Sequence[str]) -> Recog
 
 
 def _started_once(launcher: str, script: str, words: list[str]) -> Recognised:
-    """Returns a workload for a command that starts all ranks by itself: on two nodes it would be two jobs. It gets two
-    nodes only if the command names its node, and for torchft, which starts replicas one by one."""
+    """Returns a workload for a command that starts all ranks itself, and that would therefore be two jobs on two nodes.
+    The workload has one node, unless the command names its node by a placeholder such as `{index}`, or uses torchft,
+    whose replicas are started one by one."""
     found = _recognised(launcher, script, {"command": words}, None, 1, {}, set())
     of_several = any(name in ON_NODES for word in words for name in placeholders.names_in(word))
     return found if of_several or found.framework == "torchft" else replace(found, nodes=1)
@@ -176,7 +181,7 @@ LAUNCHERS: dict[str, Callable[[Sequence[str], str | None, Sequence[str]], Recogn
 
 
 def _script(options: dict[str, str], rest: Sequence[str], command: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns the script, or `-m module`, and its arguments."""
+    """Returns the training script, or `-m module`, and the script's arguments."""
     if not rest:
         raise UsageError(f"{' '.join(command)!r}: no script is named")
     script, *args = rest
@@ -188,7 +193,7 @@ def _script(options: dict[str, str], rest: Sequence[str], command: Sequence[str]
 
 
 def _count(text: str) -> int:
-    """Parses the number of processes in a launcher's option. `gpu` and `auto` count as one."""
+    """Parses the number of processes in a launcher's option. The values `gpu` and `auto` count as one process."""
     return int(text) if text.isdecimal() else 1
 
 

@@ -4,8 +4,7 @@
 
     assert run("chaos/rank-kill.yaml").passed
 
-Each call runs the command line in a process of its own, so that faults are undone as after `chaos run`, even if the
-test is killed.
+Each call runs the command `chaos` in a process of its own, so that all faults are undone even if the test is killed.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ Path = str | os.PathLike[str]
 
 
 class _Judged:
-    """The common base of the results that runs and gates return: verdict and folder. Its `repr` is short, because
-    pytest cuts long ones."""
+    """The base class of the results of runs and gates, with the verdict and the folder of the result. The `repr` of a
+    result is short, because pytest cuts a long `repr`."""
 
     verdict: str
     folder: pathlib.Path
@@ -53,8 +52,8 @@ class _Judged:
 @dataclass(frozen=True, repr=False)
 class Result(_Judged):
     """The result of one run of a scenario, with its verdict. `verdict` is pass, fail, inconclusive or invalid; `folder`
-    holds all its evidence. With `repeat` more than 1, the verdict is on all runs together, and `report` and `folder`
-    are those of the last run."""
+    holds all evidence of the run. With `repeat` above 1, `verdict` is the verdict on all repeats together, and `report`
+    and `folder` belong to the last run."""
 
     verdict: str
     reasons: tuple[str, ...]
@@ -64,8 +63,8 @@ class Result(_Judged):
 
 @dataclass(frozen=True, repr=False)
 class GateResult(_Judged):
-    """The result of a gate: a suite of scenarios with one verdict. `scenarios` maps names to verdicts; `values` is the
-    content of suite.json."""
+    """The result of a gate: a suite of scenarios with one verdict. `scenarios` maps the name of each scenario to its
+    verdict; `values` is the content of suite.json."""
 
     verdict: str
     reason: str
@@ -86,11 +85,13 @@ def run(
     reports: Path = "reports",
     timeout_s: float | None = None,
 ) -> Result:
-    """Runs a scenario and judges it. `scenario` is a name of `chaos list`, a file, or the content of a file.
+    """Runs a scenario and judges it. `scenario` is a name from `chaos list`, the path of a scenario file, or the
+    content of a scenario file.
 
-    With `command`, the scenario's faults strike the job that this command starts, in place of the scenario's own
-    workload. `timeout_s`: the run is stopped and healed after so many seconds. Raises `UsageError` for a mistake,
-    `CannotRunError` where this machine cannot run it, `ChaosError` for anything else that ends without a verdict.
+    With `command`, the scenario's faults are injected into the job that this command starts, in place of the scenario's
+    own workload. After `timeout_s` seconds, the run is stopped and its faults are undone. Raises `UsageError` for a
+    wrong argument or scenario, `CannotRunError` if this machine cannot run the scenario, and `ChaosError` for any other
+    end without a verdict.
     """
     folder = pathlib.Path(reports).resolve()
     if command or isinstance(scenario, Mapping):
@@ -116,7 +117,8 @@ def gate(
     reports: Path = "reports",
     timeout_s: float | None = None,
 ) -> GateResult:
-    """Runs a suite of scenarios and gives one verdict. `suite` is a name or a file. Raises errors as `run` does."""
+    """Runs a suite of scenarios and gives one verdict. `suite` is the name of a shipped suite or the path of a suite
+    file. Raises the same errors as `run`."""
     folder = pathlib.Path(reports).resolve()
     words = ["gate", os.fspath(suite), "--backend", backend, "--seed", str(seed)]
     words += ["--against", against] if against else []
@@ -127,14 +129,16 @@ def gate(
 
 
 def load(folder: Path) -> Result:
-    """Loads a stored run from its report.json, without judging it again. Raises `ChaosError` if that fails."""
+    """Loads a stored run from its report.json, without judging it again. Raises `ChaosError` if the report cannot be
+    read."""
     place = pathlib.Path(folder)
     report = run_report.read(place / "report.json")
     return Result(report.verdict.value, report.reasons, place, report)
 
 
 def score(folder: Path) -> Result:
-    """Judges a stored run again, as `chaos score` does, and writes its reports again. Raises errors as `run` does."""
+    """Judges a stored run again, as `chaos score` does, and writes its reports again. Raises the same errors as
+    `run`."""
     _called(["score", os.fspath(folder)], None)
     return load(folder)
 
@@ -142,11 +146,12 @@ def score(folder: Path) -> Result:
 def bend(
     folder: Path, change: Callable[[dict[str, Any]], object], event: str = "", logs: str = "events/**/*.jsonl"
 ) -> None:
-    """Changes the log of a copied run, to test a guarantee. `change` gets each line of the event `event` as a dict, and
-    changes the dict. With `line.clear()` it removes the line as if it had never been written: later lines are numbered
-    anew. Without `event`, `change` gets all lines. The first line of a file, the header, has no `event`, but the
-    `rank`, `node` and `incarnation` of the process that wrote the file. Files come in order of their names: a node's
-    folder has one for each process, the earlier one first."""
+    """Edits the log of a copied run, so that a test can see how a guarantee judges the changed log. The function
+    `change` gets each log line with the event name `event` as a dict, and edits the dict in place. If `change` empties
+    the dict by `line.clear()`, the log line is removed, and the later lines get new numbers. Without `event`, `change`
+    gets every log line. The first line of a log file (the header) has no `event`, but has the `rank`, `node` and
+    `incarnation` of the process that wrote the file. Log files are edited in the order of their names. The folder of a
+    node has one log file for each process, the earliest process first."""
     for path in sorted(pathlib.Path(folder).glob(logs)):
         lines = path.read_bytes().splitlines(keepends=True)
         cut = [lines.pop()] if lines and lines[-1][-1:] != b"\n" else []  # a killed process may leave such a line
@@ -161,9 +166,10 @@ def bend(
 
 
 def delay(folder: Path, after_ns: int, by_ns: int) -> None:
-    """Moves all events of a copied run's log after a moment to later times, as if the job had waited then. It moves
-    `mono_ns`, `wall_ns` and `begin_ns` in all logs, and changes no duration, such as `sync_ns`. `after_ns` is a
-    `mono_ns`. All logs share one clock, as on one host."""
+    """Delays all later events in the log of a copied run, as if the job had paused for `by_ns` at the time `after_ns`.
+    The times `mono_ns`, `wall_ns` and `begin_ns` change in all logs, but no duration, such as `sync_ns`, changes.
+    `after_ns` is a time on the monotonic clock, as in `mono_ns`. All logs of the run must have the same monotonic
+    clock, as on a single host."""
 
     def later(line: dict[str, Any]) -> None:
         at = {"mono_ns": line["mono_ns"], "wall_ns": line["mono_ns"], "begin_ns": line.get("begin_ns") or 0}
@@ -173,7 +179,7 @@ def delay(folder: Path, after_ns: int, by_ns: int) -> None:
 
 
 def _written(scenario: Path | Mapping[str, Any], command: Sequence[str], reports: pathlib.Path) -> pathlib.Path:
-    """Writes a scenario file: the given content, or a known scenario with this command as its trainer."""
+    """Writes a scenario file from the given content or a known scenario, with `command` (if given) as its trainer."""
     import yaml
 
     from harness.adopt.proposal import workload_of
@@ -197,7 +203,8 @@ def _written(scenario: Path | Mapping[str, Any], command: Sequence[str], reports
 
 
 def _called(words: Sequence[str], timeout_s: float | None) -> str:
-    """Runs a command and returns its standard output. The command's progress goes to standard error."""
+    """Runs a `chaos` command in a separate process, and returns its standard output. If the command fails, its standard
+    error becomes the message of the raised error."""
     command = [sys.executable, "-m", "harness", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -218,7 +225,8 @@ def _called(words: Sequence[str], timeout_s: float | None) -> str:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Asks the command to undo its faults and to end. If it does not, its own watcher undoes them."""
+    """Asks a `chaos` command to undo its faults and to end. A command that does not end in time is killed, and its
+    reverter (a separate process) undoes the faults."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -3,8 +3,8 @@
     def test_survives_an_eviction(chaos):
         assert chaos.run("spot-evict", command=["torchrun", "--nproc-per-node", "2", "train.py"]).passed
 
-Without `--chaos` these tests are skipped. With pytest-xdist the jobs of all workers run one after the other: two jobs
-on one machine slow each other, and pace is judged.
+Without `--chaos`, tests that launch jobs are skipped. With pytest-xdist, the jobs of all workers run one after the
+other: two jobs on one machine would slow each other, and a job's speed is judged.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ T = TypeVar("T", bound="Result | GateResult")
 
 
 class Chaos:
-    """The fixture `chaos`: `run` and `gate` of `harness.api` in the folder `root`. pytest lists the pages at last."""
+    """The pytest fixture `chaos`, which runs scenarios and gates as `harness.api` does, in the folder `root`. pytest
+    lists the report pages at the end."""
 
     def __init__(self, root: pathlib.Path, reports: pathlib.Path, tell: Callable[[str, object], None]):
         self.root, self.reports = root, reports
         self._tell = tell
 
     def run(self, scenario: Any, **options: Any) -> Result:
-        """Runs a scenario as `harness.api.run` does. `reports` is the folder of `--chaos-reports`."""
+        """Runs a scenario as `harness.api.run` does. The run is stored in the folder that `--chaos-reports` names."""
         from harness import api
 
         return self._one_at_a_time(functools.partial(api.run, scenario, reports=self.reports, **options))
@@ -93,7 +94,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _uses_ours(item: pytest.Item) -> bool:
-    """Returns True unless the test overrides the fixture `chaos` by one of its own."""
+    """Returns True if the test uses this plug-in's fixture `chaos`, and not another fixture with this name."""
     known = getattr(item, "_fixtureinfo", None)
     found = known.name2fixturedefs.get("chaos", ()) if known else ()
     return any(each.func.__module__ == __name__ for each in found[-1:])
@@ -107,7 +108,8 @@ def chaos(request: pytest.FixtureRequest, record_property: Callable[[str, object
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Prints each run's page, its verdict's reason and the next step. Properties bring them from other workers."""
+    """Prints each run's page, its verdict's reason and the next step. The text for each run is a property of its test,
+    so that it also arrives from other workers of pytest-xdist."""
     told = [
         (report.nodeid, value)
         for reports in terminalreporter.stats.values()

@@ -1,4 +1,5 @@
-"""Provides stand-ins to test a fault without a job: a node, and a fault's context. Both record what the fault does."""
+"""Provides stand-ins to test a fault without a job: a node, and a fault's context. Both stand-ins record the calls of
+the fault."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from harness.node.types import ProcessState
 
 
 class FakeNode(Node):
-    """A node with one process, to test a fault without a job. A verb that neither it nor a subclass defines raises an
-    error."""
+    """A node with one process, to test a fault without a job. An act (verb) that neither `FakeNode` nor a subclass
+    defines raises an error."""
 
     done: list[str]  # names of the methods that were called: signal, kill, freeze, thaw
     alive: bool = True
@@ -75,8 +76,8 @@ class FaultContext:
     def wait(
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
     ) -> bool:
-        """Waits as a fault does in a run, but in tests asks the function `until` only once. If `waits` is True, waits
-        until the time is over, as in a run."""
+        """Stands in for `Context.wait`: checks the condition `until` only once, without waiting. If `waits` is True,
+        waits for at most `seconds` seconds until the condition is true, as in a run."""
         end = time.monotonic() + (seconds if self.waits else 0)
         while not (until and until()):
             if time.monotonic() >= end:

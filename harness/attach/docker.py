@@ -1,4 +1,5 @@
-"""Attaches to a job of containers that somebody else started, found by a label. Each must have the opt-in."""
+"""Attaches to a job of containers that somebody else started, and finds the containers by a label. Every container of
+the job must have the owner's opt-in label `chaos.allow`."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class DockerJob(AttachedJob):
     verbs = ("pause", "stop", "disconnect", "kill")
 
     def __init__(self, engine: Engine, label: str, containers: Mapping[str, str], allows_kill: bool):
-        """Takes the containers of the job: `containers` maps names to container ids."""
+        """Stores the containers of the job: `containers` maps the name of each container to its id."""
         self.engine, self.name, self.allows_kill = engine, f"docker {label}", allows_kill
         self._ids = dict(containers)
         self.nodes = sorted(containers)
@@ -74,7 +75,8 @@ class DockerJob(AttachedJob):
 
 
 def attach(selection: str) -> DockerJob:
-    """Returns the job whose containers have this label. Raises `UsageError` unless all of them have the opt-in."""
+    """Returns the job whose containers have the label `selection`. Raises `UsageError` unless every container of the
+    job has the opt-in label `chaos.allow`."""
     if "=" not in selection:
         raise UsageError(f"--attach docker:{selection}: write the whole label, KEY=VALUE: a key may fit several jobs")
     engine = Engine()
@@ -102,7 +104,7 @@ def _allowed(entries: Sequence[Mapping[str, Any]], selection: str) -> tuple[dict
 
 
 def _networks(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Maps each network to the names and the address that a container has in it."""
+    """Maps each network of a container to the container's aliases and address in the network."""
     joined = found["NetworkSettings"]["Networks"] or {}
     return {
         name: {"aliases": list(each.get("Aliases") or ()), "address": str(each.get("IPAddress") or "")}
@@ -131,7 +133,7 @@ def _seen(engine: Engine, identity: str) -> Seen:
 
 
 def _signal_all(engine: Engine, identity: str, signal: str) -> None:
-    """Sends a signal to every process in a container: process 1 from outside, the others from inside."""
+    """Sends a signal to every process in a container: to process 1 by the Docker API, to the others from inside."""
     made = engine.api.exec_create(identity, ["sh", "-c", f"kill -{signal} -1"])
     engine.api.exec_start(made["Id"])
     engine.api.kill(identity, f"SIG{signal}")
@@ -140,8 +142,8 @@ def _signal_all(engine: Engine, identity: str, signal: str) -> None:
 def _undo(
     container: str, verb: str, life: str, networks: dict[str, dict[str, Any]], environment: dict[str, str]
 ) -> None:
-    """Undoes a stop, pause or disconnection of a container. Does nothing if it is undone already, or if the container
-    is gone."""
+    """Undoes a stop, pause, disconnection or kill of a container. Does nothing if the act is undone already, or if the
+    container no longer exists."""
     import docker.errors
 
     with BACKEND.as_recorded(environment):
@@ -171,7 +173,8 @@ def _take_back(
 
 
 def _join(engine: Engine, container: str, network: str, kept: Mapping[str, Any]) -> None:
-    """Connects a container to a network again, with its old address if possible, as its peers know that."""
+    """Connects a container to a network again, with its old address if possible, because other containers know the old
+    address."""
     import docker.errors
 
     aliases = [str(each) for each in kept.get("aliases") or ()]

@@ -1,7 +1,8 @@
-"""Attaches to a Slurm job of somebody else: stops its tasks on one node, and continues them, by `srun --overlap`.
+"""Attaches to a Slurm job that was started without the harness: stops and continues its tasks on one node by `srun
+--overlap`.
 
-Acts on more than N % of its nodes, or on other people's jobs, are not offered: `scontrol suspend` stops a whole job,
-and a drained node takes no new jobs of anybody.
+The harness offers no acts that would hit the whole job (`scontrol suspend`) or the jobs of other users (draining a
+node).
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class SlurmJobAttached(AttachedJob):
 
 
 def attach(selection: str) -> SlurmJobAttached:
-    """Returns the running Slurm job with this id. Raises `UsageError` for another user's job, or without the opt-in."""
+    """Returns the running Slurm job with this id. Raises `UsageError` if the job belongs to another user, or if the
+    job's comment lacks the opt-in `chaos.allow`."""
     if not selection.isdecimal():
         raise UsageError(f"--attach slurm:{selection}: write the id of a job, like slurm:1234")
     slurm, job_id = find_slurm(), int(selection)
@@ -97,7 +99,8 @@ def _fields(slurm: Slurm, job_id: int) -> dict[str, str]:
 
 
 def _ended(slurm: Slurm, job_id: int) -> int | None:
-    """Returns the job's exit code (128 and more for a signal), or `None` if it has not ended."""
+    """Returns the job's exit code, or `None` if the job has not ended. After a signal, the code is 128 plus the
+    signal's number."""
     job = slurm.job(job_id)
     if job is not None and not job.ended:
         return None
@@ -110,14 +113,16 @@ def _ended(slurm: Slurm, job_id: int) -> int | None:
 
 
 def _step(slurm: Slurm, job_id: int, host: str, what: str) -> list[str]:
-    """Runs a small script in a job on one host, and returns a line of /proc/PID/stat for each task process."""
+    """Sends the signal `what` (`LOOK`: none) to a job's tasks on one host, and returns the line of /proc/PID/stat of
+    each task."""
     where = (f"--jobid={job_id}", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--mem=0")
     answer = slurm.run("srun", "--overlap", "--quiet", *where, *OPTIONS, "/bin/sh", "-c", SCRIPT, "sh", what)
     return [line for line in answer.splitlines() if line.strip()]
 
 
 def _seen(lines: Sequence[str]) -> Seen:
-    """Returns a node's state from /proc/PID/stat of its processes: state, start, and used CPU time."""
+    """Computes a node's state from lines of /proc/PID/stat: each line holds the state, start time and CPU time of one
+    process."""
     rows = [line.rpartition(")")[2].split() for line in lines]
     living = [row for row in rows if len(row) > 19 and row[0] != "Z"]
     used_s = sum(int(row[11]) + int(row[12]) for row in living) / os.sysconf("SC_CLK_TCK")

@@ -1,8 +1,9 @@
-"""Looks at a running job that somebody else started, and acts on it from outside.
+"""Defines how the harness observes and disturbs a running job that somebody else started.
 
-An engine provides this in a module that is an entry point of the group `chaos_harness.attach`. `attach(text)` finds the
-job, and refuses it if the owner did not allow strikes; `HOW` says how `text` is written; `UNDO` undoes one act. No
-function here can start or end a job.
+An engine, such as Docker, implements this interface in a module that is an entry point of the group
+`chaos_harness.attach`. The module's function `attach(text)` finds the job, and refuses the job if its owner has not
+allowed faults; `HOW` describes the format of `text`; `UNDO` undoes one act. No function of this module starts or ends a
+job.
 """
 
 import abc
@@ -24,10 +25,11 @@ NEEDS_KILL = {"kill", "evict", "delete"}
 
 @dataclass(frozen=True)
 class Seen:
-    """A node of the job at one moment. `state`: running, paused, stopped, disconnected, ended, or the engine's word.
+    """The observed state of one node of a job at one moment. `state` is running, paused, stopped, disconnected, ended,
+    or another word of the engine.
 
-    `life` changes when the node's processes begin anew; `code`: how the node ended; `cpu_s`: the CPU time since its
-    begin; `told`: other facts of the engine, for the report.
+    `life` changes when the node's processes are started again; `code` is the node's exit code; `cpu_s` is the CPU time
+    since the node's start; `told` holds other facts from the engine for the report.
     """
 
     state: str
@@ -46,15 +48,18 @@ class Undo:
 
 
 def all_stopped(states: Collection[str]) -> bool:
-    """Returns True if processes with these states in /proc are stopped, or wait in the kernel beside a stopped one.
+    """Returns True if, by these states from /proc, all processes are stopped, or wait in the kernel (D) beside a
+    stopped one.
 
-    A process waits there (D) for a child that was stopped between vfork and exec. It stops before it runs again.
+    A parent process is in state D while its child is stopped between vfork and exec. The waiting parent is stopped
+    before it runs again.
     """
     return not {"T", "t"}.isdisjoint(states) and {"T", "t", "D"}.issuperset(states)
 
 
 class AttachedJob(abc.ABC):
-    """A job that was found and may be disturbed. Methods raise `BackendError` if the engine fails."""
+    """A running job that somebody else started, and that the harness may disturb with its owner's permission. Methods
+    raise `BackendError` if the engine, such as Docker, fails."""
 
     name: str
     nodes: Sequence[str]
@@ -68,33 +73,36 @@ class AttachedJob(abc.ABC):
 
     @abc.abstractmethod
     def log_tails(self) -> Mapping[str, Sequence[str]]:
-        """Returns the newest lines of each node's log. Lines of a shared file are under the empty name."""
+        """Returns the newest lines of each node's log. If all nodes share one log file, its lines are under the empty
+        name."""
 
     @abc.abstractmethod
     def undo_of(self, verb: str, node: str) -> Undo:
-        """Returns the undo record of an act, to be stored before it. Raises `UsageError` for an impossible act."""
+        """Returns the undo record of an act, which must be stored before the act. Raises `UsageError` if the act is
+        impossible on this node."""
 
     @abc.abstractmethod
     def act(self, verb: str, node: str) -> None:
-        """Carries out an act, such as `stop`, on a node of the job. `look` shows whether this has an effect."""
+        """Carries out an act, such as `stop`, on a node of the job. A later call of `look` shows whether the act took
+        effect."""
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
         """Returns True if the node's state shows that the last act on it took effect."""
         return seen.state == STATE_AFTER[verb]
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """Returns True if no effect of this act on a node is left that we could undo."""
+        """Returns True if the node runs or has ended, so that nothing of this act is left to undo."""
         return seen.state in (RUNNING, ENDED)
 
     def close(self) -> None:
-        """Closes the connection to the engine that runs the job. The job goes on."""
+        """Closes the connection to the engine that runs the job. The job itself keeps running."""
         return None
 
 
 def attach(text: str) -> AttachedJob:
     """Attaches to a running job that somebody else started: `docker:KEY=VALUE`, `slurm:JOBID` or `kubernetes:SELECTOR`.
 
-    Raises `UsageError` if the job does not exist or does not allow it.
+    Raises `UsageError` if the job does not exist, or if the job's owner has not allowed faults.
     """
     engine, _, selection = text.partition(":")
     engines = entry_points(GROUP)
@@ -109,7 +117,8 @@ def attach(text: str) -> AttachedJob:
 
 
 def refuse_unasked(what: str, told: str | None, how: str) -> bool:
-    """Returns True if a job's owner allows kills, too. Raises `UsageError` if the owner allows nothing at all."""
+    """Returns True if the owner of a job also allows acts that end processes. Raises `UsageError` if the owner of the
+    job allows no faults."""
     if told not in ("true", "kill"):
         said = f"{OPT_IN}={told}" if told else f"no {OPT_IN}"
         raise UsageError(f"{what} has {said}: its owner must allow this first, {how}; nothing was touched")

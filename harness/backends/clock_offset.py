@@ -1,8 +1,8 @@
 """Measures how far another host's wall clock is ahead of ours, over a connection of unknown delay.
 
-F. Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989): the other clock was read between
-question and reply. So the offset is off by at most half of the time between them, whatever the delays. The quickest of
-several answers is the most certain.
+The method is from Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989). The other host reads
+its clock at some moment between our question and its reply. The error of the offset is therefore at most half of the
+time from question to reply. Of several measurements, the one with the quickest reply has the smallest error.
 """
 
 import time
@@ -16,7 +16,8 @@ TRIES = 8
 def compare(
     host: str, ask: Callable[[], int], tries: int = TRIES, now_ns: Callable[[], int] = time.time_ns
 ) -> ClockReading:
-    """Returns another host's clock offset with its uncertainty. `ask` returns the host's wall clock in ns."""
+    """Returns the offset of another host's wall clock from ours, with the uncertainty. The function `ask` returns the
+    host's wall clock in ns."""
 
     def reading() -> ClockReading:
         before = now_ns()

@@ -1,4 +1,4 @@
-"""Holds what engines have in common: their capabilities, unreported events, and the control command."""
+"""Holds code that several backends share: capabilities of the engine, queues of events, and the control command."""
 
 import abc
 import collections
@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 
 class EngineBackend(Backend):
-    """A backend whose engine may be missing. `never` maps acts that it can do on no machine to the reasons."""
+    """A backend whose engine, such as Docker, may be absent from this machine. `never` maps each act that the backend
+    supports on no machine to the reason."""
 
     never: Mapping[Verb, str]
     absent: tuple[type[ChaosError], ...] = (ChaosError,)  # what says that the engine is not there; others are raised
@@ -25,7 +26,8 @@ class EngineBackend(Backend):
 
     @abc.abstractmethod
     def try_out(self) -> tuple[str, Mapping[Verb, str]]:
-        """Tries the engine, and returns one line about it, and the reason for each act that it cannot do on a node."""
+        """Tries out the engine. Returns one line that describes the engine, and the reason for each act on a node that
+        the engine cannot do."""
 
     def probe(self) -> Capability:
         if self._found is None:
@@ -44,12 +46,13 @@ class Box(collections.deque[T]):
     """A queue of events that any thread fills and that the harness's loop empties."""
 
     def take(self) -> list[T]:
-        """Returns everything that was put in since the last call, the oldest first."""
+        """Returns all events that were added since the last call, the oldest first."""
         return [self.popleft() for _ in range(len(self))]
 
 
 class TellingCluster(Cluster):
-    """A cluster whose threads put its events into queues. Once it is `broken`, the job's state is unknown."""
+    """A cluster whose threads report events through queues. If `broken` is set, the connection to the cluster has
+    failed, and the job's state is unknown."""
 
     def __init__(self) -> None:
         self.ends: Box[Exit] = Box()
@@ -58,7 +61,8 @@ class TellingCluster(Cluster):
         self.broken: ChaosError | None = None
 
     def exits(self) -> list[Exit]:
-        """Returns the commands that ended since the last call. Raises the error that broke the cluster."""
+        """Returns an `Exit` for each command that ended since the last call. Raises the error in `broken` if the
+        connection to the cluster has failed."""
         if self.broken:
             raise self.broken
         return self.ends.take()
@@ -71,7 +75,7 @@ class TellingCluster(Cluster):
 
 
 class ControlHost(Protocol):
-    """The host beside the nodes that runs the control command, such as the rendezvous store."""
+    """The host, apart from the nodes, that runs the control command (usually the rendezvous store)."""
 
     @property
     def command_runs(self) -> bool: ...
@@ -93,7 +97,8 @@ class ControlledCluster(TellingCluster):
 
     @abc.abstractmethod
     def start_control(self, start: int, command: tuple[str, ...]) -> None:
-        """Starts the control command for the `start`th time, after filling the placeholders in `command`."""
+        """Starts the control command with its placeholders filled in. `start` counts the starts of the command, from
+        1."""
 
     @property
     def control_running(self) -> bool:

@@ -1,12 +1,13 @@
-"""Defines the contract of backends: how a plan becomes running nodes, and what can be done to a node (its verbs).
+"""Defines the interface of backends: how a plan becomes running nodes, and which acts (verbs) a node supports.
 
-A backend is a folder in `harness/backends/`; the folder's name is its name on the command line. It has two halves:
+A backend is a folder in `harness/backends/`; the folder's name is the backend's name on the command line. The two main
+methods of a backend are:
 
-* `render(workload)` is pure: plan in, native request out (compared whole in a test, printed by `chaos plan --as yaml`).
-* `open(request, …)` turns the request into a `Cluster` of `Node`s, which exists until `Cluster.close()`.
+* `render(workload)` returns the engine's native request, without side effects. `chaos plan --as yaml` prints it.
+* `open(workload, …)` makes the request, and returns a `Cluster` of `Node`s, which exists until `Cluster.close()`.
 
-A node offers *verbs*. A backend declares the verbs it has on this machine; a fault declares the verbs it
-needs; a plan whose faults need more is refused before anything is launched.
+The acts that a node supports are called *verbs*. A backend declares the verbs that work on this machine, and a fault
+declares the verbs that it needs. A plan with a fault that needs a missing verb is refused before anything is launched.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NO_LABELS = "this backend's engine labels no nodes: write workload: {node_labels
 
 
 class Verb(enum.StrEnum):
-    """The acts that a node may offer, such as a kill. The value is the word in messages and tables."""
+    """The acts that a node may offer, such as a kill. The value of a verb is its name in messages and tables."""
 
     SIGNAL = "signal"  # a signal to one process or all of them
     KILL = "kill"  # everything on the node dies at once
@@ -72,14 +73,14 @@ class Verb(enum.StrEnum):
 class Launch:
     """All commands that a run starts on its nodes, with their environment and folders.
 
-    `command` and `control` may hold the placeholders `{address}` (of the node), `{control}` (address of the control
-    host), `{head}` (address of node 0), `{index}` (0-based place of the node in the job), `{incarnation}`, `{run_dir}`,
-    `{python}` (the interpreter there that has the harness and its trainer); `{{index}}` is the text `{index}`.
-    `control` runs once, beside the nodes, where no eviction reaches it: it holds the rendezvous store. `sources` are
-    folders of this machine that the commands read, and that nodes must see by the same path. `mounts` are folders below
-    the run's that `Node.disturb_storage` can act on. Operations on those in `recorded` are recorded (local backend
-    only). `notice_s` is the longest notice that any fault of the plan gives: an engine with its own grace time must not
-    take a node before that.
+    `command` and `control` may contain these placeholders: `{address}` (address of the node), `{control}` (address of
+    the control host), `{head}` (address of node 0), `{index}` (0-based place of the node in the job), `{incarnation}`,
+    `{run_dir}`, and `{python}` (the Python interpreter on the node that has the harness and its trainer). `{{index}}`
+    stands for the text `{index}`. `control` is the control command (usually the rendezvous store): it runs once, on a
+    host that no eviction reaches. `sources` are folders of this machine that the commands read; every node must see
+    them under the same path. `mounts` are folders below the run's folder whose storage `Node.disturb_storage` can
+    disturb. `recorded` names the mounts whose file operations are recorded (local backend only). `notice_s` is the
+    longest eviction notice of the plan's faults: an engine with its own grace period must not take a node earlier.
     """
 
     command: tuple[str, ...]
@@ -93,7 +94,8 @@ class Launch:
     sources: tuple[str, ...] = ()
 
     def changed(self, command: tuple[str, ...], env: Mapping[str, str]) -> Launch:
-        """Returns a copy with another command on nodes, and with these variables added to its own."""
+        """Returns a copy with another command for the nodes, and with these environment variables added to the existing
+        ones."""
         return replace(self, command=command, env={**self.env, **env})
 
 
@@ -103,9 +105,10 @@ PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|(?<!\$)\{(" + "|".jo
 
 
 def fill_placeholders(command: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """Returns a command's words with each placeholder `{name}` filled from `values`, and `{{name}}` as `{name}`.
+    """Returns a command's words with each placeholder `{name}` replaced by its value, and `{{name}}` by the text
+    `{name}`.
 
-    Raises `UsageError` for a placeholder that has no value here (`control` has no `{index}`).
+    Raises `UsageError` for a placeholder without a value; for example, the control command has no `{index}`.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -121,9 +124,10 @@ def fill_placeholders(command: Sequence[str], values: Mapping[str, object]) -> t
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of a node's main command, or of the control command (then `node` is `control`).
+    """The end of a node's main command or, if `node` is `control`, of the control command.
 
-    `code` is negative if a signal ended the command. A killed node reports -9.
+    `code` is the exit code, or a negative signal number if a signal ended the command. The command of a killed node has
+    the code -9.
     """
 
     node: str
@@ -133,7 +137,7 @@ class Exit:
 
 @dataclass(frozen=True)
 class Change:
-    """A node that the engine has given to the job (`allocated`) or taken from it."""
+    """A change of the job's nodes: the engine gave a node to the job (`allocated`), or took the node away."""
 
     node: str
     incarnation: int
@@ -143,7 +147,8 @@ class Change:
 
 @dataclass(frozen=True)
 class ClockReading:
-    """A host's wall clock minus the harness's. The true value is at most the uncertainty away, either way."""
+    """The measured difference of a host's wall clock from the harness's wall clock. The true difference is within
+    `uncertainty_ns` of the measured `offset_ns`."""
 
     host: str  # as it calls itself in its events
     offset_ns: int
@@ -152,10 +157,10 @@ class ClockReading:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The part of a node's network traffic that a disturbance concerns: its direction, and the peers.
+    """The part of a node's network traffic that a disturbance affects: its direction, and the other ends (peers).
 
-    `nodes`: all other nodes, also those that come later. `control`: the host of the harness. `spared` peers are left
-    out; only `cut` and `impair` support that.
+    `peers` is `all`, `nodes` (all other nodes, also those that come later), `control` (the control host), or certain
+    nodes. Traffic with the nodes in `spared` is not affected; only `cut` and `impair` support `spared`.
     """
 
     direction: Literal["egress", "ingress", "both"] = "both"
@@ -168,15 +173,17 @@ class Disturbance(abc.ABC):
 
     @abc.abstractmethod
     def heal(self) -> None:
-        """Undoes the disturbance. Can be called again."""
+        """Undoes the disturbance. Repeated calls are safe."""
 
     @abc.abstractmethod
     def counts(self) -> Mapping[str, int]:
-        """Returns how much the disturbance did so far (`packets`, `lost`, `damaged`), as far as it is counted."""
+        """Returns counters of the disturbance's effect so far (`packets`, `lost`, `damaged`), as far as the backend
+        counts them."""
 
 
 class Node(abc.ABC):
-    """One host of the job, and the acts on it. A replacement has the same `name` and the next `incarnation`."""
+    """One host of the job, and the acts on it. A node that replaces a lost one has the same `name` and the next
+    `incarnation`."""
 
     name: str
     index: int  # its place in the job, from 0
@@ -190,20 +197,22 @@ class Node(abc.ABC):
 
     @abc.abstractmethod
     def pids(self) -> list[int]:
-        """Returns the process ids on this node, in the node's own numbers; empty if the node is gone."""
+        """Returns the process ids on this node, in the numbering of the node itself; empty if the node is gone."""
 
     # Verbs. Each acts before it returns, raises `NodeGone` for a node that is no longer there, and
     # `CannotRunError` where the backend does not have it.
     def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        """Signals `pid` (as in `pids`), or every process but the node's init. Returns how many got the signal."""
+        """Sends a signal to the process `pid` (an id from `pids`) or, without `pid`, to every process but the node's
+        init. Returns how many processes got the signal."""
         raise self._missing(Verb.SIGNAL)
 
     def kill(self) -> None:
-        """Kills everything on the node before it returns. Peers see their connections reset."""
+        """Kills all processes on the node, and returns when they are dead. Other nodes see their connections to this
+        node reset."""
         raise self._missing(Verb.KILL)
 
     def freeze(self) -> None:
-        """Stops all processes on the node. Its connections stay open."""
+        """Stops all processes on the node. The node's connections stay open."""
         raise self._missing(Verb.FREEZE)
 
     def thaw(self) -> None:
@@ -220,12 +229,12 @@ class Node(abc.ABC):
     def evict(self, grace_s: float) -> None:
         """Asks the engine to take the node away, after `grace_s` seconds if the engine lets us choose.
 
-        Returns once the engine was asked; `alive` becomes False when the node is taken.
+        Returns when the engine has got the request; `alive` becomes False when the node is gone.
         """
         raise self._missing(Verb.EVICT)
 
     def notice_seen(self) -> int:
-        """Returns how often processes on the node have read the announced notice."""
+        """Returns how often processes on the node have read the eviction notice from `notice`."""
         raise self._missing(Verb.NOTICE)
 
     def processes(self) -> list[ProcessState]:
@@ -237,25 +246,29 @@ class Node(abc.ABC):
         raise self._missing(Verb.CPU_QUOTA)
 
     def throttle(self, share: float | None) -> None:
-        """Lets all processes run only for this share of the time (0 to 1), in turns of about 100 ms."""
+        """Lets all processes of the node run only for the fraction `share` (0 to 1) of the time, in turns of about 100
+        ms."""
         raise self._missing(Verb.CPU)
 
     def crowd(self, kind: str, load: float | None) -> None:
         """Starts processes that compete with the node's own processes for the node's share of the machine.
 
-        `kind` is `cpu`, `memory` (bandwidth) or `gpu`; `load` is how many of them are busy on average.
+        `kind` is `cpu`, `memory` (bandwidth) or `gpu`; `load` is the average number of busy competing processes.
         """
         raise self._missing(Verb.CPU)
 
     def cpu_use(self) -> CpuUse:
-        """Returns the CPU time that the node used, and that it was denied. Two readings give a rate."""
+        """Returns the CPU time that the node's processes used, and the CPU time that limits withheld from them. The
+        difference of two readings gives a rate."""
         raise self._missing(Verb.CPU)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
-        """Kills processes of the node if it uses more than this memory: the one with the highest OOM score first.
+        """Limits the node's memory: if the node uses more than `limit_bytes`, processes are killed, the one with the
+        highest OOM score first.
 
-        `keeper` is `kernel`, or `watchdog`, which looks every 10 ms and counts resident anonymous pages, or `auto`: the
-        first of these that exists. Returns which. `None` lifts every limit.
+        `keeper` says who enforces the limit: `kernel`, `watchdog` (our process, which counts resident anonymous pages
+        every 10 ms), or `auto` (the first of these that exists). Returns the keeper in use. If `limit_bytes` is `None`,
+        all memory limits are lifted.
         """
         raise self._missing(Verb.MEMORY)
 
@@ -264,28 +277,33 @@ class Node(abc.ABC):
         raise self._missing(Verb.MEMORY)
 
     def fill_memory(self, size_bytes: int, spare: bool) -> int:
-        """Starts a process that takes this much memory of the node and frees it again. Returns how much it got.
+        """Starts a process that takes `size_bytes` of the node's memory and then frees the memory again. Returns how
+        many bytes the process got.
 
-        It gets less if it is killed. With `spare`, the doomed process is killed before it, if there is one.
+        The process gets fewer bytes if it is killed early. With `spare`, a process that `doom` has marked is killed
+        before the memory-filling process.
         """
         raise self._missing(Verb.MEMORY)
 
     def doom(self, pid: int) -> None:
-        """Makes this process (numbered as in `pids`) the first to be killed when memory runs out."""
+        """Makes the process `pid` (an id from `pids`) the first to be killed when memory runs out."""
         raise self._missing(Verb.MEMORY)
 
     def skew_clock(self, offset_s: float) -> None:
-        """Shifts the wall clock that processes of the node see, from now on. Other clocks do not change."""
+        """Shifts the wall clock that processes of the node see, from now on. Clocks other than the wall clock do not
+        change."""
         raise self._missing(Verb.CLOCK)
 
     def set_gpu_health(self, gpu: int, health: Mapping[str, int]) -> None:
-        """Changes what this GPU reports to processes of the node, by the names of `harness.node.gpu_health.FIELDS`;
-        empty values end the change. With `xid`, one such error is reported."""
+        """Changes the figures that the GPU number `gpu` reports to processes of the node. The keys of `health` are
+        names from `harness.node.gpu_health.FIELDS`; an empty `health` ends the change. With the key `xid`, the GPU also
+        reports one XID error."""
         raise self._missing(Verb.GPU)
 
     def watch_gpus(self, pid: int | None) -> str | None:
-        """Reads the node's GPUs several times a second, as this process (numbered as in `pids`) sees them; `None` ends
-        this. Returns the process's CUDA_VISIBLE_DEVICES, or `None` if it has none."""
+        """Starts to read the node's GPUs several times a second, as the process `pid` (an id from `pids`) sees them. If
+        `pid` is `None`, ends the reading. Returns the CUDA_VISIBLE_DEVICES of the process, or `None` if this variable
+        is not set."""
         raise self._missing(Verb.GPU)
 
     def gpus(self) -> GpuReading:
@@ -293,19 +311,20 @@ class Node(abc.ABC):
         raise self._missing(Verb.GPU)
 
     def rdma(self) -> RdmaDevices | None:
-        """Returns the node's RDMA devices, or `None` if they cannot be seen. This is no verb: it changes nothing."""
+        """Returns the node's RDMA devices, or `None` if they cannot be seen. `rdma` is not a verb, because it changes
+        nothing on the node."""
         return None
 
     def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
-        """Limits the traffic to `rate_bits` per second on the wire, separately for each direction."""
+        """Limits the given traffic to `rate_bits` bits per second on the wire, separately for each direction."""
         raise self._missing(Verb.NET_RATE)
 
     def impair(self, impairment: Impairment, traffic: Traffic) -> Disturbance:
-        """Delays, loses, reorders or damages packets of the traffic."""
+        """Delays, loses, reorders or damages packets of the given traffic."""
         raise self._missing(Verb.NET_LOSS if impairment.loss_percent or impairment.damage_percent else Verb.NET_DELAY)
 
     def unplug(self) -> Disturbance:
-        """Removes the carrier: packets to the node vanish."""
+        """Cuts the node off the network, like a pulled cable: packets to the node vanish."""
         raise self._missing(Verb.NET_LINK)
 
     def cut(self, traffic: Traffic) -> Disturbance:
@@ -315,48 +334,54 @@ class Node(abc.ABC):
     def send_packets(
         self, peer: Node | None, count: int, interval_s: float, back: bool = False, wait_s: float = 0.2
     ) -> Arrivals:
-        """Measures the network path to `peer` (`None`: the control host), or the path `back`, by real packets.
+        """Measures the network path to `peer` (`None`: the control host) with real packets. With `back`, the packets go
+        from the peer to the node.
 
-        A packet counts as lost if no packet has come for `wait_s` after the last one was sent.
+        Missing packets count as lost if no packet has come for `wait_s` seconds after the last one was sent.
         """
         raise self._missing(Verb.NET_DELAY)
 
     def fill_path(
         self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
     ) -> float:
-        """Measures the rate to `peer` (`None`: the control host), or `back`. Returns bits per second.
+        """Measures the data rate from the node to `peer` (`None`: the control host), in bits per second. With `back`,
+        measures the rate from the peer to the node.
 
-        With `through`, a rate limit, all traffic that passes it is counted, including the job's own.
+        If `through` is a rate limit, all traffic that passes this limit is counted, including the job's own traffic.
         """
         raise self._missing(Verb.NET_RATE)
 
     def connections(self, pids: Sequence[int]) -> Connections:
-        """Returns the TCP connections of these processes (numbered as in `pids`) and of their children, with bytes.
+        """Returns the TCP connections of these processes (numbered as in `pids`) and of their children, with the bytes
+        of each connection.
 
-        Without `pids`, or if processes cannot be told apart: those of the whole node, if it has its own network.
+        Without `pids`, or if processes cannot be told apart, returns the connections of the whole node, if the node has
+        its own network.
         """
         raise self._missing(Verb.NET_DELAY)
 
     def reset_connections(self, pids: Sequence[int]) -> int:
         """Closes the TCP connections of these processes (numbered as in `pids`), except those to the control host, and
-        returns their number. Both ends get an error, and all processes live on. On a node whose processes cannot be
-        seen from outside, the connections of all processes are reset."""
+        returns the number of closed connections. Both ends of each connection get an error, and no process ends. On a
+        node whose processes cannot be seen from outside, the connections of all processes are reset."""
         raise self._missing(Verb.NET_RESET)
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         """Makes the node's file operations in one of the workload's `mounts` slow or fail, as the rule says.
 
-        `counts()` tells how many operations `matched`, how many were `tried` on and `failed`; `waits`, the `delayed_ns`
-        of all of them, and the `busy_ns` in which at least one waited; `bytes` that passed; for a rule with `power`
-        whether it was `cut`, the `lost_bytes` and the `lost_renames`. Of waits, it also tells the `longest_ns`; how
-        many operations are `unanswered` now, and how many of their threads are `uninterruptible` (in state D). Power
-        comes back with `heal()`, and all waiting operations continue.
+        `counts()` returns how many operations `matched` the rule, how many of them were `tried` (could fail), and how
+        many `failed`. `waits` is the number of delayed operations, `delayed_ns` the sum of their delays, and `busy_ns`
+        the time in which at least one operation waited. `bytes` counts the bytes that a rule with `after_bytes` or
+        `rate_bytes` let pass. For a rule with `power`, `cut` says whether the power was cut, and `lost_bytes` and
+        `lost_renames` count the lost data. `longest_ns` is the longest delay, `unanswered` the number of operations
+        that wait now, and `uninterruptible` the number of their threads in state D. `heal()` turns the power on again
+        and lets all waiting operations continue.
         """
         raise self._missing(Verb.STORAGE)
 
     def try_storage(self, mount: str, rule: StorageRule) -> StorageAnswers:
-        """Returns whether the file system over `mount` would delay or fail file operations under such a rule. Nothing
-        is written, and no rule counts this."""
+        """Returns how the file system over `mount` would answer operations under the active rules equal to `rule`: with
+        which delays and errors. This check writes nothing, and changes no counter of a rule."""
         raise self._missing(Verb.STORAGE)
 
     def _missing(self, verb: Verb) -> UsageError:
@@ -364,11 +389,12 @@ class Node(abc.ABC):
 
 
 class Cluster(abc.ABC):
-    """The running nodes of one run. Leaving the `with` block always removes everything.
+    """The running nodes of one run. The end of the `with` block always removes all nodes and everything else of the
+    run.
 
-    An engine that schedules by itself (Slurm, Kubernetes) gives and takes nodes unasked, and may start a lost job again
-    as a whole. Such a cluster sets `tells_changes`, and `changes()` returns every node that came or went after `start`.
-    `waiting` is True while it is not done with the job, even if there is no node.
+    An engine with its own scheduler (Slurm, Kubernetes) adds and removes nodes without a request, and may restart a
+    lost job as a whole. If `tells_changes` is True, `changes()` returns every node that the engine added or removed
+    after `start`. `waiting` is True while the engine is not done with the job, even if no node exists.
     """
 
     tells_changes = False
@@ -377,7 +403,7 @@ class Cluster(abc.ABC):
     @property
     @abc.abstractmethod
     def nodes(self) -> list[Node]:
-        """Returns the newest incarnation of every place in the job, alive or not, in order of `index`."""
+        """Returns the newest node for every place in the job, alive or not, in order of `index`."""
 
     @abc.abstractmethod
     def start(self) -> None:
@@ -388,7 +414,7 @@ class Cluster(abc.ABC):
         """Starts a new node, with the node's command, in the place of a dead one."""
 
     def refuse_replacement(self, node: Node) -> None:
-        """Raises `UsageError` unless `node` is the newest in its place, and gone."""
+        """Raises `UsageError` if the node was replaced already, or if the node is still alive."""
         if self.nodes[node.index] is not node:
             raise UsageError(f"node {node.name}.{node.incarnation} has been replaced already")
         if node.alive:
@@ -400,11 +426,12 @@ class Cluster(abc.ABC):
 
     @property
     def waiting(self) -> bool:
-        """Returns True if the engine may still bring nodes, or has not yet told how the job ended."""
+        """Returns True if the engine may still bring nodes, or has not yet reported how the job ended."""
         return False
 
     def changes(self) -> list[Change]:
-        """Returns the nodes that the engine gave or took since the last call, if `tells_changes`. Never blocks."""
+        """Returns the nodes that the engine added or removed since the last call, if `tells_changes` is True. Never
+        blocks."""
         return []
 
     def clocks(self) -> list[ClockReading]:
@@ -417,29 +444,30 @@ class Cluster(abc.ABC):
         raise UsageError("this backend cannot tell whether the control command runs")
 
     def node_labels(self, key: str) -> list[str]:
-        """Returns the value of the engine's label `key` on each node; empty for a node without it. Raises
-        `CannotRunError` if the engine does not tell labels."""
+        """Returns for each node the value of the label `key` that the engine (such as Kubernetes) keeps, or "" without
+        it. Raises `CannotRunError` if the engine has no labels of nodes, or if the labels cannot be read."""
         raise CannotRunError(NO_LABELS)
 
     def kill_control(self) -> None:
-        """Kills the control command at once. All data in its memory is lost."""
+        """Kills the control command at once. All data in the memory of the control command is lost."""
         raise UsageError("this backend cannot kill the control command")
 
     def restart_control(self) -> None:
-        """Starts the control command again, at the same address and without its earlier data."""
+        """Starts the control command again, at the same address and without the data that it held before."""
         raise UsageError("this backend cannot start the control command again")
 
     def change_command(self, command: tuple[str, ...], env: Mapping[str, str]) -> None:
-        """Starts later nodes with this command, and with these variables in addition to their own."""
+        """Uses this command for nodes that start later, and adds these environment variables to those of such a
+        node."""
         raise UsageError("this backend cannot change the command of a job")
 
     def give_up(self, node: Node) -> None:
-        """Tells the engine that this node gets no replacement, so that the engine stops waiting for one."""
+        """Marks a lost node as not to be replaced, so that the cluster stops waiting for a replacement."""
         return None
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Removes all nodes and everything else of this run, and waits until it is gone. Can be called again."""
+        """Removes all nodes and everything else of this run, and waits until it is gone. Repeated calls are safe."""
 
     def __enter__(self) -> Self:
         return self
@@ -450,7 +478,8 @@ class Cluster(abc.ABC):
 
 @dataclass(frozen=True)
 class Capability:
-    """The acts that work on this machine's nodes. `missing` maps each other act to the reason and the remedy."""
+    """The acts (verbs) that a backend supports on this machine. `missing` maps every act that does not work here to the
+    reason and the remedy."""
 
     available: bool
     summary: str
@@ -460,7 +489,8 @@ class Capability:
 
 
 class Backend(abc.ABC):
-    """A backend. Its module's `UNDO(run_id, environment)` undoes a run; `environment` is from `whereabouts`."""
+    """A backend. The function `UNDO(run_id, environment)` in the backend's module undoes a run; `environment` is the
+    result of `whereabouts`."""
 
     name: str
     kinds: tuple[str, ...] = ()  # kinds of native requests to choose from
@@ -468,14 +498,16 @@ class Backend(abc.ABC):
     settings: tuple[str, ...] = ()  # environment variables that choose and configure the engine
 
     def whereabouts(self) -> dict[str, str]:
-        """Returns the environment variables by which the engine is found again from any shell or folder."""
+        """Returns the environment variables by which another process finds the same engine, from any shell or
+        folder."""
         return {name: os.environ[name] for name in self.settings if name in os.environ}
 
     @contextlib.contextmanager
     def as_recorded(self, recorded: Mapping[str, str]) -> Iterator[None]:
-        """Sets the environment by which a recorded run's engine is found, while the `with` block undoes the run.
+        """Sets the recorded environment variables of a run's engine during the `with` block, in which the run is
+        undone.
 
-        Raises `FaultError` for a variable that is not one of `settings`.
+        Raises `FaultError` if a recorded variable is not among the backend's `settings`.
         """
         if foreign := recorded.keys() - set(self.settings):
             raise FaultError(f"environment variables {', '.join(sorted(foreign))} cannot be recorded for undoing")
@@ -493,36 +525,41 @@ class Backend(abc.ABC):
         return None
 
     def sweep(self, dry_run: bool = False) -> list[str]:
-        """Removes what dead harnesses left in the engine, in no journal. Returns kind and name of each.
+        """Removes objects that dead harness processes left in the engine and that no undo journal lists. Returns the
+        kind and the name of each object.
 
-        Removes only things that name the process that made them; nothing if the engine is missing. Raises
-        `BackendError` for things that cannot be removed.
+        Only objects whose name contains the process that made them are removed, and none if the engine is missing.
+        Raises `BackendError` if an object cannot be removed.
         """
         return []
 
     @abc.abstractmethod
     def probe(self) -> Capability:
-        """Finds out which acts on nodes work here, by trying each on a small scale. Leaves nothing behind."""
+        """Finds out which acts on nodes work here, by trying each on a small scale. All test objects are removed
+        again."""
 
     def lacks(self) -> Mapping[str, Mapping[Verb, str]]:
-        """Maps each mode of the backend, by name, to the acts that it can do on no machine, with the reasons. Pure.
+        """Maps the name of each mode of the backend (such as `local, root`) to the acts that never work in this mode,
+        on any machine, with the reasons. Pure.
 
-        `probe` tells what this machine lacks in addition. If both give a reason, that of `probe` begins with this one.
-        A backend that declares nothing has no column in docs/backends.md.
+        `probe` also returns the acts that fail only on this machine. If `probe` and `lacks` both give a reason for an
+        act, the reason from `probe` begins with the reason from `lacks`. A backend whose `lacks` returns nothing has no
+        column in docs/backends.md.
         """
         return {}
 
     @abc.abstractmethod
     def render(self, workload: Launch) -> Any:
-        """Returns the request that the engine would get for this workload, without facts about this machine. Pure."""
+        """Returns the request that the engine would get for this workload, without details of this machine. Pure."""
 
     def render_as(self, workload: Launch, kind: str, run_id: str) -> Any:
-        """Returns the engine's request in one of the forms `kinds`, with this run's names. Pure."""
+        """Returns the engine's request as one of the backend's `kinds`, with the names that this run would use.
+        Pure."""
         raise UsageError(f"--as {kind}: backend {self.name} has one kind of request only")
 
     @abc.abstractmethod
     def open(self, workload: Launch, run_dir: pathlib.Path, run_id: str) -> Cluster:
-        """Creates the nodes that run `workload`. They run no command before `Cluster.start()`.
+        """Creates the nodes that run `workload`. The nodes run no command before `Cluster.start()`.
 
         `run_dir` is absolute, is the same path on every node, and holds `events/` and `logs/`. Every process gets
         `workload.env` plus CHAOS_EVENTS, CHAOS_NODE, CHAOS_INCARNATION and CHAOS_RUN_ID.

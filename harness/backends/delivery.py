@@ -1,7 +1,8 @@
-"""Makes the archive of our own programs that the harness copies to every node: `harness/node/`, importable by Python.
+"""Makes the archive of the harness's own programs for nodes (`harness/node/`), from which Python can import.
 
-A node needs only `python3`. The archive is on the path of every trainer, so that `from harness.events import Emitter`
-works there. Our own processes on a node run from this archive, too.
+A node needs only `python3` to run the programs in the archive. The archive is on the import path of every trainer, so
+that `from harness.events import Emitter` works in a trainer. The harness's own processes on a node run from this
+archive, too.
 """
 
 import functools
@@ -30,7 +31,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip archive can hold: the 
 
 
 def sources() -> dict[str, pathlib.Path]:
-    """Maps paths in the archive for nodes to the files that it holds."""
+    """Maps the path of each file in the archive for nodes to the file's path on this machine."""
     root = pathlib.Path(boot.place())
     found = sorted(path for pattern in _CONTENT for path in root.glob(pattern))
     return {str(path.relative_to(root)): path for path in found}
@@ -38,7 +39,8 @@ def sources() -> dict[str, pathlib.Path]:
 
 @functools.cache
 def archive() -> bytes:
-    """Returns a zip archive of the sources, with the files that this interpreter compiles from them.
+    """Returns the zip archive for nodes: our source files, and the bytecode that this Python interpreter compiles from
+    them.
 
     A node with another version of Python ignores the compiled files.
     """
@@ -63,7 +65,8 @@ def digest() -> str:
 
 
 def deliver(run_dir: pathlib.Path) -> pathlib.Path:
-    """Puts the archive into the run's folder, from where nodes read it. A node never sees an incomplete one."""
+    """Puts the archive into the run's folder, from where nodes read it. A node never sees an incomplete archive,
+    because the finished file is renamed into place."""
     fresh, place = run_dir / f"{NAME}.new", run_dir / NAME
     fresh.write_bytes(archive())
     return fresh.replace(place)

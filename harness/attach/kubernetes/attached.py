@@ -1,7 +1,9 @@
-"""Attaches to a job of pods that somebody else started, found by a label selector. Each must have the opt-in.
+"""Attaches to a job of pods that somebody else started, and finds the pods by a label selector. Every pod of the job
+must have the owner's opt-in: the label or annotation `chaos.allow`.
 
-Only a few lines of shell run in its pods, by exec. Pods that are taken (evicted, deleted, killed) are brought back by
-the job's own controller; a pod without such a controller is not taken. `others` knows which pod is which node.
+The harness runs only a few lines of shell in the job's pods, by the exec API of Kubernetes. A pod is evicted, deleted
+or killed only if the job's own controller (or the kubelet) brings the pod back. The module `others` finds the present
+pod of each node of the job.
 """
 
 from __future__ import annotations
@@ -130,16 +132,16 @@ class KubernetesJob(AttachedJob):
             self.api.delete("v1", "pods", name, uid=uid)
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
-        """Returns True if the last act on a node's pod took effect. A taken pod may be back by now, with another
-        `life`."""
+        """Returns True if the last act on a node's pod took effect. After an eviction, a deletion or a kill, the pod
+        may be back already, which shows in another `life` of the node."""
         if verb == "stop":
             return seen.state == "stopped"
         another = seen.life != self._struck[node]
         return another or (not self._left[node] if verb == "kill" else seen.state == others.ENDING)
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """Returns True if no effect of an act on a pod is left that we could undo. A taken pod is brought back by its
-        controller, not by us."""
+        """Returns True if the pod is reachable and not stopped, so that no act on the pod is left to undo. An evicted,
+        deleted or killed pod is brought back by its controller, not by the harness."""
         return seen.state not in ("stopped", UNREACHABLE)
 
     def close(self) -> None:
@@ -165,8 +167,8 @@ class KubernetesJob(AttachedJob):
         return Seen("stopped", found.life, told=found.told) if stopped else found
 
     def _allowed_still(self, node: str) -> Object:
-        """Returns the pod of a node right before an act on it. Raises `UsageError` if its owner has withdrawn the
-        opt-in."""
+        """Returns the pod of a node, read again right before an act on the pod. Raises `UsageError` if the pod is gone
+        or ending, or if the pod's owner has withdrawn the opt-in."""
         last = self._pods[node]
         pod = self.api.pod(others.name_of(last))
         if pod is None or others.uid_of(pod) != others.uid_of(last) or not others.lives(pod):
@@ -178,8 +180,8 @@ class KubernetesJob(AttachedJob):
 
 
 def attach(selection: str) -> KubernetesJob:
-    """Returns the job whose pods have these labels. Raises `UsageError` unless all that have not ended have the
-    opt-in."""
+    """Returns the job whose pods match the label selector `selection`. Raises `UsageError` unless every live pod of the
+    job has the owner's opt-in `chaos.allow`."""
     if not any(_WHOLE_LABEL.fullmatch(part) for part in selection.split(",")):
         whole = "write a label selector with at least one whole label, KEY=VALUE: a key may fit several jobs"
         raise UsageError(f"--attach kubernetes:{selection}: {whole}")
@@ -200,8 +202,8 @@ def attach(selection: str) -> KubernetesJob:
 
 
 def _refuse_foreign(pod: Object) -> bool:
-    """Returns True if a pod's owner allows the pod to be killed, and not only to be stopped. Raises `UsageError` for a
-    pod of a harness or without opt-in."""
+    """Returns True if a pod's owner allows the harness to kill the pod, or False if only to stop the pod. Raises
+    `UsageError` if the pod belongs to a run of a harness, or lacks its owner's opt-in."""
     name, labels = others.name_of(pod), pod["metadata"].get("labels") or {}
     if RUN_LABEL in labels:
         raise UsageError(f"pod {name} belongs to run {labels[RUN_LABEL]} of a harness; nothing was touched")
@@ -210,9 +212,10 @@ def _refuse_foreign(pod: Object) -> bool:
 
 
 def _shell_for(api: Api, pod: Object, verb: str) -> str:
-    """Returns the container of a pod from which we send signals: the job's own, or a new ephemeral one.
+    """Returns the name of the container in a pod that will send signals: the job's own, or a new ephemeral container.
 
-    Raises `UsageError` if signals from inside would not reach the job's processes, or would reach too many.
+    Raises `UsageError` if signals from inside the pod would not reach the job's processes, or would also reach
+    processes outside the pod.
     """
     name, container = others.name_of(pod), others.container_of(pod)
     instead = f"allowed: evict, delete, with {OPT_IN}=kill"
@@ -234,14 +237,15 @@ def _shell_for(api: Api, pod: Object, verb: str) -> str:
 
 
 def _run_no_more(left: Collection[str], rows: Mapping[str, str]) -> bool:
-    """Returns True if all processes of a pod are stopped. A new fork may still wait for its stopped child."""
+    """Returns True if all processes of a pod that got a stop signal are stopped. A parent process that waits in the
+    kernel for its stopped child counts as stopped."""
     beside = {"T", "t"} & set(rows.values())
     return bool(left) and all_stopped([*(rows[each] for each in left), *beside])
 
 
 def _signal(api: Api, pod: str, container: str, what: str) -> dict[str, str]:
-    """Sends a signal to a pod's processes (`LOOK`: sends nothing). Returns their states (`T`: stopped) by their ids and
-    starts."""
+    """Sends the signal `what` to the processes of a pod, or no signal if `what` is `LOOK`. Returns the state of each
+    process (`T`: stopped) by process id and start time."""
     text = api.execute(pod, container, ("sh", "-c", SCRIPT, "sh", what))
     found = {}
     for line in text.splitlines():  # of /proc/PID/stat: after the name in brackets the state; the start is field 22
@@ -262,7 +266,7 @@ def _evict(api: Api, pod: str, uid: str) -> None:
 
 
 def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, environment: dict[str, str]) -> None:
-    """Undoes one act on a pod. For evicted, deleted or killed pods there is nothing to do: the controller brings them
+    """Undoes one act on a pod. Evicted, deleted and killed pods need no undo, because their controller brings them
     back."""
     if verb != "stop" and not ephemeral_shell:
         return
@@ -279,8 +283,8 @@ def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, envi
 
 
 def _undo_beside(api: Api, pod: Object, shell: str) -> None:
-    """Lets a pod's stopped processes continue, and ends the ephemeral shell container. Raises `BackendError` if others
-    have ended the shell."""
+    """Lets the stopped processes of a pod continue, and ends the ephemeral container that sent the stop signal. Raises
+    `BackendError` if somebody else has ended the ephemeral container, so that processes may still be stopped."""
     if not ephemeral.still_owes(pod, shell):
         return
     name = others.name_of(pod)

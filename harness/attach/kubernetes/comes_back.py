@@ -1,5 +1,5 @@
-"""Decides by a pod's controller whether a pod that we kill or evict comes back, and its job goes on. Changes
-nothing."""
+"""Decides from a pod's controller whether the pod comes back after a kill or an eviction, so that its job goes on.
+Changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ JOB, JOBSET = ("batch/v1", "jobs"), ("jobset.x-k8s.io/v1alpha2", "jobsets")
 
 
 class Returns:
-    """Counts the pods taken from each Job, because the Job itself counts them only a moment later."""
+    """Counts the pods that the harness took from each Kubernetes Job, because the Job's own count of failures comes
+    later."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -26,7 +27,8 @@ class Returns:
         self._taken = Counter[str]()
 
     def why_not(self, verb: str, pod: Object, pods: Sequence[Object]) -> str:
-        """Returns why killing or evicting this pod could end the job; empty if the pod comes back.
+        """Returns the reason why killing or evicting this pod could end the job, or an empty text if the pod comes
+        back.
 
         `pods` are all pods of the job, including this one.
         """
@@ -78,7 +80,8 @@ class Returns:
         return "" if spent < limit else f"Job {name}: one more failure would pass its backoffLimit of {limit}"
 
     def _of_jobset(self, job: Object, full: str) -> str:
-        """Returns why a failed Kubernetes Job would end the training, or "" if its JobSet starts it again."""
+        """Returns the reason why the failure of a Kubernetes Job would end the training, or "" if a JobSet restarts the
+        Job."""
         owner = controller_of(job)
         if owner is None or owner["kind"] != "JobSet":
             return f"{full}, and that would end the job"
@@ -95,7 +98,8 @@ class Returns:
 
 
 def _first_rule(spec: Object, verb: str) -> str:
-    """Returns what the Job's podFailurePolicy does about a taken pod: `Ignore`, a failing action, or ""."""
+    """Returns the action of a Job's podFailurePolicy after a pod was killed or evicted: `Ignore`, an action that fails
+    the Job, or ""."""
     for rule in (spec.get("podFailurePolicy") or {}).get("rules", []):
         disruption = any(each.get("type") == "DisruptionTarget" for each in rule.get("onPodConditions") or [])
         if str(rule["action"]).startswith("Fail"):

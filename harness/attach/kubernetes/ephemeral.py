@@ -1,7 +1,8 @@
 """Adds an ephemeral container with a shell to a pod whose own container has no shell, if the owner allows it.
 
-The container sleeps, is entered by exec, and ends by the undo or by itself. Its name stays in the pod, because
-Kubernetes cannot remove a container from a pod. It has the same processes and user as the container beside it.
+The container sleeps until the undo ends it or its time is over, and runs commands by the exec API of Kubernetes. The
+name of the container stays in the pod, because Kubernetes cannot remove a container from a pod. The container sees the
+same processes as the job's container beside it, and has the same user.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def next_name(pod: Object) -> str:
 
 
 def add(api: Api, pod: Object, target: str, name: str, settings: Settings) -> None:
-    """Adds an ephemeral container to a pod, and returns once a command can run in it. Raises `BackendError` if that
-    fails in time."""
+    """Adds an ephemeral container to a pod, and returns once a command can run in it. Raises `BackendError` if the
+    container does not become usable in time."""
     pod_name, metadata = pod["metadata"]["name"], pod["metadata"]
     beside = next(each for each in pod["spec"]["containers"] if each["name"] == target)
     wanted: Object = {"name": name, "image": settings.image, "imagePullPolicy": settings.pull, "command": list(COMMAND)}
@@ -56,8 +57,8 @@ def add(api: Api, pod: Object, target: str, name: str, settings: Settings) -> No
 
 
 def _answers(api: Api, pod: str, name: str) -> bool:
-    """Returns True if a command can run in this ephemeral container. The kubelet may not know a container yet that
-    counts as running."""
+    """Returns True if a command can run in this ephemeral container. For a moment, the kubelet may not know a container
+    whose state is already `running`."""
     if not runs(api.pod(pod), name):
         return False
     try:
@@ -68,7 +69,8 @@ def _answers(api: Api, pod: str, name: str) -> bool:
 
 
 def state_of(pod: Object | None, name: str) -> Object:
-    """Returns the container's state (`running`, `waiting` or `terminated`); empty if there is no such container."""
+    """Returns the state of a pod's ephemeral container (`running`, `waiting` or `terminated`), or an empty dict without
+    such a container."""
     statuses = pod["status"].get("ephemeralContainerStatuses") or [] if pod else []
     found: Object = next((each.get("state") or {} for each in statuses if each["name"] == name), {})
     return found
@@ -79,14 +81,14 @@ def runs(pod: Object | None, name: str) -> bool:
 
 
 def still_owes(pod: Object, name: str) -> bool:
-    """Returns True if signals may have been sent through this ephemeral container and are not undone yet."""
+    """Returns True if processes may still be stopped by signals from this ephemeral container."""
     state = state_of(pod, name)
     return "running" in state or ("terminated" in state and state["terminated"].get("exitCode") != ENDED_BY_US)
 
 
 def end(api: Api, pod: str, name: str) -> None:
-    """Ends an ephemeral container, and returns when it has ended. The line to it breaks with it, so an error on the
-    line says nothing."""
+    """Ends an ephemeral container, and returns when it has ended. The end of the container breaks the connection to it,
+    so connection errors are ignored."""
     with contextlib.suppress(BackendError):
         api.execute(pod, name, END)
     deadline = time.monotonic() + END_S_MAX

@@ -1,4 +1,5 @@
-"""Finds which pod stands for each node of a job of somebody else, and its state, in the API server's answers. Pure."""
+"""Finds the present pod of each node of a job that somebody else started, and the pod's state, in answers of the API
+server. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def uid_of(pod: Object) -> str:
 
 
 def told_by_owner(pod: Object) -> str | None:
-    """Returns the value of the label, or else the annotation, by which a pod's owner allows faults; or `None`."""
+    """Returns the value of the label or annotation `chaos.allow`, by which a pod's owner allows faults, or `None`
+    without one."""
     metadata = pod["metadata"]
     found = (metadata.get("labels") or {}).get(OPT_IN) or (metadata.get("annotations") or {}).get(OPT_IN)
     return None if found is None else str(found)
@@ -37,7 +39,7 @@ def controller_of(found: Object) -> Mapping[str, Any] | None:
 
 
 def container_of(pod: Object) -> str:
-    """Returns the container in which the job runs: the pod's default container, or else its first."""
+    """Returns the container in which the job runs: the pod's default container or, without one, the first container."""
     named = (pod["metadata"].get("annotations") or {}).get(CONTAINER)
     names = [str(each["name"]) for each in pod["spec"]["containers"]]
     return str(named) if named in names else names[0]
@@ -48,7 +50,7 @@ def lives(pod: Object) -> bool:
 
 
 def place_of(pod: Object) -> Place:
-    """Returns what a pod shares with its successor: its controller, and its index or name."""
+    """Returns the identity that a pod shares with its replacement: the controller, and the pod's index or name."""
     owner = controller_of(pod)
     if owner is None:
         return "", "", name_of(pod)
@@ -58,9 +60,9 @@ def place_of(pod: Object) -> Place:
 
 
 def matched(last: Mapping[str, Object], pods: Sequence[Object]) -> dict[str, Object | None]:
-    """Returns each node's pod now: the pod of the last look while that lives, else its successor, else the dead pod.
+    """Returns each node's present pod: the last seen pod if it lives, or else its replacement, or else the dead pod.
 
-    `last` maps each node to its pod at the last look.
+    `last` maps each node to its last seen pod.
     """
     by_uid = {uid_of(pod): pod for pod in pods}
     known = {uid_of(pod) for pod in last.values()}
@@ -79,8 +81,8 @@ def matched(last: Mapping[str, Object], pods: Sequence[Object]) -> dict[str, Obj
 
 
 def seen(pod: Object | None, last: Object) -> Seen:
-    """Returns the state of a job's node, as its pod shows it. `last` is its pod before, whose name is used if there is
-    no pod now."""
+    """Returns the state of a job's node, as its pod shows it. `last` is the last seen pod of the node, whose name is
+    reported if the node has no pod now."""
     if pod is None:
         return Seen(GONE, uid_of(last), told={"pod": name_of(last)})
     name = container_of(pod)
@@ -101,7 +103,7 @@ def seen(pod: Object | None, last: Object) -> Seen:
 
 
 def _state(pod: Object, status: Object) -> tuple[str, int | None]:
-    """Returns a pod's state and, if the pod has ended for good, its exit code."""
+    """Returns a pod's state, and the exit code if the pod has ended and will not be restarted."""
     phase, now = pod["status"].get("phase", ""), status.get("state") or {}
     ended, policy = now.get("terminated"), pod["spec"].get("restartPolicy", "Always")
     if "deletionTimestamp" in pod["metadata"]:

@@ -1,11 +1,12 @@
 """The docker backend: a node is a container of our image, and the engine starts, stops and limits it.
 
-Nodes share a private network and the run's folder, which has the same path on all of them. Our init in each container
-starts, signals and lists processes on request, over the attached standard input and output. When the harness dies, this
-connection ends, and the containers with it. Other remains have the run's label.
+Nodes share a private network and the run's folder, which has the same path on all of them. Our init process in each
+container starts, signals and lists processes when the harness asks, over the container's standard input and output.
+When the harness dies, the connection to the init process ends, and the container ends with the connection. All other
+things of a run in Docker, such as networks, have the run's label.
 
-`CHAOS_DOCKER_IMAGE` names another image than `chaos-node`, `CHAOS_DOCKER_GPUS=1` gives every rank a GPU,
-`CHAOS_DOCKER_EGRESS=1` lets nodes reach the outside (an object store, for instance).
+`CHAOS_DOCKER_IMAGE` names an image other than `chaos-node`. `CHAOS_DOCKER_GPUS=1` gives every rank a GPU.
+`CHAOS_DOCKER_EGRESS=1` lets nodes reach other networks (an object store, for instance).
 """
 
 import contextlib
@@ -53,7 +54,8 @@ class DockerCluster(container_probe.ProbedCluster):
             raise
 
     def _prepare(self) -> None:
-        """Raises `CannotRunError` if root may not give files away, as in a user namespace of its own."""
+        """Prepares the run's folder for its containers. Raises `CannotRunError` if files cannot be given to the
+        containers' user, as in a user namespace."""
         names = [*request.node_names(self._workload), *([CONTROL] if self._workload.control is not None else [])]
         try:
             run_folder.prepare(self._run_dir, self._workload, names, self._engine.owner)
@@ -124,8 +126,8 @@ class DockerCluster(container_probe.ProbedCluster):
         return [*self._nodes, *([self._control] if self._control is not None else [])]
 
     def _name_hosts(self) -> None:
-        """Writes the hosts file of all nodes: each node's name leads to its newest container. The file itself stays, as
-        all nodes mount it."""
+        """Writes the hosts file of all nodes, which maps each node's name to the address of its newest container. The
+        hosts file is rewritten in place, because all nodes mount it."""
         named = "".join(f"{host.address} {host.name}\n" for host in self._hosts())
         with (self._run_dir / request.HOSTS_FILE).open("r+") as file:
             file.write(request.HOSTS + named)
@@ -160,8 +162,8 @@ class DockerCluster(container_probe.ProbedCluster):
         return self._run_dir / run_folder.log_of(self._log_key(node))
 
     def _environment(self, node: DockerNode, start: int) -> dict[str, str]:
-        """Returns the environment of a node's command: the plan's variables and the harness's. A container gets none of
-        the harness's own variables."""
+        """Returns the environment of a node's command: the plan's variables, and those that the harness sets. A
+        container inherits no variables from the environment of the harness."""
         devices = {f"{library}_SOCKET_IFNAME": "eth0" for library in ("GLOO", "TP", "NCCL")}
         places = run_folder.environment(str(self._run_dir), node.name) | run_folder.key_of(self._run_dir)
         return {**devices, **metadata.environment(node.metadata), **self._workload.env, **places, **node.marks(start)}
@@ -234,7 +236,8 @@ def _flag(name: str) -> bool:
 
 
 def UNDO(run_id: str, environment: dict[str, str]) -> None:
-    """Removes all containers and networks of a run from the Docker engine that the run used. Can be called again."""
+    """Removes all containers and networks of a run from the Docker engine that the run used. Repeated calls are
+    safe."""
     with BACKEND.as_recorded(environment):
         engine = Engine()
     with contextlib.closing(engine):

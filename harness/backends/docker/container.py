@@ -1,4 +1,5 @@
-"""Defines a node that is a container. Its verbs go to the engine, or to the init inside."""
+"""Defines a node that is a container. The Docker engine, or our init process in the container, carries out the acts on
+the node."""
 
 import math
 import pathlib
@@ -29,8 +30,8 @@ QUOTA_US_MIN = 1_000  # the kernel takes no less
 
 
 class DockerNode(NetworkedNode, StoringNode):
-    """A node that is a container, with the connection to our init process in it. `exits` gets the end of its
-    command."""
+    """A node that is a container, with the connection to our init process in it. The queue `exits` gets the end of the
+    node's command."""
 
     def __init__(self, engine: Engine, place: request.DockerRun, name: str, incarnation: int, exits: Box[Exit]):
         index = int(name.removeprefix("node")) if name != CONTROL else -1
@@ -54,7 +55,7 @@ class DockerNode(NetworkedNode, StoringNode):
 
     @property
     def metadata(self) -> str:
-        """Returns the address at which the node serves a cloud's metadata."""
+        """Returns the address of the node's simulated cloud metadata server."""
         return "{}:{}".format(*self._line.ready["metadata"])
 
     def create(self, wanted: request.Request, network: Network) -> None:
@@ -90,8 +91,8 @@ class DockerNode(NetworkedNode, StoringNode):
         self._call("run", command=list(command), env=dict(env), log=str(log))
 
     def disconnect(self) -> None:
-        """Ends the connection to the container's init process, and with it the node. The end of its command is then
-        ignored."""
+        """Ends the connection to the container's init process, and thereby the node. The end of the node's command is
+        not reported after this."""
         self._running = 0
         if hasattr(self, "_line"):
             self._line.close()
@@ -129,8 +130,8 @@ class DockerNode(NetworkedNode, StoringNode):
             self._frozen_pids = None
 
     def evict(self, grace_s: float) -> None:
-        """Takes the node by `docker stop`: SIGTERM, which our init passes on to all processes, and SIGKILL after the
-        grace time."""
+        """Evicts the node by `docker stop`: our init process passes SIGTERM on to all processes, and SIGKILL follows
+        after the grace period."""
         with self.there():
             threading.Thread(target=self._stop, args=(math.ceil(grace_s),), daemon=True).start()
 
@@ -158,7 +159,7 @@ class DockerNode(NetworkedNode, StoringNode):
         return who
 
     def clock(self) -> ClockReading:
-        """Reads the clock of the daemon's host, which no fault shifts."""
+        """Compares the wall clock of the Docker daemon's host with ours; no fault shifts this clock."""
         return clock_offset.compare(self.name, lambda: int(self._call("clock")))
 
     def _update(self, **limits: int) -> None:
@@ -182,7 +183,7 @@ class DockerNode(NetworkedNode, StoringNode):
             self._note_exit(event["code"])
 
     def _on_end(self) -> None:
-        """Records that the container has ended, and with it everything on the node."""
+        """Records the end of the container, and thereby of everything on the node."""
         self._note_exit(-signal.SIGKILL)
         self._frozen_pids = None
         self._gone.set()

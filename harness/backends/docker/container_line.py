@@ -1,4 +1,4 @@
-"""Starts a container of ours, and opens a connection to our process in it, over its input and output."""
+"""Starts a container with a process of the harness, and connects to the process by the container's input and output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READY_S_MAX = 30.0
 
 
 class ContainerLine(rpc.Line):
-    """A connection to our process in a container. The container ends with the line."""
+    """A connection to the harness's process in a container. The container ends when the connection ends."""
 
     def __init__(
         self,
@@ -36,7 +36,8 @@ class ContainerLine(rpc.Line):
             raise
 
     def come_up(self) -> ContainerLine:
-        """Waits until our process in the container answers. If it does not, removes it and raises `BackendError`."""
+        """Waits until the harness's process in the container answers. If the process does not answer in time, ends the
+        container and raises `BackendError`."""
         if self.wait_ready(READY_S_MAX):
             return self
         self.close()

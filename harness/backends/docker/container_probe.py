@@ -22,17 +22,17 @@ _CODE = f"import time; open('{{run_dir}}/{MOUNT}/file', 'w').close(); print('tim
 
 
 class ProbedCluster(ControlledCluster):
-    """A cluster that can also find out which network acts the kernel refuses."""
+    """A cluster with a check that finds the network acts that the kernel refuses."""
 
     @abc.abstractmethod
     def examine_network(self) -> dict[Verb, str]:
-        """Maps each act on a node's network that the kernel refuses to the reason."""
+        """Returns the acts on a node's network that the kernel refuses, each with the reason."""
 
 
 def try_out(open_cluster: Callable[[Launch, pathlib.Path], ProbedCluster], why_no_storage: str) -> dict[Verb, str]:
-    """Maps each act on a node that this engine or kernel refuses to the reason, by trying it on a node.
+    """Tries acts on a test node. Returns the acts that this engine or its kernel refuses, each with the reason.
 
-    Raises `CannotRunError` if nodes cannot be used at all.
+    Raises `CannotRunError` if the test node does not run, or does not share folders with this machine.
     """
     refused = refused_libraries() | ({Verb.STORAGE: why_no_storage} if why_no_storage else {})
     with owner_names.temporary_folder() as folder:

@@ -1,4 +1,4 @@
-"""Finds the Docker Engine, talks to it, and removes a run's things by their label."""
+"""Connects to the Docker Engine, and removes a run's containers, networks and volumes by their label."""
 
 import contextlib
 import os
@@ -22,14 +22,15 @@ PARALLEL = 4  # a daemon starts containers no faster with more
 
 
 def address() -> str:
-    """Returns DOCKER_HOST, or the address of the daemon of `make engines` if there is one, or the usual socket."""
+    """Returns the address of the Docker daemon: DOCKER_HOST, or else the daemon of `make engines`, or else the default
+    socket."""
     own = pathlib.Path(os.environ.get(ENGINES_DIR_ENV, ENGINES_DIR)) / "docker" / "docker.sock"
     return os.environ.get("DOCKER_HOST") or (f"unix://{own}" if own.exists() else "unix:///var/run/docker.sock")
 
 
 @contextlib.contextmanager
 def speaking(what: str) -> Iterator[None]:
-    """Turns errors of the Docker client in the `with` block into ours, which name the failed call."""
+    """Turns errors of the Docker client in the `with` block into `BackendError`s that name the failed call."""
     import docker.errors
     import requests
 
@@ -42,10 +43,11 @@ def speaking(what: str) -> Iterator[None]:
 
 
 class Engine:
-    """A connection to a Docker daemon. Several threads may call."""
+    """A connection to a Docker daemon. Several threads may use the connection at the same time."""
 
     def __init__(self, limit_s: float = CALL_S_MAX):
-        """Connects to the Docker daemon. Raises `CannotRunError` with the remedy if there is no client or no daemon."""
+        """Connects to the Docker daemon. Raises `CannotRunError` with advice if the Python package docker is missing,
+        or if no daemon answers."""
         try:
             import docker
             import docker.utils
@@ -72,7 +74,8 @@ class Engine:
 
     @property
     def user(self) -> str:
-        """Returns the user that runs containers: the caller, who owns the run's files, or for root the image's user."""
+        """Returns the user and group ids that run containers: those of the caller, or of the image's user if the caller
+        is root. With a rootless daemon, 0:0 stands for the caller."""
         if any("rootless" in option for option in self.info.get("SecurityOptions") or ()):
             return "0:0"  # there, the caller is what the container calls root
         if os.geteuid() == 0:
@@ -81,7 +84,7 @@ class Engine:
 
     @property
     def owner(self) -> Owner | None:
-        """Returns the user who must own folders that nodes write, or `None` if that is the caller."""
+        """Returns the user who must own the folders that nodes write, or `None` if the caller must own them."""
         return (IMAGE_UID, IMAGE_UID) if os.geteuid() == 0 and self.user != "0:0" else None
 
     def image_labels(self, image: str) -> dict[str, str]:
@@ -108,12 +111,12 @@ class Engine:
             return None
 
     def create(self, name: str, request: Request) -> str:
-        """Creates a Docker container without starting it. Returns its id."""
+        """Creates a Docker container without starting it. Returns the container's id."""
         with speaking(f"creating container {name}"):
             return str(self.api.create_container_from_config(request, name)["Id"])
 
     def create_network(self, wanted: Request) -> None:
-        """Creates a network by the daemon's API, because the Python client's own method lacks options."""
+        """Creates a network by the Docker daemon's HTTP API, because the method of the Python client lacks options."""
         import docker.errors
         import requests
 
@@ -140,7 +143,8 @@ class Engine:
             return found
 
     def remove_run(self, run_id: str) -> int:
-        """Removes all containers, networks and volumes with this run's label; returns their number. Can be repeated."""
+        """Removes all containers, networks and volumes with this run's label; returns their number. Repeated calls are
+        safe."""
         label = {"label": f"{RUN_LABEL}={run_id}"}
         with speaking(f"removing what run {run_id} left"):
             containers = [entry["Id"] for entry in self.api.containers(all=True, filters=label)]
@@ -152,7 +156,8 @@ class Engine:
         return len(containers) + len(networks) + len(volumes)
 
     def run_ids(self) -> set[str]:
-        """Returns the ids of all runs that have things on this engine, whichever harness made them."""
+        """Returns the ids of all runs that have containers, networks or volumes on this engine, whichever harness made
+        them."""
         label = {"label": RUN_LABEL}
         with speaking("looking for what runs left"):
             found = [*self.api.containers(all=True, filters=label), *self.api.networks(filters=label)]
@@ -160,7 +165,8 @@ class Engine:
         return {str((entry["Labels"] or {}).get(RUN_LABEL, "")) for entry in found}
 
     def _remove(self, remove: Callable[..., None], what: str, **options: Any) -> None:
-        """Removes a container, network or volume, which the reverter or `chaos heal` may remove at the same time."""
+        """Removes a container, network or volume, even if another process (the reverter or `chaos heal`) removes it
+        meanwhile."""
         import docker.errors
 
         try:
@@ -176,7 +182,7 @@ class Engine:
 
 
 def each(act: Callable[[str], object], items: Iterable[str]) -> None:
-    """Calls `act` on each item, a few items at a time. Raises the first error after it has tried all."""
+    """Calls `act` on each item, a few items at a time. Raises the first error after all items were tried."""
     with ThreadPoolExecutor(PARALLEL) as pool:
         results = [pool.submit(act, item) for item in items]
     for result in results:

@@ -1,7 +1,7 @@
 """Makes the requests to the Docker Engine API for a workload, as plain data. The functions are pure.
 
-All names and labels are made here. Everything that we create has the label `chaos.run_id`. Only things with this label
-are removed, so that nobody else's things are hit.
+This module chooses all names and labels of Docker objects. Every Docker object of the harness has the label
+`chaos.run_id`. Only objects with the label `chaos.run_id` are removed, so that objects of other users are safe.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _LINE = {"OpenStdin": True, "StdinOnce": True, "AttachStdin": True, "AttachStdou
 
 @dataclass(frozen=True)
 class DockerRun:
-    """The facts of a run that its containers need beside the workload: folder, user of the files, image."""
+    """The facts of a run that its containers need in addition to the workload: folder, owner of the files, image."""
 
     run_id: str = "{run_id}"
     run_dir: str = "{run_dir}"
@@ -52,8 +52,8 @@ class DockerRun:
 
     @property
     def prefix(self) -> str:
-        """Returns the text with which the names of the run's containers and networks begin. An unusual run id is
-        replaced by its digest, against injection."""
+        """Returns the prefix of the names of the run's containers and networks. A run id with unusual characters is
+        replaced by its digest, which protects against injection."""
         plain = re.fullmatch(r"[a-zA-Z0-9_.-]{1,100}|\{run_id\}", self.run_id)
         return "chaos-" + (self.run_id if plain else hashlib.sha256(self.run_id.encode()).hexdigest()[:16])
 
@@ -67,11 +67,11 @@ class DockerRun:
         return self.below(delivery.NAME)
 
     def below(self, name: str) -> str:
-        """Returns the path of a file in the run's folder, which is at the same path on every node."""
+        """Returns the path of a file in the run's folder, which every node sees under the same path."""
         return f"{self.run_dir}/{name}"
 
     def container(self, node: str, incarnation: int) -> str:
-        """Returns the name of the container, and of its own disk."""
+        """Returns the name of a node's container, which is also the name of the container's volume."""
         return f"{self.prefix}-{node}.{incarnation}"
 
     def labels(self, node: str, incarnation: int) -> dict[str, str]:
@@ -95,7 +95,8 @@ def node_names(workload: Launch) -> list[str]:
 
 
 def network(place: DockerRun) -> Request:
-    """Returns the request for the run's private network. `Internal`: it reaches only the daemon's own host."""
+    """Returns the request for the run's private network. Unless `egress` is set, the network is internal: nodes reach
+    only the Docker daemon's own host."""
     return {
         "Name": place.network,
         "Driver": "bridge",
@@ -106,10 +107,11 @@ def network(place: DockerRun) -> Request:
 
 
 def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -> Request:
-    """Returns the request to Docker that makes one node's container. The container starts our init, which starts the
-    workload's command on request.
+    """Returns the request to Docker that makes one node's container. The container starts our init process, which
+    starts the workload's command when the harness asks.
 
-    The init gets the names of all nodes, so that processes that crowd a node take only its part of the machine.
+    The init process gets the names of all nodes, so that load on one node's CPUs uses only this node's share of the
+    machine.
     """
     labels = place.labels(node, incarnation)
     gpus = gpu_ids(workload, int(node.removeprefix("node")), place) if node != CONTROL else []
@@ -139,7 +141,8 @@ def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -
 
 
 def _mounts(workload: Launch, place: DockerRun, node: str, incarnation: int) -> list[Request]:
-    """Returns the mounts: the run's folder read-only, and over it the folders that this node may write."""
+    """Returns the mounts of a node's container: the run's folder read-only, and over it the folders that this node may
+    write."""
     key = CONTROL if node == CONTROL else f"{node}.{incarnation}"
     labels = place.labels(node, incarnation)
     disk = {"Type": "volume", "Source": place.container(node, incarnation), "Target": SCRATCH}
@@ -154,7 +157,7 @@ def _mounts(workload: Launch, place: DockerRun, node: str, incarnation: int) -> 
 
 
 def sidecar(place: DockerRun, node: str, incarnation: int, container_id: str) -> Request:
-    """Returns the request for the helper container in a node's network, the only one with privileges there."""
+    """Returns the request for the helper container in a node's network; only the helper may change the network."""
     return {
         "Image": place.image,
         "User": "0:0",
@@ -178,8 +181,8 @@ def _bind(source: str, target: str, read_only: bool = False) -> Request:
 
 
 def gpu_ids(workload: Launch, index: int, place: DockerRun) -> list[str]:
-    """Returns the host's GPUs for a node: one for each of its ranks. The nodes of a run get the host's GPUs in
-    order."""
+    """Returns the host's GPUs for one node: one GPU for each rank of the node. The nodes of a run take the host's GPUs
+    in ascending order."""
     if not place.gpus:
         return []
     first = index * workload.ranks_per_node

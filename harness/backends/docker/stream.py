@@ -1,6 +1,7 @@
-"""Makes one stream of a container's standard input and output, which the Docker Engine API's *attach* returns.
+"""Turns a container's standard input and output into one byte stream, by the *attach* call of the Docker Engine API.
 
-Output comes in frames: stream number (1 output, 2 errors), three zero bytes, length (4 bytes, big endian), data.
+Each frame of output holds the stream number (1 output, 2 errors), three zero bytes, the length (4 bytes, big endian)
+and the data.
 """
 
 import socket
@@ -13,7 +14,8 @@ _OUTPUT = 1
 
 
 class AttachedStream:
-    """A container's standard input and output as one stream of bytes. Error output goes to the file `errors`."""
+    """A container's standard input and output as one stream of bytes. The container's error output goes to the file
+    `errors`."""
 
     def __init__(self, link: socket.socket, errors: IO[bytes], owners: Sequence[Any] = ()):
         self._link = link
@@ -22,7 +24,7 @@ class AttachedStream:
         self._left = bytearray()
 
     def recv(self, size: int) -> bytes:
-        """Returns at most `size` bytes of the container's output, or no bytes at its end."""
+        """Returns at most `size` bytes of the container's output, or no bytes when the output has ended."""
         while not self._left:
             header = self._exactly(_HEADER.size)
             if not header:

@@ -1,6 +1,7 @@
-"""Finds the Kubernetes API server, asks it, and removes a run's objects by their label.
+"""Finds the Kubernetes API server, sends requests to it, and removes a run's objects by their label.
 
-Objects are plain dictionaries in both directions. The server is asked for the versions of an API that it has.
+Kubernetes objects are plain dictionaries, in requests and in answers. The harness asks the server which versions of an
+API the server has.
 """
 
 import functools
@@ -46,7 +47,7 @@ CHAOS_MESH = "chaos-mesh.org/v1alpha1"
 
 
 class Refused(BackendError):
-    """Raised if the Kubernetes API server refuses a request. `status` is the HTTP status."""
+    """Raised if the Kubernetes API server refuses a request. `status` is the HTTP status of the answer."""
 
     def __init__(self, status: int, message: str):
         super().__init__(message)
@@ -54,11 +55,12 @@ class Refused(BackendError):
 
 
 class Api:
-    """A client of the Kubernetes API server that serves one cluster. Several threads may call. Methods raise
-    `BackendError` if it fails."""
+    """A client of the Kubernetes API server that serves one cluster. Several threads may use the client at the same
+    time. Methods raise `BackendError` if a request fails."""
 
     def __init__(self, settings: Settings):
-        """Connects to the API server. Raises `CannotRunError` with the remedy without client, kubeconfig or answer."""
+        """Connects to the API server. Raises `CannotRunError` with advice if the Python package kubernetes or a
+        kubeconfig is missing, or if the server does not answer."""
         try:
             import kubernetes
         except ImportError as error:
@@ -96,8 +98,8 @@ class Api:
     ) -> Any:
         """Sends a request to the API server, and returns the answer, parsed if it is JSON, or as a text with `as_text`.
 
-        Raises `Refused` for an error answer, and `BackendError` without an answer. A server that is busy, restarting or
-        out of reach is asked again for minutes if that is safe and `patient` is True.
+        Raises `Refused` for an HTTP error status, and `BackendError` if no answer comes. With `patient`, a GET or
+        DELETE request is repeated for about two minutes while the server is busy, restarting or out of reach.
         """
         import urllib3
 
@@ -151,7 +153,7 @@ class Api:
 
     @functools.cached_property
     def dialect(self) -> Dialect:
-        """Returns which newer fields of Kubernetes objects this server knows, found by a dry run."""
+        """Returns which newer features of the Kubernetes API this server has, found by a dry run."""
         probe = manifests.ClusterRun("dialect", Settings(), Dialect())
         workload = Launch(("true",), 1, 1)
         job = manifests.RENDERERS["job"](workload, probe)[0]
@@ -161,7 +163,7 @@ class Api:
 
     @property
     def policy(self) -> str:
-        """Returns the API version in which this server has disruption budgets and evictions."""
+        """Returns the API version (`policy/…`) in which this server has disruption budgets and evictions."""
         return "policy/v1" if self.serves("policy/v1", "poddisruptionbudgets") else "policy/v1beta1"
 
     def serves(self, version: str, plural: str) -> bool:
@@ -178,7 +180,7 @@ class Api:
 
     def may(self, verb: str, resource: str, group: str = "", namespaced: bool = True) -> bool:
         """Returns True if the server allows this user the act `verb`, such as `create`, on a kind of resource.
-        `resource` may hold a subresource."""
+        `resource` may include a subresource, as in `pods/exec`."""
         name, _, subresource = resource.partition("/")
         wanted = {"verb": verb, "resource": name, "subresource": subresource, "group": group}
         if namespaced:
@@ -218,14 +220,14 @@ class Api:
         return found
 
     def log_tail(self, pod: str, container: str, lines: int, bytes_max: int) -> str:
-        """Returns the newest lines of this container's log. Raises `Refused` if there is no log yet."""
+        """Returns the newest lines of this container's log. Raises `Refused` if the container has no log yet."""
         query = {"container": container, "tailLines": str(lines), "limitBytes": str(bytes_max)}
         text: str = self.ask("GET", self.path("v1", "pods", f"{pod}/log"), query=query, patient=False, as_text=True)
         return text
 
     def delete(self, version: str, plural: str, name: str, grace_s: int | None = None, uid: str = "") -> bool:
-        """Deletes an object of the Kubernetes cluster. Returns False if it was gone already. With `uid`, a later object
-        of this name is kept."""
+        """Deletes an object of the Kubernetes cluster. Returns False if the object was gone already. With `uid`, a
+        newer object of the same name is not deleted."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
@@ -240,9 +242,9 @@ class Api:
         return True
 
     def evict(self, pod: str, grace_s: int | None = None, uid: str = "") -> None:
-        """Evicts a pod by the server's Eviction API. Without `grace_s`, the pod's own grace period holds.
+        """Evicts a pod by the server's Eviction API. Without `grace_s`, the grace period of the pod itself applies.
 
-        Raises `Refused` with status 429 if a budget forbids it.
+        Raises `Refused` with status 429 if a disruption budget forbids the eviction.
         """
         options: Object = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         if uid:
@@ -256,19 +258,21 @@ class Api:
         self.ask("POST", self.path("v1", "pods", f"{pod}/eviction"), body)
 
     def attach(self, pod: str, container: str, errors: pathlib.Path) -> PodStream:
-        """Opens the connection to process 1 of a pod's container. Its standard error goes to the file `errors`."""
+        """Opens the connection to process 1 of a pod's container. The standard error of the process goes to the file
+        `errors`."""
         query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true"), ("tty", "false")]
         return PodStream(self._link(pod, "attach", query), errors.open("ab"))
 
     def execute(self, pod: str, container: str, command: Sequence[str], limit_s: float = CALL_S_MAX) -> str:
-        """Runs a command in a pod's container, and returns the output. Raises `BackendError` unless it exits with 0 in
-        time."""
+        """Runs a command in a pod's container, and returns the output. Raises `BackendError` unless the command exits
+        with code 0 within `limit_s` seconds."""
         query = [("container", container), ("stdout", "true"), ("stderr", "true")]
         query += [("command", word) for word in command]
         return run_to_end(self._link(pod, "exec", query), f"{command[0]} in pod {pod}", limit_s)
 
     def _link(self, pod: str, what: str, query: Sequence[tuple[str, str]]) -> Any:
-        """Opens a WebSocket to a pod, such as for `exec` or `attach`. Raises `BackendError` if that fails."""
+        """Opens a WebSocket to a pod, such as for `exec` or `attach`. Raises `BackendError` if the WebSocket cannot be
+        opened."""
         from kubernetes.stream.ws_client import create_websocket
         from websocket import WebSocketException, setdefaulttimeout
 
@@ -287,8 +291,8 @@ class Api:
         self.ask("PATCH", f"/api/v1/nodes/{name}", patch)
 
     def machine_labels(self, name: str) -> Mapping[str, str]:
-        """Returns the labels of the machine (Kubernetes node) with this name. Raises `CannotRunError` without the right
-        to read nodes."""
+        """Returns the labels of the machine (Kubernetes node) with this name. Raises `CannotRunError` if this user has
+        no right to read nodes."""
         try:
             found: Mapping[str, str] = self.get(f"/api/v1/nodes/{name}")["metadata"].get("labels", {})
             return found
@@ -304,9 +308,10 @@ class Api:
     # The end
 
     def remove_run(self, place: ClusterRun) -> int:
-        """Removes everything in our namespace with this run's label, and waits until it is gone. Can be called again.
+        """Removes all Kubernetes objects with this run's label from our namespace, and waits until the pods are gone.
+        Repeated calls are safe.
 
-        Raises `BackendError` for things that could not be removed, after it has tried every kind of object.
+        Raises `BackendError` if objects could not be removed, after every kind of object was tried.
         """
         # What disturbs comes first, owners before pods.
         owners = [owner for found in manifests.OWNERS.values() for owner in found]
@@ -344,7 +349,8 @@ class Api:
 
 
 def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:
-    """Returns the client's configuration and the namespace: ours, or else that of the context."""
+    """Returns the client's configuration, and the namespace: from the settings, or else from the kubeconfig's context
+    or the pod's service account."""
     configuration = kubernetes.client.Configuration()
     file = _kubeconfig()
     inside = SERVICE_ACCOUNT / "namespace"
@@ -368,9 +374,10 @@ def _kubeconfig() -> str | None:
 
 
 def chosen_cluster(settings: Settings) -> dict[str, str]:
-    """Returns kubeconfig, context and namespace in use, as the variables `CHAOS_KUBE_…` that name them.
+    """Returns the variables `CHAOS_KUBE…` that name the kubeconfig, context and namespace in use.
 
-    Empty inside a pod, whose service account states all of them. Raises `CannotRunError` as `Api` does.
+    Inside a pod, only the namespace is returned, because the pod's service account gives the rest. Raises
+    `CannotRunError` if no cluster is configured.
     """
     import kubernetes
 

@@ -1,12 +1,12 @@
-"""The Kubernetes backend: a node is a pod of an Indexed Job (or JobSet, PyTorchJob, TrainJob); all scheduling is
-Kubernetes' own.
+"""The Kubernetes backend: a node is a pod of an Indexed Job (or JobSet, PyTorchJob, TrainJob), and Kubernetes does all
+scheduling.
 
-A pod that was evicted or died is brought back by its Job. If a fault took the old pod, the new one waits in our init
-until `replace` gives the capacity back; otherwise it starts at once. If the server has no Indexed Jobs, nodes are
-single pods, and we create their replacements.
+The Job brings back a pod that was evicted or has died. If a fault took the old pod, the new pod waits in our init
+process until `replace` is called; otherwise the new pod starts at once. If the server has no Indexed Jobs, nodes are
+single pods, and the harness creates their replacements.
 
-Pods send what they write over their lines (attach) at once. The control host is a pod of its own, which a disruption
-budget protects from eviction. `docs/kubernetes.md` has all settings (`CHAOS_KUBE_…`).
+Each pod sends the files that it writes to the harness at once, over the attached connection. The control host is a pod
+of its own, which a disruption budget protects from eviction. `docs/kubernetes.md` has all settings (`CHAOS_KUBE_…`).
 """
 
 import contextlib
@@ -87,7 +87,8 @@ class KubeCluster(ControlledCluster):
 
     @property
     def waiting(self) -> bool:
-        """Returns True if Kubernetes will bring back a pod that ended unasked. Single pods are never brought back."""
+        """Returns True if Kubernetes will bring back a pod that ended without a fault of the harness. Kubernetes never
+        brings back single pods, which belong to no Job."""
         with self._lock:
             lost = [each.index for each in self._nodes if not each.alive]
             return self._place.kind != "pods" and any(index not in self._held | self._given_up for index in lost)
@@ -109,7 +110,7 @@ class KubeCluster(ControlledCluster):
         self._workload = self._workload.changed(command, env)
 
     def replace(self, node: Node) -> Node:
-        """Ends the hold on a lost node's place, so that the pod that Kubernetes brings becomes the new node."""
+        """Releases the reserved place of a lost node, and waits until the replacement pod has become the new node."""
         self.refuse_replacement(node)
         self._way.give_back(node.index)
         if self._place.kind == "pods":
@@ -158,10 +159,10 @@ class KubeCluster(ControlledCluster):
     # What nodes ask for
 
     def kill(self, node: KubeNode) -> None:
-        """Makes the pod's init kill all processes by SIGKILL, because a kubelet would first send SIGTERM, even without
-        grace.
+        """Kills all processes of a node by SIGKILL from the pod's init, because a kubelet would first send SIGTERM,
+        even without a grace period.
 
-        Then the pod is deleted without grace, so that Kubernetes knows of it at once.
+        Afterwards the pod is deleted without a grace period, so that Kubernetes knows of the loss at once.
         """
         pod = self._take(node, "node lost")
         try:
@@ -177,7 +178,8 @@ class KubeCluster(ControlledCluster):
         self._way.take(pod, node.index, math.ceil(grace_s))
 
     def _refuse_machine(self, node: KubeNode) -> None:
-        """Raises `CannotRunError` if taking this node's machine would take further nodes of the job."""
+        """Raises `CannotRunError` if taking this node's machine would also take other nodes or the control host of the
+        job."""
         if not self._way.takes_machine or node.pod is None or self._control is None:
             return
         machine, how = node.pod.machine, f"CHAOS_KUBE_EVICT={self._place.settings.evict}"
@@ -205,7 +207,8 @@ class KubeCluster(ControlledCluster):
             return [each.pod for each in self._nodes if each is not node and each.pod is not None and each.alive]
 
     def _take(self, node: KubeNode, reason: str) -> Pod:
-        """Reserves a node's place while the node is taken: a pod that comes for it waits until `replace`."""
+        """Reserves a node's place before the node is taken away: a replacement pod then waits until `replace` is
+        called."""
         with self._lock:
             if node.pod is None or not node.alive:
                 raise NodeGone(f"{node.key} is gone")
@@ -272,7 +275,8 @@ class KubeCluster(ControlledCluster):
             pod.beat(pod_init.SILENT_S_MAX + BEAT_S)
 
     def _greet(self, wanted: Object) -> None:
-        """Connects to a new pod, in a thread of the pool: asks which node it is for, and sends it the run's files."""
+        """Connects to a new pod, in a thread of the pool, finds out which node the pod is for, and sends the run's
+        files to the pod."""
         try:
             self._greet_or_raise(wanted)
         except Exception as error:  # any error: no other code would see it
@@ -389,7 +393,8 @@ class KubeCluster(ControlledCluster):
         return {"address": pod.address, "control": control, "head": head, "run_dir": POD_RUN_DIR, "python": "python3"}
 
     def _environment(self, pod: Pod, name: str, start: int) -> dict[str, str]:
-        """Returns the environment of a command in a pod: the plan's variables and ours, with the pod's own paths."""
+        """Returns the environment of a command in a pod: the variables of the plan and of the harness, with paths
+        inside the pod."""
         device = pod.hello["device"]
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")} if device else {}
         marks = run_folder.environment(POD_RUN_DIR, name) | run_folder.key_of(self.run_dir)
@@ -419,7 +424,8 @@ class KubeCluster(ControlledCluster):
 
 
 def end_run(api: Api, place: ClusterRun) -> int:
-    """Removes everything with this run's label, and gives back machines taken for the run. Can be called again."""
+    """Removes all Kubernetes objects of a run, and puts the machines that the run took away back into service. Repeated
+    calls are safe."""
     return api.remove_run(place) + way_of(api, place).heal()
 
 
@@ -438,8 +444,8 @@ class KubernetesBackend(EngineBackend):
     settings = ("KUBECONFIG", "HOME", *VARIABLES)
 
     def whereabouts(self) -> dict[str, str]:
-        """Returns kubeconfig, context and namespace, by which the cluster is found again if the current context
-        changes."""
+        """Returns the kubeconfig, context and namespace in use, so that the same cluster is found even if the current
+        context changes."""
         return super().whereabouts() | chosen_cluster(read_settings())
 
     def try_out(self) -> tuple[str, dict[Verb, str]]:

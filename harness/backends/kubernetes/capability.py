@@ -1,4 +1,4 @@
-"""Finds out which faults can act on pods here, as far as the API server and this user's rights allow them."""
+"""Finds out which acts on pods work in this cluster, as far as the API server and this user's rights tell."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LACKS = {
 
 
 def missing_verbs(api: Api, place: ClusterRun) -> dict[Verb, str]:
-    """Maps each act on a node that cannot be done here to the reason, by a dry run and by this user's rights. Raises
-    `CannotRunError` if not even a job can run."""
+    """Returns the acts on a node that do not work in this cluster, each with the reason, by a dry run and by this
+    user's rights. Raises `CannotRunError` if this user may not attach to pods."""
     for wanted in (manifests.delivered(place), *manifests.render(manifests.SMALLEST, place)):
         api.create(wanted, dry_run=True)
     if not api.may("create", "pods/attach") and not api.may("get", "pods/attach"):

@@ -1,8 +1,9 @@
 """Makes the Kubernetes objects of a workload, as plain data. The functions are pure.
 
-All names and labels are made here. Everything has the label `chaos.run_id`, and only things with this label are
-removed. A pod starts our small init, which waits for the line to the harness. The workload's command and environment
-come over this line, so that no value of theirs is part of an object.
+This module chooses all names and labels of Kubernetes objects. Every object of the harness has the label
+`chaos.run_id`, and only objects with this label are removed. A pod starts our small init process, which waits until the
+harness connects. The harness sends the workload's command and environment over the connection, so that no Kubernetes
+object contains them.
 """
 
 import base64
@@ -40,7 +41,7 @@ _NODES = "node"  # the replicated job in a JobSet; Kubeflow's trainer calls its 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The newer Kubernetes APIs that this server has. The default is a current server."""
+    """The newer Kubernetes APIs that an API server has. The default values describe a current API server."""
 
     indexed_jobs: bool = True
     failure_policy: bool = True  # of jobs: an eviction is not counted as a failure
@@ -57,7 +58,8 @@ class ClusterRun:
 
     @property
     def name(self) -> str:
-        """Returns the text with which the names of all objects of the run begin: its id, or else the id's digest."""
+        """Returns the prefix of the names of all objects of the run: the run id, or the id's digest if the id is no
+        valid name."""
         plain = re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.run_id)
         if plain and len(self.run_id) <= NAME_CHARS_MAX - len("chaos-"):
             return f"chaos-{self.run_id}"
@@ -68,7 +70,7 @@ class ClusterRun:
         return f"{self.name}-{CONTROL}"
 
     def preemptor(self, index: int) -> str:
-        """Returns the name of the pod for whose sake the scheduler evicts (preempts) the node at this place."""
+        """Returns the name of the pod that makes the scheduler preempt (evict) the node with this index."""
         return f"{self.name}-{PREEMPTOR}-{index}"
 
     @property
@@ -81,23 +83,23 @@ class ClusterRun:
 
     @property
     def kind(self) -> str:
-        """Returns the kind of Kubernetes object that creates the pods of the run, such as `job`. Without Indexed Jobs,
-        only single pods keep their places."""
+        """Returns the kind of Kubernetes object that creates the pods of the run, such as `job`. Without Indexed Jobs
+        on the server, the kind `job` becomes `pods`, because single pods keep their index."""
         if self.settings.kind == "job" and not self.dialect.indexed_jobs:
             return "pods"
         return self.settings.kind
 
 
 def label_value(run_id: str) -> str:
-    """Returns the run id as the value of a label, or its digest if it cannot be one."""
+    """Returns the run id as the value of a label, or the id's digest if the id is no valid label value."""
     if re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", run_id):
         return run_id
     return hashlib.sha256(run_id.encode()).hexdigest()[:16]
 
 
 def delivered(place: ClusterRun) -> Object:
-    """Returns the ConfigMap that holds the archive of our programs for the pods. It is created first, because no pod
-    starts without it."""
+    """Returns the ConfigMap that holds the archive of our programs for the pods. The ConfigMap is created before the
+    pods, because no pod starts without it."""
     content = base64.b64encode(delivery.archive()).decode()
     found = object_of("v1", "ConfigMap", place.name, place, {})
     del found["spec"]
@@ -123,7 +125,8 @@ def service(place: ClusterRun) -> Object:
 
 
 def control_pod(place: ClusterRun) -> Object:
-    """Returns the control host's pod, which holds the rendezvous store and, without a volume, the checkpoints."""
+    """Returns the control host's pod, which holds the rendezvous store and, if no volume is configured, the
+    checkpoints."""
     spec = _pod_spec(place, CONTROL, grace_s=1)
     spec |= {"hostname": CONTROL, "subdomain": place.name}
     spec["tolerations"] = [*spec.get("tolerations", []), _toleration(TAINT, "", "")]
@@ -138,13 +141,14 @@ def control_pod(place: ClusterRun) -> Object:
 
 
 def budget(place: ClusterRun) -> Object:
-    """Returns a budget that forbids drains and evictions to take the control host."""
+    """Returns a disruption budget that protects the control host from drains and evictions."""
     spec = {"minAvailable": 1, "selector": {"matchLabels": place.labels | {NODE_LABEL: CONTROL}}}
     return object_of(place.dialect.policy, "PodDisruptionBudget", place.control, place, spec)
 
 
 def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) -> Object:
-    """Returns the pod of a node that is no part of an Indexed Job. If it is lost, we create the next one."""
+    """Returns the pod of a node that belongs to no Indexed Job. If the pod is lost, the harness creates its
+    replacement."""
     template = _template(workload, place)
     spec = template["spec"] | {"hostname": f"{_NODES}{index}", "subdomain": place.name}
     spec["containers"][0]["env"].append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
@@ -157,9 +161,10 @@ def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) 
 def preemptor(
     place: ClusterRun, index: int, machine: str, victim: dict[str, str], tolerations: Sequence[Object]
 ) -> Object:
-    """Returns an idle pod that fits only on this machine, and not beside pods with the labels `victim`.
+    """Returns an idle pod that can run only on this machine, and never beside a pod with the labels `victim`.
 
-    It does nothing and asks for no resources, so that no other pod must leave. It ends by itself if nobody removes it.
+    The idle pod asks for no resources, so that the scheduler evicts no other pod than the victim. The idle pod ends
+    after an hour if nobody removes it.
     """
     spec = _pod_spec(place, PREEMPTOR, grace_s=0)
     named = {"key": "metadata.name", "operator": "In", "values": [machine]}
@@ -200,8 +205,8 @@ def _jobset(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
-    """Returns a PyTorchJob that runs the workload's nodes as pods. Its operator demands a master, here node 0, and this
-    name of the container."""
+    """Returns a PyTorchJob that runs the workload's nodes as pods. The operator of PyTorchJobs demands a master, which
+    is node 0 here, and a container with the name `pytorch`."""
     template = _template(workload, place)
     template["spec"]["containers"][0]["name"] = "pytorch"
     del template["spec"]["restartPolicy"]  # the operator's to set
@@ -216,7 +221,7 @@ def _pytorchjob(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def _trainjob(workload: Launch, place: ClusterRun) -> list[Object]:
-    """Returns a TrainJob and its runtime, which is the namespace's own, because no stock runtime keeps a line open."""
+    """Returns a TrainJob with its own TrainingRuntime, because no predefined runtime keeps standard input open."""
     version = "trainer.kubeflow.org/v1alpha1"
     step = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     runtime = {
@@ -300,8 +305,8 @@ def _template(workload: Launch, place: ClusterRun) -> Object:
 
 
 def _grace_s(workload: Launch, settings: Settings) -> int:
-    """Returns the pods' grace period in s: the planned notice if evictions use this period, else more than any
-    notice."""
+    """Returns the grace period of the pods in seconds: the planned notice if this period serves as the notice, or else
+    more than the notice."""
     notice_s = math.ceil(workload.notice_s)
     if settings.evict_by_own_grace and notice_s > 0:
         return notice_s

@@ -1,7 +1,7 @@
 """Makes, awaits and deletes Chaos Mesh objects, for faults that only Chaos Mesh can inject into a pod.
 
-Chaos Mesh acts by a daemon on every machine. This module only asks it to act. The fault measures the effect, as with
-every other backend.
+Chaos Mesh acts by a daemon on every machine. This module only asks Chaos Mesh to disturb the network. Each fault
+measures the effect of the disturbance itself, as with every other backend.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ DIRECTIONS = {"egress": "to", "ingress": "from", "both": "both"}
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """The network traffic of `pod` that Chaos Mesh disturbs: with certain pods (`None`: with everything), and in which
-    direction."""
+    """The network traffic of `pod` that Chaos Mesh disturbs: its direction, and the pods at the other end (`None`: any
+    other end)."""
 
     pod: str
     direction: str = "both"
@@ -83,8 +83,8 @@ class Mesh:
         return f"{self.place.name}-{next(self._numbers)}"
 
     def act(self, wanted: Object) -> MeshDisturbance:
-        """Creates a Chaos Mesh object, and so begins a disturbance. Returns once Chaos Mesh says that all of it is
-        injected, or raises `BackendError`."""
+        """Creates a Chaos Mesh object, and so begins a disturbance. Returns when Chaos Mesh says that the disturbance
+        is fully injected, or raises `BackendError`."""
         self._api.create(wanted)
         disturbance = MeshDisturbance(self._api, wanted)
         try:
@@ -112,7 +112,8 @@ class MeshDisturbance(Disturbance):
         raise BackendError(f"Chaos Mesh has not injected {self._name} within {ACTS_S_MAX:g} s")
 
     def heal(self) -> None:
-        """Deletes the object, and waits until Chaos Mesh has undone its effects (by its finalizer)."""
+        """Deletes the Chaos Mesh object, and waits until Chaos Mesh has undone the disturbance (by the object's
+        finalizer)."""
         with self._lock:
             deadline = time.monotonic() + ACTS_S_MAX
             while self._api.delete(CHAOS_MESH, self._kind, self._name):

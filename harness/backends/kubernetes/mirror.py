@@ -1,8 +1,8 @@
-"""Copies files of the run's folder between here and the pods: the harness's files go there, the pods' files come here.
+"""Copies files of the run's folder between the harness and the pods, in both directions.
 
-Files by which faults talk to trainers (`holds/`, `damage/`, `clock/`) and the plan's data set go to every pod, and
-again a few milliseconds after a change. A pod's events, answers and logs come back when they are written, and only to
-the places of its own node, whatever the pod claims to be.
+Every pod gets the plan's data set and the files by which faults control trainers (`holds/`, `damage/`, `clock/`), and
+gets a changed file again within milliseconds. A pod's events, answers and logs come to the harness when they are
+written, and only into the folders of the pod's own node.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ Stamp = tuple[int, int, int]
 
 class Mirror:
     """Copies files of the run's folder from the harness to the pods, and from the pods to the harness. `lines` returns
-    the present pods; `greet` brings a new pod up to date."""
+    the connections to the present pods; `greet` sends all files to a new pod."""
 
     def __init__(self, run_dir: pathlib.Path, lines: Callable[[], Sequence[Caller]]):
         self._run_dir, self._lines = run_dir, lines
@@ -52,14 +52,14 @@ class Mirror:
             self._thread.join(10.0)
 
     def greet(self, line: Caller) -> None:
-        """Sends all files that nodes read to a new pod before it returns. The pod must not be in `lines` before
-        that."""
+        """Sends all files that nodes read to a new pod, and returns when they are sent. The function `lines` must not
+        return the new pod before this call."""
         with self._lock:
             for name in self._found(PUSHED):
                 self._send(line, name)
 
     def push(self) -> None:
-        """Sends files of the run's folder that have changed to every pod before it returns."""
+        """Sends all changed files of the run's folder to every pod, and returns when they are sent."""
         with self._lock:
             gone = self._sent.keys() - self._found(PUSHED).keys()
             now = self._found(PUSHED)  # a look beside a renaming may see neither name: two in a row do not
@@ -74,10 +74,10 @@ class Mirror:
             self._sent = {name: stamp for name, stamp in self._sent.items() if name not in gone} | now
 
     def take(self, node: str, event: dict[str, Any]) -> bool:
-        """Writes data that a node's pod has sent, as an event, into a file of the run's folder. Returns False for an
-        event that is not about files.
+        """Writes file data from a node's pod, which came as an event, into the run's folder. Returns False for an event
+        that holds no file data.
 
-        Raises `BackendError` for a file that is not of that node, or that is too large.
+        Raises `BackendError` for a file that this node may not write, or that is too large.
         """
         if event.get("event") != "wrote":
             return False
@@ -89,8 +89,8 @@ class Mirror:
         return True
 
     def _append(self, name: str, offset: int, data: bytes) -> None:
-        """Writes a pod's data into a file at this offset, at its end or over the same data. Raises `BackendError` if
-        earlier data is missing or it grows too large."""
+        """Writes data from a pod into a file of the run's folder at this offset, which is at most the end of the file.
+        Raises `BackendError` if the offset is beyond the end of the file, or if the file would grow too large."""
         descriptor = untrusted_files.open_file(self._run_dir, name, os.O_WRONLY | os.O_CREAT)
         try:
             size = os.fstat(descriptor).st_size
@@ -102,8 +102,8 @@ class Mirror:
             os.close(descriptor)
 
     def _place(self, node: str, name: str) -> str:
-        """Returns the path in the run's folder of a file that a node's pod sent. Raises `BackendError` for a place that
-        is not the pod's own."""
+        """Checks and returns the path, in the run's folder, of a file that a node's pod sent. Raises `BackendError` for
+        a path that this pod may not write."""
         log = re.escape(node) if node == CONTROL else rf"{re.escape(node)}\.\d{{1,9}}"
         if not re.fullmatch(rf"({EVENTS}|{ANSWERS})/{re.escape(node)}/{_PLAIN}|{LOGS}/{log}\.log", name):
             places = f"{EVENTS}/{node}/, {ANSWERS}/{node}/ and its log"

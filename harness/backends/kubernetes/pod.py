@@ -1,4 +1,4 @@
-"""Defines the connection to a pod's init process, and the node of the job that such a pod is."""
+"""Defines the connection to a pod's init process, and the job's node that runs in the pod."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PACKET_BYTES = 64
 
 
 class Pod(rpc.Line):
-    """A connection to the init process of one of our pods. `hello` is the init's first answer.
+    """A connection to the init process of one of our pods. `hello` is the first answer of the init process.
 
-    `node` is the node that the pod will be; empty until its init has answered. `running` is the number of the command's
-    start that runs there; 0: none.
+    `node` is the name of the job's node in this pod; empty until the init process has answered. `running` is the number
+    of the command's present start (1 for the first), or 0 if no command runs.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Pod(rpc.Line):
         on_event: Callable[[Pod, rpc.Message], None],
         on_end: Callable[[Pod], None],
     ):
-        """Connects to the pod's init process. Raises `BackendError` if its init does not answer."""
+        """Connects to the pod's init process. Raises `BackendError` if the init process does not answer."""
         self.name: str = wanted["metadata"]["name"]
         self.machine: str = wanted["spec"].get("nodeName", "")
         self.node = ""
@@ -72,8 +72,9 @@ class Pod(rpc.Line):
                     raise
 
     def beat(self, silent_s_max: float) -> None:
-        """Tells the pod's init that the harness is alive. A pod that has not answered for too long is lost: it would
-        have ended itself by then, so its machine is gone, and nothing will ever close the line."""
+        """Tells the pod's init that the harness is alive. A pod that has been silent for `silent_s_max` seconds counts
+        as lost, and the connection to the pod is closed. Its init process would have ended the pod earlier, so the
+        pod's machine must be gone."""
         try:
             self.call("beat", BEAT_S_MAX)
             self._heard_s = time.monotonic()
@@ -104,7 +105,8 @@ class Pod(rpc.Line):
             raise
 
     def die(self, code: int = 128 + signal.SIGKILL) -> None:
-        """Ends everything in the pod at once, with this exit code. If the pod does not answer, the kubelet ends it."""
+        """Ends everything in the pod at once; the pod's exit code is `code`. If the pod does not answer, the kubelet
+        has to end it."""
         try:
             self.call("die", DIE_S_MAX, code=code)
         except BackendError:  # an init that dies as told cannot answer
@@ -116,8 +118,8 @@ class Pod(rpc.Line):
 
 
 def _attach(api: Api, pod: str, container: str, errors: pathlib.Path) -> PodStream:
-    """Connects to the first process of a container, again and again while the kubelet does not know it yet. Tries
-    again, because its kubelet may not know a running container yet."""
+    """Connects to the first process of a pod's container. The connection is tried repeatedly, because the kubelet may
+    not know a running container yet."""
     deadline = time.monotonic() + ATTACH_S_MAX
     while True:
         try:
@@ -141,8 +143,8 @@ class Owner(Protocol):
 
 
 class KubeNode(NodeBase):
-    """A node of the job: one of the pods that come, one after the other, for one place in the job. `pod` is `None`
-    until there is one."""
+    """A node of the job, which runs in one pod; later nodes for the same place in the job run in later pods. `pod` is
+    `None` until Kubernetes has started the first pod for this place in the job."""
 
     def __init__(self, owner: Owner, index: int, incarnation: int, pod: Pod | None):
         super().__init__(f"node{index}", index, incarnation, owner.run_dir)
@@ -194,8 +196,8 @@ class KubeNode(NodeBase):
     def fill_path(
         self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
     ) -> float:
-        """Returns the rate, in bits per second, of a data stream that we send from one node to another. With `through`,
-        the job's traffic shares the same limit."""
+        """Measures the rate of a data stream that the harness sends from one node to another, in bits per second. If
+        `through` is a rate limit, the data stream shares this limit with the job's own traffic."""
         source, sink = self._ends(peer, back)
         return fill_path(source.end, sink.end, seconds, CALL_S_MAX + seconds)
 
@@ -210,8 +212,8 @@ class KubeNode(NodeBase):
         return self._owner.mesh.act(render(self._owner.mesh.next_name(), way))
 
     def _peer_pods(self, traffic: Traffic) -> tuple[str, ...]:
-        """Returns the names of the pods at the other end of this traffic, as Chaos Mesh needs them. `all` stands for
-        every pod of this run."""
+        """Returns the names of the pods at the other end of this traffic, as Chaos Mesh needs them. The peers `all` are
+        all other nodes and the control host."""
         nodes, control = self._owner.others(self), self._owner.pod_of(None)
         match traffic.peers:
             case "all":

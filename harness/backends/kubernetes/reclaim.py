@@ -1,4 +1,4 @@
-"""Defines the ways in which the harness has Kubernetes take a node away, one for each `CHAOS_KUBE_EVICT`."""
+"""Defines the ways to make Kubernetes take a node away, one for each value of `CHAOS_KUBE_EVICT`."""
 
 import os
 import shlex
@@ -17,8 +17,8 @@ MARK = "chaos-harness/run"  # label of a machine: whose cordon it is
 
 
 class Way:
-    """Takes a node's pod away by the Eviction API; the base of all other ways to do it. Raises `BackendError` if that
-    is refused."""
+    """Takes a node's pod away by the Eviction API of Kubernetes. This class is the base of all other ways to take a pod
+    away. Raises `BackendError` if Kubernetes refuses the eviction."""
 
     takes_machine = False  # out of service: the control pod must not be there
     takes_all_there = False  # takes every other pod of that machine, too
@@ -27,7 +27,8 @@ class Way:
         self._api, self._place = api, place
 
     def why_not(self) -> str:
-        """Returns why pods cannot be taken away in this way here, or an empty text if they can."""
+        """Returns the reason why this way to take pods away does not work in this cluster, or an empty text if it
+        works."""
         right = "harness/backends/kubernetes/rbac.yaml has it"
         return "" if self._api.may("create", "pods/eviction") else f"no right to create pods/eviction; {right}"
 
@@ -36,16 +37,17 @@ class Way:
         self._api.evict(pod.name, grace_s)
 
     def give_back(self, index: int) -> None:
-        """Ends the hold on the capacity of this place in the job, so that a new pod can come. Can be called again."""
+        """Gives back the capacity that was taken from this place in the job, so that a new pod can come. Repeated calls
+        are safe."""
 
     def heal(self) -> int:
-        """Undoes all that this run did to take pods away, even in other processes. Returns their number. Can be called
-        again."""
+        """Undoes everything that this run did to take pods away, even in other processes. Returns the number of undone
+        acts. Repeated calls are safe."""
         return 0
 
 
 class Delete(Way):
-    """Takes a node's pod away by deleting it, with the notice as grace period."""
+    """Takes a node's pod away by deleting the pod; the eviction notice is the pod's grace period."""
 
     def why_not(self) -> str:
         return ""  # no run could end without this right
@@ -98,8 +100,8 @@ class Drain(_OfMachines):
 
 
 class Taint(_OfMachines):
-    """Reclaims by a NoExecute taint, which evicts every pod on the machine that does not tolerate it, other people's,
-    too. The pods' own grace period is the notice."""
+    """Takes a node away by a NoExecute taint, which evicts every pod on the machine that does not tolerate the taint,
+    including pods of other users. The grace period of each pod is its eviction notice."""
 
     takes_all_there = True
 
@@ -111,10 +113,12 @@ class Taint(_OfMachines):
 
 
 class Priority(Way):
-    """Reclaims by preemption: the scheduler takes the node's pod for a pod of higher priority, which keeps the machine.
+    """Takes a node away by preemption: the scheduler evicts the node's pod for a pod of higher priority, which then
+    keeps the machine.
 
-    That pod only asks for a place without our pod: by a required anti-affinity to the labels of that one pod. The
-    scheduler takes as few pods as it can, so it takes ours and no other pod. The pods' own grace period is the notice.
+    The pod of higher priority only demands a place without the node's pod, by a required anti-affinity to the labels of
+    the node's pod. The scheduler evicts as few pods as it can, so it evicts only the node's pod. The grace period of
+    the node's pod is its eviction notice.
     """
 
     def why_not(self) -> str:
@@ -142,7 +146,8 @@ class Priority(Way):
         self._api.create(manifests.preemptor(self._place, index, pod.machine, labels, tolerations))
 
     def _refuse_alike(self, found: Object, labels: dict[str, str]) -> None:
-        """Raises `CannotRunError` if other pods on this machine have all of these labels: they would be taken, too."""
+        """Raises `CannotRunError` if other pods on this machine have all labels of the node's pod, because these pods
+        would be evicted, too."""
         alike = [
             each["metadata"]["name"]
             for each in self._api.pods(self._place)
@@ -159,8 +164,9 @@ class Priority(Way):
 
 
 class Command(Way):
-    """Reclaims by a command of the site, as a cloud would: `reclaim MACHINE SECONDS RUN`, `restore MACHINE RUN` and
-    `heal RUN`. It gets the cloud's own name of the machine in `CHAOS_PROVIDER_ID`, if nodes may be read."""
+    """Takes a node away by a command of the site, as a cloud would: `reclaim MACHINE SECONDS RUN`, `restore MACHINE
+    RUN` or `heal RUN`. The command gets the cloud's own name of the machine in the variable `CHAOS_PROVIDER_ID`, if
+    this user has the right to read nodes."""
 
     takes_machine = takes_all_there = True
 

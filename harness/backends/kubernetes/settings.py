@@ -168,12 +168,12 @@ class Settings:
 
     @property
     def evict_by(self) -> str:
-        """Returns what follows the colon in the chosen way to evict: a priority class or a command; or ""."""
+        """Returns the detail of the chosen way to evict, after the colon: a priority class, a command, or ""."""
         return self.evict.partition(":")[2]
 
     @property
     def evict_by_own_grace(self) -> bool:
-        """Returns True if the chosen way to evict a pod gives no other notice than the pod's own grace period."""
+        """Returns True if the chosen way to evict a pod uses the pod's own grace period as the notice."""
         return self.evict == "taint" or self.evict.startswith("priority:")
 
 
@@ -182,8 +182,8 @@ VARIABLES = ("CHAOS_KUBECONFIG", *(f"CHAOS_KUBE_{each.metadata['name']}" for eac
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Reads the user's settings for pods from environment variables. Raises `UsageError` with the variable, its value
-    and the allowed values."""
+    """Reads the user's settings for pods from environment variables. Raises `UsageError` for a value that is not
+    allowed, with the variable, the value and the allowed values."""
     found = dict[str, Any]()
     for each in fields(Settings):
         name = each.metadata["name"]

@@ -1,6 +1,6 @@
-"""Makes one stream of a pod's standard input and output, by *attach*, a WebSocket to the API server.
+"""Turns a pod's standard input and output into one byte stream, by *attach*, a WebSocket to the API server.
 
-Each message begins with the number of its channel: 0 input, 1 output, 2 errors, 3 how it ended (protocol v4).
+Each message begins with a channel number: 0 input, 1 output, 2 errors, 3 final status (protocol v4).
 """
 
 import contextlib
@@ -21,7 +21,8 @@ OUTPUT_BYTES_MAX = 4 * 2**20  # of a command's output
 
 
 class PodStream:
-    """The input and output of a process in a pod, as one stream of bytes. Error output goes to the file `errors`.
+    """The input and output of a process in a pod, as one stream of bytes. The error output of the process goes to the
+    file `errors`.
 
     Both directions share one lock, because a TLS connection must not be read and written at the same time.
     """
@@ -35,11 +36,11 @@ class PodStream:
 
     @property
     def waiting(self) -> int:
-        """Returns how many bytes of the process's output have come and were not read yet."""
+        """Returns how many received bytes of the process's output were not read yet."""
         return len(self._left)
 
     def recv(self, size: int) -> bytes:
-        """Returns at most `size` bytes of the output, or no bytes at its end."""
+        """Returns at most `size` bytes of the output, or no bytes when the output has ended."""
         while not self._left:
             if self._closed or not self.take():
                 return b""
@@ -72,7 +73,7 @@ class PodStream:
         self._errors.close()
 
     def take(self) -> bool:
-        """Waits a moment for output of the process in the pod. Returns False at its end."""
+        """Waits at most 0.2 s for output of the process in the pod. Returns False if the output has ended."""
         from websocket import ABNF, WebSocketException
 
         link = self._link.sock
@@ -105,8 +106,8 @@ class PodStream:
 
 
 def run_to_end(link: Any, what: str, limit_s: float) -> str:
-    """Waits for the end of a command in a pod, and returns its output. Raises `BackendError` unless it exits with 0 in
-    time."""
+    """Waits for the end of a command in a pod, and returns its output. Raises `BackendError` unless the command exits
+    with code 0 within `limit_s` seconds."""
     deadline, errors = time.monotonic() + limit_s, io.BytesIO()
     stream = PodStream(link, errors)
     try:

@@ -26,7 +26,7 @@ def refuse_hopeless(pod: Object) -> None:
 
 
 def describe(pod: Object) -> str:
-    """Returns the reason why a pod does not run, in Kubernetes' words."""
+    """Returns Kubernetes' own reason why a pod does not run."""
     status = pod["status"]
     states = [each.get("state", {}) for each in status.get("containerStatuses", [])]
     reasons = [f"{(s.get('waiting') or s.get('terminated') or {}).get('reason', '')}" for s in states]

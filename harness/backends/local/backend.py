@@ -1,8 +1,8 @@
 """The local backend: every node is a small host of its own on this machine, and no node outlives the harness.
 
 For root, or for a user who may create namespaces, a node has its own process table, network address, host name and
-mounts. If namespaces are refused, a node is a process tree with a loopback address, and lacks the verbs that need more.
-`CHAOS_LOCAL_MODE` (root, user or plain) sets the mode.
+mounts. If namespaces are refused, a node is a process tree with a loopback address, and lacks the acts that need
+namespaces. `CHAOS_LOCAL_MODE` (root, user or plain) selects how nodes are isolated.
 """
 
 import contextlib
@@ -157,7 +157,8 @@ class LocalCluster(TellingCluster):
         return fresh
 
     def exits(self) -> list[Exit]:
-        """Returns the exits since the last call. Raises `BackendError` if the lab has ended and proves nothing."""
+        """Returns an `Exit` for each command that ended since the last call. Raises `BackendError` if the lab (the
+        process that holds the nodes) has ended unexpectedly."""
         found = super().exits()
         if not found and self._lab.ended and not self._closed:
             raise BackendError(f"the lab ended unexpectedly; see {self._run_dir / 'logs' / 'labd.log'}")
@@ -193,7 +194,8 @@ class LocalCluster(TellingCluster):
         return str(self._run_dir / run_folder.log_of(name))
 
     def _environment(self, node: str, incarnation: int, gpus: str | None = None) -> dict[str, str]:
-        """Returns the environment of a node's command. The harness's own variables never replace the plan's."""
+        """Returns the environment of a node's command. The plan's variables replace variables of the same name that the
+        harness inherited."""
         device = "lo" if self._mode == "plain" or node == "control" else "eth0"
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")}
         if gpus is not None:  # a virtual node is a host of its own; NCCL refuses two ranks of one host on one GPU
@@ -265,7 +267,8 @@ class LocalBackend(Backend):
         return LocalCluster(workload, run_dir, run_id, mode)
 
     def _try_out(self, mode: str) -> Mapping[Verb, str | None]:
-        """Maps each act on network or storage to the reason against it here, or `None`. Tried only once."""
+        """Maps each act on network or storage to `None` if it works on this machine, or else to the reason why not.
+        Each mode is tried out only once."""
         if mode == "plain":
             return {}  # `probe` says why there is nothing to disturb
         if mode not in self._tried:
@@ -274,7 +277,8 @@ class LocalBackend(Backend):
         return self._tried[mode]
 
     def _choose(self) -> tuple[str, Mapping[str, str]]:
-        """Returns the best mode of virtual nodes that works here, or "", and the reason against each better one."""
+        """Returns the best mode of virtual nodes that works on this machine, or "", and the reasons why each better
+        mode does not work."""
         candidates = _candidates()
         if candidates not in self._chosen:
             self._chosen[candidates] = _first_that_works(candidates)
@@ -303,7 +307,7 @@ def _candidates() -> tuple[str, ...]:
 def gpus_of(node: int, ranks: int) -> str | None:
     """Returns CUDA_VISIBLE_DEVICES for a virtual node, or `None` on a machine without GPUs.
 
-    Each node has its own GPUs if there are enough. Otherwise, nodes share GPUs.
+    Each node has its own GPUs if there are enough. If the machine has too few GPUs, nodes share them.
     """
     ours = os.environ.get("CUDA_VISIBLE_DEVICES")
     every = ours.split(",") if ours else sorted(path.name[6:] for path in pathlib.Path("/dev").glob("nvidia[0-9]*"))
@@ -317,7 +321,8 @@ def _probe_lab(mode: str) -> client.LabClient:
 
 
 def try_mode(mode: str) -> str | None:
-    """Tries to make a virtual node. Returns `None` if that works, else the reason with its remedy."""
+    """Tries to make a virtual node in this mode. Returns `None` if the virtual node works, or else the reason with a
+    remedy."""
     try:
         with contextlib.closing(_probe_lab(mode)) as lab:
             lab.call("node.create", name="probe", incarnation=1)
@@ -329,7 +334,8 @@ def try_mode(mode: str) -> str | None:
 
 
 def _kernel_limits(mode: str) -> dict[Verb, str | None]:
-    """Maps each act that needs a control group or a preloaded library to the reason against it here, or `None`."""
+    """Maps each act that needs a control group or a preloaded library to `None` if it works here, or else to the reason
+    why not."""
     as_root = None if mode == "root" else _TAKES_ROOT
     return {
         Verb.CPU_QUOTA: as_root or cgroups.why_not("cpu"),
@@ -340,9 +346,10 @@ def _kernel_limits(mode: str) -> dict[Verb, str | None]:
 
 
 def sweep(run_id: str | None = None) -> None:
-    """Ends processes and removes control groups that the run `run_id` has left or, without an id, any dead harness.
+    """Ends processes and removes control groups that the run `run_id` has left. Without `run_id`, removes what any dead
+    harness has left.
 
-    Can be called again. Raises `BackendError` for things that are left, after it has tried all.
+    Repeated calls are safe. Raises `BackendError` if anything could not be removed, after everything was tried.
     """
     each(lambda remove: remove(run_id), (leftovers.sweep, cgroups.sweep))
 
