@@ -1,4 +1,4 @@
-"""Returns the command that installs an extra of this package, even if the package is in no index."""
+"""Builds the command that installs an extra of this package, even if no package index has the package."""
 
 import contextlib
 import importlib.metadata
@@ -22,8 +22,9 @@ def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
 
 
 def how_to_install(extra: str = "") -> str:
-    """Returns the install command, with an extra, for this copy: a checkout, an installed one, or a wheel's file. The
-    bare name is never printed: nobody owns it on the public index, so anybody could."""
+    """Returns the command that installs this copy of the package with an extra: from its checkout, its URL or a wheel's
+    file. The command never gives the package's name alone, because nobody owns this name on the public index and
+    anybody could register it."""
     wanted = f"[{extra}]" if extra else ""
     if (_ROOT / "pyproject.toml").is_file():
         return "pip install -e " + shlex.quote(f"{_ROOT}{wanted}")
@@ -34,7 +35,8 @@ def how_to_install(extra: str = "") -> str:
 
 
 def _source() -> str:
-    """Returns the URL from which this package was installed, as the installer noted it; empty for an index."""
+    """Returns the URL from which this package was installed, as the installer recorded it, or an empty text if the
+    package came from an index."""
     try:
         noted = importlib.metadata.distribution("chaos-harness").read_text("direct_url.json")
         known = json.loads(noted or "{}")

@@ -1,4 +1,4 @@
-"""Lets the list of runs and `chaos show` include explorations of crash states."""
+"""Registers the stored results of `chaos explore`, so that `chaos show` and the list of runs find them."""
 
 from __future__ import annotations
 

@@ -14,9 +14,10 @@ GONE_WITHIN_S = 5.0
 
 
 class AgentLoss(TakesNodes):
-    """Kills a node's launcher (torchrun's agent) by SIGKILL, and later takes the node with what is left on it.
+    """Kills a node's launcher (torchrun's agent) by SIGKILL, and later the whole node with its orphaned workers.
 
-    To stop only its keep-alives, use `hang` with `how: freeze_launcher`; for the store's host `rendezvous_loss`."""
+    To stop only the launcher's keep-alives, use `hang` with `how: freeze_launcher`. To kill the rendezvous store, use
+    `rendezvous_loss`."""
 
     orphans_for: Duration = Field(
         Duration("5s"), description="How long its orphans may live on before the node is taken."
@@ -38,7 +39,7 @@ class AgentLoss(TakesNodes):
         self.take(nodes, "its launcher was killed", context)
 
     def _kill_launcher(self, node: Node, context: Context) -> None:
-        """Kills a node's launcher. Measures that it is gone, and that the processes that it started live."""
+        """Kills a node's launcher, checks that it is gone, and reports how many of its workers live on."""
         ranks = context.ranks_on(node)
         workers = {context.pid_of(rank)[1] for rank in ranks}
         launchers = {launcher_of(rank, node, context.pid_of(rank)[1]) for rank in ranks}

@@ -1,7 +1,8 @@
-"""A finished checkpoint rots on its disk: nothing is noticed until somebody restores from it.
+"""A finished checkpoint rots on its disk: nobody notices it until a job restores from the checkpoint.
 
-Compose it with a fault that makes the job restore (`rank_kill` with `when: {following: corrupt, event: effect}`).
-The originals are kept aside and put back when the run ends, unless the trainer has replaced or deleted the file.
+Combine this fault with one that makes the job restore (`rank_kill` with `when: {following: corrupt, event: effect}`).
+The harness keeps the original files and puts them back when the run ends, unless the trainer has replaced or deleted
+the damaged ones.
 """
 
 import contextlib
@@ -159,9 +160,9 @@ def _names(damage: Damage, found: FoundCheckpoint, listing: Listing) -> dict[str
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath, left: str | None) -> None:
-    """Puts the undamaged file back, unless the job has written the file since. Can be called again.
+    """Puts the undamaged file back, unless the job has written the file since. Idempotent.
 
-    Both are below the run's folder, and no link leads out of it.
+    Both paths are inside the run's folder; a path through a link is refused.
     """
     with contextlib.suppress(FileNotFoundError):  # the original was put back, or the checkpoint's folder has gone
         if checkpoint_damage.fingerprint(run_dir, path) == left:

@@ -23,7 +23,7 @@ _LOSSES = {
 
 
 class CheckpointTornWrite(TakesNodes, OnStorage):
-    """Write number N+1 of the checkpoint's bytes, or the moment after its rename, never gets to the disk."""
+    """The power fails while a checkpoint is written or just after its rename: data not yet on the disk is lost."""
 
     kind: Literal["prefix", "reordered", "fsync_lied", "rename_lost"] = Field("prefix", description="What is lost.")
     after_bytes: Size = Field(

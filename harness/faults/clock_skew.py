@@ -21,7 +21,7 @@ TOLERANCE_S = 1.0  # besides a tenth of the jump: an event is stamped a moment b
 
 
 class ClockSkew(Fault):
-    """The wall clock of every process on the node is off from one moment to the next; monotonic clocks are right."""
+    """The wall clock of every process on the node jumps suddenly, while monotonic clocks stay right."""
 
     offset: Duration = Field(Duration("1h"), description="By how much.")
     direction: Literal["forward", "backward"] = Field("forward", description="Which way it jumps.")
@@ -62,7 +62,7 @@ class ClockSkew(Fault):
         context.wait(self.duration.s)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the clock is right again, by the first steps that end after the fault was healed."""
+        """Checks that each rank's clock is right again, by the events of the first steps that end after the healing."""
         since_ns = time.monotonic_ns()
         tolerance_s = TOLERANCE_S + self.offset.s / 10
         for rank, before_s in self._before_s.items():

@@ -1,4 +1,4 @@
-"""Connections are closed under a living process: a peer aborts its communicator, or a firewall forgets them."""
+"""Connections of a living process are closed: a peer aborts its communicator, or a firewall loses their state."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from harness.log.truth import Decision, Kind, Place, Truth
 
 
 class ConnectionReset(inside.InsideFault):
-    """The TCP connections of a rank to the others are reset once, as by the abort of a communicator: both ends get an
-    error at once, and every process lives. gloo and NCCL over sockets use TCP; a rank without such a connection is
-    refused.
+    """A rank's TCP connections to other ranks are reset once, as if a communicator was aborted: both ends get an error
+    at once, and every process lives. gloo and NCCL over sockets use TCP. The fault fails on a rank without a TCP
+    connection to another rank.
 
-    For connections that stay open while packets vanish, use `partition`; for a process that dies, `rank_kill`."""
+    For connections that stay open while packets vanish, use `partition`. To kill a process, use `rank_kill`."""
 
     runbook = "F3"
     needs = frozenset({Verb.SIGNAL, Verb.NET_RESET, Verb.NET_DELAY})
@@ -27,7 +27,7 @@ class ConnectionReset(inside.InsideFault):
         return f"{name_ranks(targets)}: its connections to the other ranks are reset, and its process lives"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Resets a rank's TCP connections. Measures by the kernel's list that no connection from before is left, and
+        """Resets a rank's TCP connections. Checks in the kernel's list of connections that all old ones are closed, and
         that the process lives. Nothing has to be undone, because new connections can be made at once."""
         victims = self.find_victims(targets, context)
         context.injected()
@@ -46,7 +46,7 @@ class ConnectionReset(inside.InsideFault):
 
 
 def _to_others(node: Node, pid: int, context: Context) -> set[int]:
-    """Returns the kernel's numbers of a process's TCP connections to nodes of the job."""
+    """Returns the kernel's ids (socket cookies) of a process's TCP connections to nodes of the job."""
     nodes = {each.address for each in context.cluster.nodes}
     return {each.cookie for each in node.connections([pid]).each if each.remote in nodes}
 

@@ -1,8 +1,8 @@
-"""The Fault contract: one file in `harness/faults/` per fault; the file name is its name in the YAML.
+"""Defines the contract of faults: each file in `harness/faults/` is one fault, and the file's name is its name in YAML.
 
 A fault is a pydantic model of its parameters with two methods. `inject` acts on the targets, waits where the
-fault takes time, and reports what it measured; `heal` undoes it. Both run in a thread of their own, so they
-are written as plain sequential code; every wait goes through `context.wait`, which ends early when the run does.
+fault takes time, and reports what it measured; `heal` undoes the effects. Each fault has a thread of its own, so
+both methods are plain sequential code. Every wait goes through `context.wait`, which ends early when the run does.
 
     class RankKill(Fault):
         \"\"\"A rank's process dies by SIGKILL.\"\"\"
@@ -50,7 +50,7 @@ Folder = Annotated[RunPath, Field(max_length=200)]
 
 @dataclass(frozen=True)
 class Target:
-    """One target of a fault: a node by its place in the job and, if the fault concerns a rank, the rank."""
+    """One target of a fault: the index of a node in the job and, if the fault concerns a rank, the rank."""
 
     node_index: int
     rank: int | None = None
@@ -61,11 +61,12 @@ Targets = Sequence[Target]
 
 @dataclass(frozen=True)
 class Hold:
-    """A place at which a fault stops a trainer's process or strikes it: where it logs an event with these fields.
+    """An event at which a fault stops a trainer's process, or disturbs it: one with the fields in `match`.
 
-    Stops there for at most `limit_s`; with `strikes`, the first so many processes of the rank that come there exit
-    with `code`, or take `mislead` (`RANK` or `WORLD_SIZE`) for another one than they were told, or `does` to themselves
-    what `harness.node.emitter.strikes` has under that name, with `argument`.
+    The process stops there for at most `limit_s` seconds. If `strikes` is above 0, the fault instead disturbs the first
+    `strikes` processes of the rank that log such an event. With `does`, each of these runs the action of that name in
+    `harness.node.emitter.strikes`, with `argument`. With `mislead` (`RANK` or `WORLD_SIZE`), each gets a wrong value of
+    that variable. Otherwise each exits with `code`.
     """
 
     match: Mapping[str, Any]
@@ -80,14 +81,14 @@ class Hold:
 
 @dataclass(frozen=True)
 class CheckpointPlace:
-    """The folder of a job's saves, below the run's folder, and its layout (`auto`: the first that recognises it)."""
+    """The folder of a job's checkpoints, below the run's folder, and their layout (`auto`: the first that fits)."""
 
     folder: str = "checkpoints"
     layout: str = AUTO
 
 
 class Change(NamedTuple):
-    """A change of the job's command: words added at its end, variables, and words that replace others."""
+    """A change of the job's command: arguments added at its end, environment variables, words replaced by others."""
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
@@ -104,7 +105,7 @@ class Figures(NamedTuple):
 
 
 class Context(Protocol):
-    """The means of a running fault: the job's nodes and ranks, the log, the undo journal, waiting."""
+    """The interface of a running fault to the harness: the job's nodes and ranks, the log, the undo journal, waits."""
 
     cluster: Cluster  # `cluster.nodes`: all nodes; `cluster.on_this_host`: they share this host's CPUs
     seed: int  # of this fault, from the run's seed: for what is chosen by chance
@@ -116,10 +117,10 @@ class Context(Protocol):
         """Returns where the job saves its checkpoints."""
 
     def node(self, target: Target) -> Node:
-        """Returns the node of a target: always the same one, even if a restart moves the rank."""
+        """Returns the node of a target: the one where the fault acted, even if a restart has moved the rank since."""
 
     def pid_of(self, rank: int) -> tuple[Node, int]:
-        """Returns the node and the process id (in the node's numbers) of the living worker with this rank."""
+        """Returns the node and the process id (as seen inside the node) of the living worker with this rank."""
 
     def wait(
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
@@ -128,90 +129,94 @@ class Context(Protocol):
         once a second. Raises `Cancelled` when the run ends."""
 
     def log(self, event: str, **fields: Any) -> None:
-        """Writes an event of this fault into the event log. Readers ignore a name that docs/events.md lacks: take one
-        of your own, without `fault.` before it."""
+        """Writes an event of this fault into the event log. Choose an event name of your own without the prefix
+        `fault.`: readers ignore a name that docs/events.md lacks."""
 
     def undo(self, action: str, **arguments: Any) -> None:
-        """Writes an undo record, fsynced, *before* the fault changes anything that outlives the nodes. `action`:
-        `faults.<name>`: its module's `UNDO(run_dir, **arguments)` is called later. Raises `FaultError` if it could not
-        be called so. Things that die with the nodes need no record."""
+        """Writes an undo record and syncs it to the disk. Call this *before* the fault changes anything that outlives
+        the nodes. `action` is `faults.<name>`: the harness later calls `UNDO(run_dir, **arguments)` of this fault's
+        module. Raises `FaultError` if this later call would be impossible. A change that ends with its node needs no
+        record."""
 
     def ready(self) -> None:
-        """Tells that the fault is set up and acts by itself later: a trainer held for it goes on."""
+        """Tells the harness that the fault is set up and acts by itself: a trainer stopped for the fault goes on."""
 
     def injected(self) -> None:
         """Tells the harness that the fault acts from this moment on."""
 
     def injected_again(self, target: Target, node: Node) -> None:
-        """Tells that the fault acts once more from this moment on, and only on this target, now on `node`. The log then
-        has one record of the fault for each time."""
+        """Tells the harness that the fault acts once more from this moment on, only on this target, which is now on
+        `node`. The event log has a record of its own for each time that the fault acts."""
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        """Reports the measured effect of the fault, beside the expected one. May be called several times, and each
-        counts: one with `ok=False`, or no call at all, makes the run invalid."""
+        """Reports the measured effect of the fault, beside the expected one. A fault can report several effects. The
+        run is invalid if any effect has `ok=False`, or if none is reported."""
 
     def traffic(self, node: Node, measured: int | None, least: int | None, seconds: float, detail: str) -> None:
-        """Reports how many bytes of the training passed the disturbed path on this node in these seconds.
+        """Reports how many bytes of the training passed the disturbed path on this node in `seconds` seconds.
 
-        Fewer than `least` make the run invalid. `None`: it could not be measured, or proves nothing.
+        The run is invalid if `measured` is below `least`. `measured` is `None` if the bytes could not be counted, and
+        `least` is `None` if their number proves nothing.
         """
 
     def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        """Reports a measurement after the healing: `ok=False` makes the run invalid; without any it is not judged."""
+        """Reports a measurement after the healing. `ok=False` makes the run invalid. Without any such measurement, the
+        fault's end is not judged."""
 
     def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
         """Returns the durations of this rank's steps that began after `since_ns` (monotonic), oldest first."""
 
     def data_wait_share(self, rank: int, since_ns: int) -> float | None:
-        """Returns which share (0 to 1) of this rank's step time since then was waiting for data; `None`: not known."""
+        """Returns the share (0 to 1) of this rank's step time since `since_ns` in which it waited for data, or `None`
+        if this is not known."""
 
     def figures(self, rank: int) -> list[Figures]:
-        """Returns the figures that a rank logged in its latest steps, as executed; a repeated step comes again."""
+        """Returns the figures that a rank logged in its latest steps, in order. A repeated step appears again."""
 
     def ranks_on(self, node: Node) -> list[int]:
         """Returns the ranks whose newest process is on this node."""
 
     def worker_pids(self, node: Node) -> list[int]:
-        """Returns the process ids of the ranks' newest processes on this node, in the node's numbers."""
+        """Returns the process ids, inside the node, of the newest processes of the ranks on this node."""
 
     def reached(self, rank: int, failpoint: str) -> int:
-        """Returns when this rank was last seen at the failpoint (monotonic ns), or 0 if never."""
+        """Returns when this rank was last seen at this failpoint of the trainer (monotonic ns), or 0 if never."""
 
     def said(self, rank: int, failpoint: str, since_ns: int) -> list[str]:
-        """Returns the texts that a rank logged at a failpoint since a moment (monotonic ns), the oldest first."""
+        """Returns the texts that a rank logged at a failpoint since `since_ns` (monotonic), the oldest first."""
 
     def wall_offset_ns(self, rank: int) -> int | None:
-        """Returns how far this rank's wall clock is ahead of ours, by its newest event; `None` if not known."""
+        """Returns how far this rank's wall clock is ahead of the harness's, by its newest event; `None` if unknown."""
 
     def hold(self) -> None:
-        """Makes trainers stop or be struck, from now on, at the places that `Fault.holds` names."""
+        """Activates the events of `Fault.holds`: from now on, trainers stop there, or wait there for `strike`."""
 
     def let_go(self) -> None:
-        """Ends `hold()`: no place stops a trainer any more, and waiting processes go on."""
+        """Ends `hold`: trainers no longer stop at the events of `Fault.holds`, and waiting processes go on."""
 
     def caught(self) -> int | None:
-        """Returns the rank of a process that waits at a place in `Fault.holds` to be struck, or `None`."""
+        """Returns the rank of a trainer's process that waits for `strike`, or `None` if no process waits."""
 
     def strike(self) -> None:
-        """Carries out the planned strike on the process that `caught` returned."""
+        """Lets the fault act, as its `Hold` says, on the waiting process whose rank `caught` returns."""
 
     def change_command(self) -> None:
-        """Starts nodes that come from now on with the command as `Fault.change` has changed it."""
+        """Makes nodes that start from now on run the job's command as changed by `Fault.change`."""
 
     def release(self, node: Node, reason: str) -> None:
-        """Tells that the fault has taken this node, so that its GPUs no longer count as the job's."""
+        """Tells the harness that the fault has taken this node, so that its GPUs no longer count as the job's."""
 
     def replace(self, node: Node) -> Node:
-        """Brings a replacement for a taken node, whose GPUs count as the job's from now on."""
+        """Starts and returns a replacement for a taken node. The replacement's GPUs count as the job's from now on."""
 
 
 class Cancelled(Exception):
-    """Raised in a fault that waits when the run ends. The engine catches it."""
+    """Raised in a fault that waits when the run ends, and caught by the engine."""
 
 
 class Fault(Parameters, abc.ABC):
     """The base of all faults, whose fields are the parameters in the YAML. Subclasses add fields; an unknown key in the
-    YAML is an error. It must define `describe` and `inject`; all else has a default."""
+    YAML is an error. Every fault must define `describe` and `inject`; all other methods have a default."""
 
     needs: ClassVar[frozenset[Verb]] = frozenset()  # what it uses of a backend; where one is missing, a plan is refused
     may: ClassVar[frozenset[May]] = frozenset()  # what may come of it: without one, its targets must go on
@@ -228,17 +233,18 @@ class Fault(Parameters, abc.ABC):
 
     @classmethod
     def lacks(cls) -> list[str]:
-        """Returns what this machine lacks for the fault, one sentence each: by default missing `packages`. A plan with
-        such a fault is refused. Called on the class, before there are parameters."""
+        """Returns what this machine lacks for the fault, one sentence each: by default missing `packages`. A plan is
+        refused if the machine lacks anything for one of its faults. This is a method of the class, called before any
+        parameters exist."""
         missing = [name for name in cls.packages if importlib.util.find_spec(name) is None]
         return [f"{name} is not installed: {how_to_install(cls.packages[name])}" for name in missing]
 
     def needed(self) -> frozenset[Verb]:
-        """Returns the acts on nodes that the fault needs with these parameters: `needs`, unless overridden."""
+        """Returns the verbs (acts on nodes) that the fault needs with these parameters: by default `needs`."""
         return self.needs
 
     def lasts(self) -> Duration | None:
-        """Returns how long the fault acts, from its begin until it is healed: its `duration`, or `None`."""
+        """Returns how long the fault acts, from its beginning until it is healed: `duration`, or `None` without one."""
         found = getattr(self, "duration", None)
         return found if isinstance(found, Duration) else None
 
@@ -248,7 +254,7 @@ class Fault(Parameters, abc.ABC):
 
     def over_rdma(self) -> bool | None:
         """Returns True if the fault only acts on RDMA traffic, False if only on IP traffic, `None` if on neither. A
-        plan whose job has only the other kind is refused."""
+        plan is refused if its job has only the kind of traffic on which the fault does not act."""
         return False if self.network else None
 
     def graceful(self) -> bool:
@@ -256,7 +262,7 @@ class Fault(Parameters, abc.ABC):
         return False
 
     def replaced(self) -> bool | None:
-        """Returns True if the nodes that it takes come back; `None` if it takes no nodes."""
+        """Returns True if the nodes that the fault takes come back, or `None` if the fault takes no nodes."""
         return None
 
     def change(self) -> Change | None:
@@ -268,7 +274,8 @@ class Fault(Parameters, abc.ABC):
         return False
 
     def shows(self) -> str:
-        """Returns the figure of a step that the fault's change of the command must change; empty: none need."""
+        """Returns the name of the step figure, such as `loss`, that must differ after the fault's change of the
+        command. Returns an empty text if no figure must differ."""
         return ""
 
     def spoilt_steps(self) -> int | None:
@@ -276,11 +283,11 @@ class Fault(Parameters, abc.ABC):
         return None
 
     def true_answers(self) -> Truth | None:
-        """Returns the right diagnoses of the fault: `truth`, unless a fault overrides this."""
+        """Returns the right diagnoses of the fault: by default its attribute `truth`."""
         return self.truth
 
     def consequences(self) -> Consequences:
-        """Returns all that the fault may do to the job, as fields of its event `fault.injected`."""
+        """Returns all that the fault may do to the job. The event `fault.injected` has the same fields."""
         said = {each.name: getattr(self, each.name, None) for each in dataclasses.fields(Consequences)}
         told: dict[str, Any] = {name: value() if callable(value) else value for name, value in said.items()}
         told["notice_ns"] = None if self.notice_s is None else round(self.notice_s * 1e9)
@@ -289,21 +296,22 @@ class Fault(Parameters, abc.ABC):
         return Consequences(**told)
 
     def holds(self, targets: Targets) -> list[Hold]:
-        """Returns the places at which this fault stops or strikes trainers that use our emitter."""
+        """Returns the events at which this fault stops or disturbs trainers that use the harness's emitter."""
         return []
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
-        """Returns environment variables without which the fault could not act on processes later. Called once, before
-        the first start: every node gets them, replacements too, and no later start gets others. `PYTHONPATH` replaces
-        that of the workload; the harness's comes before it, and its `sitecustomize` runs yours."""
+        """Returns environment variables without which the fault could not act on processes later. The harness calls
+        this once, before the first start, and gives the variables to every node, including replacements. A `PYTHONPATH`
+        here replaces the workload's. The harness's own path comes before it, and the harness's `sitecustomize` runs the
+        one on your path."""
         return {}
 
     def mounts(self) -> Sequence[str]:
-        """Returns folders of the run whose file operations the fault may disturb, so that they are prepared."""
+        """Returns the run's folders whose file operations the fault may disturb; the harness prepares them."""
         return ()
 
     def beside(self, folder: pathlib.Path) -> Self:
-        """Returns the fault with its files' content, read from `folder`. Raises `ValueError` for a wrong file."""
+        """Returns the fault with its files' content, read from `folder`. Raises `ValueError` for an unusable file."""
         return self
 
     @property
@@ -312,7 +320,7 @@ class Fault(Parameters, abc.ABC):
         return None
 
     def fresh(self) -> Self:
-        """Returns a fault with the same parameters, and no memory of an injection."""
+        """Returns a new fault with the same parameters, and without any state of an earlier injection."""
         return type(self).model_validate(self.model_dump(mode="json"))
 
     @abc.abstractmethod
@@ -321,14 +329,17 @@ class Fault(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def inject(self, targets: Targets, context: Context) -> None:
-        """Strikes the targets, measures the effect, and waits while the fault lasts. Has a thread of its own."""
+        """Acts on the targets, measures the effect, and waits while the fault lasts. This method runs in a thread of
+        its own."""
 
     def heal(self, targets: Targets, context: Context) -> None:
-        """Undoes all of the fault's effects. Runs at its end or the run's, also after a failed `inject`."""
+        """Undoes all of the fault's effects. The harness calls this when the fault or the run ends, also after a failed
+        `inject`."""
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks after `heal` that the effect is over, and reports this by `context.ended`. Takes `END_SEEN_WITHIN_S`
-        at most, as the job goes on. Not called if the job is over, too."""
+        """Checks after `heal` that the effect is over, and reports the result by `context.ended`. The check takes at
+        most `END_SEEN_WITHIN_S` seconds, because the job goes on. The harness makes no such check if the job is
+        over."""
 
 
 class Replacement(Parameters):
@@ -338,7 +349,7 @@ class Replacement(Parameters):
 
 
 class TakesNodes(Fault):
-    """The base of faults that take whole nodes away, and may bring replacements."""
+    """The base of faults that kill whole nodes and can bring replacements for them."""
 
     replacement: Replacement | Literal["none"] = Field(
         "none", description="{after: 5s}, or none: the job must go on with fewer nodes."
@@ -359,8 +370,8 @@ class TakesNodes(Fault):
         return "no replacement: the job must go on with fewer nodes"
 
     def take(self, nodes: Sequence[Node], reason: str, context: Context) -> None:
-        """Kills nodes, checks that nothing of them is left, and brings their replacements. Does not call
-        `context.injected()`: call it before."""
+        """Kills nodes, checks that no process is left on them, and brings their replacements. The caller must call
+        `context.injected()` first."""
         before, since = [len(node.pids()) for node in nodes], time.monotonic()
         for node in nodes:  # all of them first: a rack is lost at once
             context.log("fault.taking", node=node.name)
@@ -389,17 +400,17 @@ class TakesNodes(Fault):
 
 
 def name_nodes(targets: Targets) -> str:
-    """Returns the names of the targeted nodes in words: `node 0, 2`."""
+    """Returns the targeted nodes as a text, such as `node 0, 2`."""
     return "node " + ", ".join(str(target.node_index) for target in targets)
 
 
 def ranks_of(targets: Targets) -> list[int]:
-    """Returns the ranks of a fault with `aims_at: rank`, as the planner resolves them."""
+    """Returns the ranks in the targets of a fault with `aims_at = "rank"`. The planner has chosen these ranks."""
     return [target.rank for target in targets if target.rank is not None]
 
 
 def name_ranks(targets: Targets) -> str:
-    """Returns the names of the targeted ranks in words: `rank 0, 2`."""
+    """Returns the targeted ranks as a text, such as `rank 0, 2`."""
     return "rank " + ", ".join(str(target.rank) for target in targets)
 
 
@@ -428,7 +439,7 @@ def load_fault(name: str) -> type[Fault]:
 
 
 def missing_here(fault: type[Fault]) -> list[str]:
-    """Returns what this machine lacks for a fault. If the fault's own code breaks, the error is what is missing."""
+    """Returns what this machine lacks for a fault. If the fault's own `lacks` fails, the result names this error."""
     try:
         found = fault.lacks()
         if isinstance(found, list) and all(isinstance(each, str) for each in found):
@@ -444,7 +455,8 @@ def build_fault(name: str, parameters: object) -> Fault:
 
 
 class NamedFault(Parameters):
-    """A fault of a plan, with its id. In YAML and JSON, `fault` is the name of its kind; here it is the fault."""
+    """A fault of a plan, with its id. `kind` is the fault's name, the key `fault` in YAML and JSON. `action` is the
+    fault itself."""
 
     id: str
     kind: str = Field(alias="fault")

@@ -1,4 +1,4 @@
-"""A CUDA error that sticks: once a kernel went wrong, every device call of the process fails until it starts anew."""
+"""A CUDA error that sticks: once a kernel has failed, every device call fails until the process restarts."""
 
 from typing import Literal
 
@@ -11,10 +11,10 @@ from harness.node.emitter.device_strikes import CALL_FAILED, ERRORS
 
 
 class CudaError(inside.InsideFault):
-    """From a step on, each device call of a rank's training thread fails with CUDA's own words. On a GPU an illegal
-    access is a real one; other errors, and those on a CPU, are raised by PyTorch's operators.
+    """After a rank's next step, each device call of its training thread fails with CUDA's own error message. On a GPU,
+    `illegal_access` causes a real illegal access. PyTorch's operators raise the other errors, and all errors on a CPU.
 
-    The trainer must emit our events itself, or be observed."""
+    The trainer must emit the harness's events itself, or run with the harness's observer."""
 
     kind: Literal["illegal_access", "ecc", "nvlink", "launch_failure"] = Field(
         "illegal_access", description="; ".join(f"{kind}: {text}" for kind, text in ERRORS.items())

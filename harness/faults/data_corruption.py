@@ -21,7 +21,8 @@ from harness.units import Duration
 
 
 class DataCorruption(orders.OrderedFault):
-    """Shards on the disk are put back after `duration`; a NaN batch needs a trainer with the hook `CHAOS_DAMAGE`."""
+    """Damages a shard of the training data on the disk for `duration`, or makes the loss of one batch NaN. A NaN batch
+    needs a trainer with the hook `CHAOS_DAMAGE`."""
 
     kind: Literal["missing", "truncated", "garbage", "nan_batch"] = Field(
         "missing", description="What is wrong with it."
@@ -107,7 +108,8 @@ class DataCorruption(orders.OrderedFault):
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath) -> None:
-    """Puts the undamaged file back. Idempotent. Both are below the run's folder, and no link leads out of it."""
+    """Puts the undamaged file back. Idempotent. Both paths are inside the run's folder; a path through a link is
+    refused."""
     with contextlib.suppress(FileNotFoundError):
         untrusted_files.move_inside(run_dir, kept, path)
 

@@ -12,7 +12,7 @@ from harness.units import Duration
 class DataLoaderStall(inside.InsideFault):
     """A rank asks its data loader for the next batch and waits; heartbeats, watchdogs and its launcher live on.
 
-    The trainer must be observed and use torch's loader, or emit our events itself."""
+    The trainer must emit the harness's events itself, or run with the harness's observer and use torch's loader."""
 
     duration: Duration = Field(
         Duration("60s"), description="Time until the batch comes, or until the job ends the rank."

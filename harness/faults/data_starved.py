@@ -14,7 +14,8 @@ from harness.units import Duration
 
 
 class DataStarved(StorageFault):
-    """Delays each read of the training data. A loader that reads ahead may hide it: the report tells whether it did."""
+    """Delays each read of the training data. A loader that reads ahead can hide the delay; the report tells whether it
+    did."""
 
     directory: Folder = Field("data", description="The folder of the shards, below the run's.")
     latency: Duration = Field(Duration("100ms"), description="Each read waits so long.")
@@ -35,7 +36,7 @@ class DataStarved(StorageFault):
         return StorageRule(self.path, ("read",), delay_s=self.latency.s)
 
     def cost(self, node: Node, since_ns: int, context: Context) -> str:
-        """Returns for each rank which share of its step time it waited for data. 0 is a result, too."""
+        """For each rank, returns the share of its step time in which it waited for data; 0 is reported, too."""
         text = ""
         for rank in context.ranks_on(node):
             share = context.data_wait_share(rank, since_ns)

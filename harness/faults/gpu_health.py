@@ -1,6 +1,6 @@
-"""A GPU is sick, as NVIDIA's management library (NVML) tells it: heat, ECC errors, an XID, a link, off the bus, a hang.
+"""NVIDIA's management library (NVML) reports a sick GPU: heat, ECC errors, an XID, a link down, a lost GPU, a hang.
 
-What is tested is the job's health check, its alarms and its preflight. The GPU itself goes on computing.
+The fault tests the job's health check, its alarms and its preflight. The GPU itself goes on computing.
 """
 
 import contextlib
@@ -52,15 +52,14 @@ KINDS = {
 
 
 class GpuHealth(Fault):
-    """NVML tells every process of the rank's node that the rank's GPU is sick. All else is what the real library says;
-    a node without a GPU has simulated ones, one for each rank, but not in the fault-free run.
+    """NVML tells every process of the rank's node that the rank's GPU is sick. All other answers come from the real
+    library. On a node without a GPU, NVML shows one simulated GPU for each rank, except in the fault-free run.
 
-    The harness's machine needs a C compiler, and processes of the job must keep what is first in `LD_LIBRARY_PATH`. A
-    job that sees it emits `diagnosis` with `kind: gpu` and the rank. Ask for it by
-    `expect: {diagnosis: {right_within: 30s}}`: without, a job that ignores its GPU is inconclusive after `ecc` and
-    `lost`, and passes after the others. `chaos diagnose --read
-    lines` reads the answer of a job that only prints it. Counters are volatile ones, and keep their value for a process
-    that starts again meanwhile."""
+    The harness's machine needs a C compiler, and the job's processes must keep the first entry of `LD_LIBRARY_PATH`. A
+    job that notices the sick GPU emits `diagnosis` with `kind: gpu` and the rank. Require this diagnosis by `expect:
+    {diagnosis: {right_within: 30s}}`. Without this, a job that ignores its GPU is inconclusive after `ecc` and `lost`,
+    and passes after the other kinds. `chaos diagnose --read lines` reads the diagnosis of a job that only prints it. A
+    process that restarts during the fault still sees the increased error counters."""
 
     kind: Literal["ecc", "ecc_corrected", "lost", "xid", "nvlink", "thermal", "power", "idle", "hang"] = Field(
         description="; ".join(f"{kind}: {sickness.says}" for kind, sickness in KINDS.items())
@@ -118,7 +117,7 @@ class GpuHealth(Fault):
                 node.set_gpu_health(gpu, {})
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the GPU reports its own health again. On a node without processes, nobody is left to ask."""
+        """Checks that the GPU reports its own health again. On a node without processes, this cannot be checked."""
         for node, gpu, pid in self._sick:
             with contextlib.suppress(BackendError, UsageError, NodeGone):
                 node.watch_gpus(pid)
@@ -135,7 +134,7 @@ class GpuHealth(Fault):
         return told if xid is None else told | {"xid": xid}
 
     def _begin(self, target: Target, context: Context) -> tuple[Node, int, GpuReading]:
-        """Finds the rank's GPU by the number that CUDA gives it, and makes it seem sick."""
+        """Finds the rank's GPU by the number that CUDA gives it, and adds it to the GPUs that will seem sick."""
         assert target.rank is not None, "it aims at ranks"
         node, pid = context.pid_of(target.rank)
         visible = node.watch_gpus(pid)
@@ -171,7 +170,8 @@ class GpuHealth(Fault):
         context.effect(len(seen), len(must), "answers of NVML changed", ok=len(seen) == len(must), detail=detail)
 
     def _as_asked(self, name: str, found: Mapping[str, object], was: Mapping[str, object]) -> bool:
-        """Returns True if a GPU reports the asked-for sickness. `was` holds the answers before; empty: ignored."""
+        """Returns True if a GPU's answer for `name` shows the planned sickness. A counter must have grown by the
+        planned number since the answers `was`. If `was` is empty, the counter must equal that number."""
         if name in ("lost", "hang"):
             return found.get("error") == nvml.GPU_IS_LOST if name == "lost" else False
         value, wanted = found.get(name), self._tells()[name]
@@ -185,7 +185,7 @@ def _device(reading: GpuReading, gpu: int) -> Mapping[str, object]:
 
 
 def UNDO(run_dir: pathlib.Path, node: RunPath, gpu: int) -> None:
-    """Ends a GPU's simulated sickness that a killed harness has left in the file of a node."""
+    """Removes a GPU's simulated sickness that a killed harness has left in the file of a node."""
     if (run_dir / gpu_health.FOLDER / node).exists():
         gpu_health.set_health(run_dir, node, gpu, {})
 

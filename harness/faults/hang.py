@@ -1,4 +1,4 @@
-"""A target stops without dying: a process, everything on a node, a rank in a collective, a save, a load, a start."""
+"""A target stops without dying: a process, a whole node, or a rank in a collective, a save, a load or its start."""
 
 import contextlib
 import signal
@@ -35,7 +35,7 @@ WAYS = {
 
 
 class Hang(inside.InsideFault):
-    """A rank or its node stands still, alive to all appearances, until it is thawed or the job gets rid of it."""
+    """A rank or its node hangs but seems alive, until the fault ends or the job removes it."""
 
     how: Literal[
         "freeze_rank", "freeze_node", "freeze_launcher", "stuck_in_collective", "stuck_in_save", "stuck_in_load", "late"
@@ -89,7 +89,7 @@ class Hang(inside.InsideFault):
                 context.node(target).thaw()
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that no process of the targets is frozen any more (state T); killed ones are not, either."""
+        """Checks that no process on the targets' nodes is still stopped (state T); a killed process is not."""
         if self._place:
             return super().see_end(targets, context)
         for node in {context.node(target) for target in targets}:
@@ -99,7 +99,8 @@ class Hang(inside.InsideFault):
 
     @property
     def _place(self) -> str:
-        """Returns the name of the place in a trainer at which ranks get stuck; empty: they freeze wherever they are."""
+        """Returns the name of the place in a trainer at which ranks get stuck, or an empty text if ranks freeze
+        wherever they are."""
         return PLACES.get(self.how, "")
 
     def _see_frozen(self, rank: int, node: Node, pid: int, context: Context) -> None:

@@ -20,11 +20,10 @@ OF_UPDATES = re.compile(r"(^|[._-])(lr|learning[_-]?rate|weight[_-]?decay)($|[._
 
 
 class HotUpdate(TakesNodes):
-    """Nodes are taken at once, and come back with a changed command: all of them (`target: {node: all}`), or the others
-    keep the old one. The job must go on from its newest save, or refuse with a clear word (`expect: {fail_fast: …}`).
-    Of the steps after the change, only the first is compared with the fault-free run. No restore drill follows. No file
-    is changed.
-    """
+    """Stops the targeted nodes together, and starts them again with a changed command. Nodes that are not targeted keep
+    the old command; `target: {node: all}` changes all. The job must go on from its newest save, or refuse with a clear
+    message (`expect: {fail_fast: …}`). Only the first step after the change is compared with the fault-free run. The
+    harness makes no restore drill after such a run. The fault changes no file."""
 
     args: tuple[str, ...] = Field(
         (), max_length=100, description="Further words at the end of the trainer's: [--lr, 1e-4]. The last one counts."

@@ -1,4 +1,4 @@
-"""A lemon: a node that fails soon after every start, or is slow, whoever replaces its processes or itself."""
+"""A lemon: a node that is slow, or fails soon after every start of its processes or of the node itself."""
 
 import contextlib
 import signal
@@ -23,17 +23,18 @@ SLOW_SEEN_S, DENIED_TOLERANCE = 1.0, 0.3
 
 
 class Life(NamedTuple):
-    """The processes of a node between two of its failures."""
+    """The life of a node between two of its failures: the number of the node's start, and its workers' process ids."""
 
     incarnation: int
     pids: tuple[int, ...]
 
 
 class LemonNode(Fault):
-    """A node fails within the first minute of every life, or is slow, until the job no longer uses it.
+    """A node fails within the first minute of every life (after each start), or is slow, until the job no longer uses
+    it.
 
-    The fault sticks to the node, not to its processes: the workers that its launcher starts again fail as well, and so
-    does the node that comes back. The right answer is to exclude it after some failures, and to name it.
+    The fault sticks to the node, not to its processes: restarted workers fail as well, and so does the whole node after
+    its return. The right answer of the job is to exclude the node after some failures, and to name it.
     """
 
     fails: Literal["crash", "loss", "slow"] = Field(
@@ -96,7 +97,7 @@ class LemonNode(Fault):
                 del struck[target]
 
     def _new_lives(self, struck: Mapping[Target, Life], context: Context) -> Iterator[Target]:
-        """Yields each bad node that was started again and has done a step, until the job no longer uses those in
+        """Yields each bad node that was restarted and has done a step since, until the job no longer uses the nodes in
         `struck`."""
         begun: dict[tuple[Target, Life], int] = {}  # when each life was first seen, ns
 
@@ -149,7 +150,7 @@ class LemonNode(Fault):
         return life
 
     def _is_let_go(self, node: Node, context: Context, detail: str) -> bool:
-        """Slows a bad node, and returns True if the job stops using it. If not, the slowness ends."""
+        """Slows a bad node, and returns True if the job stops using it; else ends the slowness, and returns False."""
         node.throttle(1 / self.factor)
         before = node.cpu_use()
         context.wait(SLOW_SEEN_S)

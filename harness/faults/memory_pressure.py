@@ -12,7 +12,7 @@ TOLERANCE = 0.25  # of what is free: the node goes on using memory while it is m
 
 
 class MemoryPressure(LimitedMemory):
-    """Only `free` is left to the node beyond what it uses. The job may die of it if it needs more: see `oom`."""
+    """Limits a node's memory to `free` more than the node uses. The job can die if it needs more memory: see `oom`."""
 
     free: Size = Field(Size("64MiB"), description="What the node may still use, caches included.")
     duration: Duration = Field(Duration("20s"), description="How long it lasts.")
@@ -24,7 +24,7 @@ class MemoryPressure(LimitedMemory):
         return f"{name_nodes(targets)} left with {self.free} of free memory for {self.duration}"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Limits the memory, and measures that by a process of ours that takes memory until it is killed."""
+        """Limits the memory, and measures the limit by a test process that takes memory until it is killed."""
         free_bytes = self.free.bytes
         context.injected()
         for target in targets:

@@ -17,7 +17,7 @@ RATE_BITS_MIN = 64_000
 
 
 class NicBandwidth(NicFault):
-    """The node's network gets only so many bits a second, each direction by itself; measured with a real transfer."""
+    """Limits the speed of a node's network, separately in each direction; a real transfer measures the limit."""
 
     rate: Rate | None = Field(None, description="The speed that is left.")
     percent: Percentage | None = Field(None, gt=0, lt=100, description="Or this share of the speed just before.")
@@ -62,7 +62,8 @@ class NicBandwidth(NicFault):
             context.effect(reached / 1e6, rate / 1e6, "Mbit/s", ok=near(reached, rate), detail=detail)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the path is faster than the limit; the job uses it, too, so full speed is not required."""
+        """Checks that the path is faster than the limit. Full speed is not required, because the job uses the path,
+        too."""
         for node, partner, rate in self._limited:
             for back in self.ways():
                 reached, wanted = 0.0, (1 + TOLERANCE) * rate

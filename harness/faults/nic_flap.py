@@ -17,7 +17,7 @@ BACK_S = 10.0  # until packets must come through again
 
 
 class NicFlap(NetworkFault):
-    """The node's link goes down and up: no carrier, and all packets both ways vanish meanwhile."""
+    """The node's link goes down and up; while it is down, there is no carrier and all packets both ways vanish."""
 
     down: Duration = Field(Duration("1s"), description="How long it is down each time.")
     up: Duration = Field(Duration("2s"), description="How long it is up in between.")

@@ -1,4 +1,4 @@
-"""A node is gone without a word: power, kernel panic, a host taken away."""
+"""A node is gone without notice: a power failure, a kernel panic, a host taken away."""
 
 from pydantic import Field
 

@@ -1,8 +1,10 @@
-"""An object store with a bad day: errors, throttling, slowness, broken uploads, reads that miss the newest writes; or
-one that lies: short bodies, old lists and lost parts, with status 200.
+"""An object store fails or returns wrong data.
 
-The trainer must reach its store through our proxy (`harness.object_store.s3_proxy`), started with the folder named
-here.
+It fails by errors, throttling, slowness, broken uploads, or reads that miss the newest writes. It returns wrong data by
+short bodies, old lists or lost parts, all with status 200.
+
+The trainer must reach its store through the harness's proxy (`harness.object_store.s3_proxy`), started with the folder
+that the parameter `directory` names.
 """
 
 import json
@@ -39,7 +41,7 @@ Wrong = Literal["error", "throttle", "slow", "reset", "stale", "short_read", "st
 
 
 class ObjectStore(Fault):
-    """A share of the requests to an S3-compatible store goes wrong, in a proxy before it."""
+    """A proxy in front of an S3-compatible store makes a share of the requests go wrong."""
 
     kind: Wrong = Field("throttle", description="What goes wrong.")
     share: float = Field(0.5, gt=0, le=1, description="Of the requests that it concerns, such as uploads or reads.")
@@ -89,7 +91,8 @@ class ObjectStore(Fault):
         return f"{self.directory}/rule.json"
 
     def _counts(self, run_dir: pathlib.Path) -> dict[str, int]:
-        """Returns how many requests the proxy saw and spoilt; empty if unknown. Raises `FaultError` for a bad file."""
+        """Returns how many requests the proxy saw and disturbed, or an empty dict if the proxy has written no counts
+        yet. Raises `FaultError` if the file of counts is malformed."""
         try:
             found = json.loads(untrusted_files.read(run_dir, f"{self.directory}/counts.json", COUNTS_BYTES_MAX))
             return {name: int(found[name]) for name in ("requests", "matched", "acted", "delayed_ns")}

@@ -11,8 +11,8 @@ STRUCK_WITHIN_S = 60.0
 
 
 class OutOfMemory(orders.OrderedFault):
-    """The forward pass of a rank raises PyTorch's `OutOfMemoryError` for a piece of the batch with more than `fits`
-    sequences. No memory is filled: it works on a CPU, too. Needs a trainer with the hook `CHAOS_DAMAGE`."""
+    """The forward pass of a rank raises PyTorch's `OutOfMemoryError` for a micro-batch with more than `fits` sequences.
+    The fault fills no memory, so it works on a CPU, too. Needs a trainer with the hook `CHAOS_DAMAGE`."""
 
     fits: int = Field(2, ge=1, le=2**20, description="So many sequences fit in one forward pass.")
     duration: Duration = Field(Duration("3s"), description="How long memory is short.")

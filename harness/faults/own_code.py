@@ -17,9 +17,11 @@ SOURCE_CHARS_MAX = 64 * 2**10
 
 
 class OwnCode(inside.InsideFault):
-    """Python code of the scenario's runs in the training thread of a rank. It may damage, block or end the process.
+    """Runs Python code from the scenario in the training thread of a rank. The code can damage, block or end the
+    process.
 
-    The trainer must emit our events itself, or be observed. docs/writing-a-scenario.md has an example."""
+    The trainer must emit the harness's events itself, or run with the harness's observer. docs/writing-a-scenario.md
+    has an example."""
 
     file: str = Field("", max_length=1000, description="A Python file with def inject(context), beside the scenario.")
     source: str = Field("", max_length=SOURCE_CHARS_MAX, description="Or the code itself; read from the file.")
@@ -56,7 +58,8 @@ class OwnCode(inside.InsideFault):
         return f"{name_ranks(targets)}: inject(context) of {self.file or 'the scenario'} is called after its next step"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Runs the user's code in each rank, measured by its events. Code that raises an error has not acted."""
+        """Runs the user's code in each rank, and checks by the rank's events that the code was called. Code that raises
+        an error counts as no effect."""
         victims = self.find_victims(targets, context)
         struck = inside.strike_each(targets, context, CALLED)
         ended = {rank: self._end(rank, *victims[rank], context) for rank in struck}

@@ -20,7 +20,7 @@ _WORDS = {"nodes": "the other nodes", "control": "the rendezvous store", "all": 
 class Partition(LastingFault):
     """The targets are cut off from the other nodes, from the rendezvous store, or from both; one way or both.
 
-    Targets reach each other. Packets vanish: nobody gets a reset or an error."""
+    The targets still reach each other. Packets vanish: no process gets a reset or an error."""
 
     cut_off_from: Literal["nodes", "control", "all"] = Field(
         "nodes", description="the other nodes, the control host (rendezvous store), or all of them."
@@ -57,7 +57,7 @@ class Partition(LastingFault):
         self.stay(context)
 
     def _outsiders(self, inside: Sequence[Node], context: Context) -> list[Node | None]:
-        """Returns one host of each kind that the cut-off nodes must not reach; `None` is the control host."""
+        """Returns the hosts with which to test the cut: a node outside, the control host (`None`), or both."""
         others = [node for node in context.cluster.nodes if node not in inside and node.alive][:1]
         kinds: dict[str, list[Node | None]] = {"nodes": [*others], "control": [None], "all": [*others, None]}
         return kinds[self.cut_off_from]

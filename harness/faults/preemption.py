@@ -15,8 +15,9 @@ ENGINE_S_MAX = 300.0  # beyond the notice: until the engine has taken the node; 
 
 
 class Preemption(TakesNodes):
-    """Notice by SIGTERM to the whole node or on its metadata endpoint; at the deadline the node is taken,
-    whether the trainer is done or not. Via `engine` the engine itself evicts, its own way, notice included."""
+    """A node gets a notice, by SIGTERM to all its processes or on its metadata endpoint. At the deadline the node is
+    taken, whether the trainer is done or not. With `via: engine`, the engine itself gives notice and evicts the node,
+    in its own way."""
 
     notice: Duration = Field(Duration("5s"), description="From the notice until the node is taken; 0s: none.")
     via: Literal["signal", "engine", "ec2", "gcp", "azure"] = Field(

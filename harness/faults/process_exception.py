@@ -1,4 +1,4 @@
-"""A trainer's code raises: a bug, a bad sample, a lost file handle. Its process lives on until something ends it."""
+"""A trainer's code raises an exception: a bug, a bad sample, a lost file handle. The fault itself ends no process."""
 
 from pydantic import Field
 
@@ -9,9 +9,9 @@ from harness.node.emitter.strikes import RAISED
 
 
 class ProcessException(inside.InsideFault):
-    """An exception comes up in the training thread of a rank, right after a step.
+    """An exception is raised in the training thread of a rank, right after a step.
 
-    The trainer must emit our events itself, or be observed."""
+    The trainer must emit the harness's events itself, or run with the harness's observer."""
 
     text: str = Field("raised by a rehearsal", max_length=200, description="What the exception says.")
 

@@ -1,4 +1,4 @@
-"""RDMA of a node is slow, fails, or its port is down: a bad cable, a congested fabric, a card that dies."""
+"""A node's RDMA is slow, or fails, or its port is down: a bad cable, a congested fabric, a card that dies."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _LEAVE = (Decision.EVICT_NODE, Decision.RESTART_ELSEWHERE)
 
 
 class Rdma(Fault):
-    """What the processes of a node hand to their RDMA device is delayed or fails, at the table of verbs that libibverbs
-    gives them. The device itself is not touched. A node without an RDMA device is refused.
+    """Delays the RDMA work requests of a node's processes, or makes them fail, in libibverbs' table of verbs functions.
+    The RDMA device itself is not touched. The plan is refused if a targeted node has no RDMA device.
 
-    **Proven against a table of our own only**: no RDMA hardware was at hand. A program that passes this table by is not
-    struck: NVSHMEM's IBGDA and UCX's own drivers, which write to the card themselves, and libraries that look
-    libibverbs' functions up by `dlsym`. Nothing is counted then, and the run is invalid. The harness's machine needs
-    a C compiler, and processes of the job must keep `LD_PRELOAD`."""
+    **Proven only against a table of our own**, because no RDMA hardware was at hand. The fault does not act on programs
+    that bypass this table: NVSHMEM's IBGDA and UCX's own drivers, which write to the card themselves, and libraries
+    that look up libibverbs' functions by `dlsym`. For such programs nothing is counted, and the run is invalid. The
+    harness's machine needs a C compiler, and the job's processes must keep the variable `LD_PRELOAD`."""
 
     how: Literal["delay", "error", "port_down"] = Field(
         description="; ".join(f"{how}: {says}" for how, says in _SAYS.items()).format(delay="`delay`")
@@ -126,7 +126,7 @@ class Rdma(Fault):
 
 
 def _counted(run_dir: pathlib.Path, node: Node) -> Counts:
-    """Returns how much a node's RDMA was disturbed, summed over its processes, whose files may hold anything."""
+    """Returns how much a node's RDMA was disturbed, summed over its processes, whose files of counts are untrusted."""
     folder = answers_of(node.name)
     names = [name for name in untrusted_files.names_in(run_dir, folder) if name.startswith(rdma.COUNTS)]
     lines = (untrusted_files.tail(run_dir, f"{folder}/{name}", rdma.LINE) for name in names)

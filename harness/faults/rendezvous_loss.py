@@ -1,4 +1,4 @@
-"""The rendezvous store dies, with all it held: its host crashed, its pod was moved."""
+"""The rendezvous store dies and loses its data: its host crashed, its pod was moved."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ from harness.units import Duration
 
 
 class RendezvousLoss(Fault):
-    """The control command (the rendezvous store) is killed; it comes back empty, later or never.
+    """Kills the control command, which runs the rendezvous store. The store comes back empty after a while, or never.
 
     To cut nodes off from a store that lives on, use `partition` with `cut_off_from: control`."""
 

@@ -1,4 +1,4 @@
-"""A processor computes wrongly and says nothing: one bit of a weight, gradient, activation or optimizer state."""
+"""A processor silently computes one wrong bit in a weight, a gradient, an activation or an optimizer state."""
 
 import json
 import time
@@ -18,12 +18,13 @@ NAMED_STEPS = 5
 
 
 class SilentDataCorruption(inside.InsideFault):
-    """One bit of a gradient, weight, activation or optimizer's state goes wrong on a rank, without a word.
+    """One bit of a gradient, weight, activation or optimizer state goes wrong on a rank, without any error.
 
-    A gradient is the rank's own, before the sum over ranks. An activation is an output of the weight's module. Of a
-    sharded tensor (DTensor) it is this rank's part, after the sum. The seed chooses the number. A bit that goes wrong
-    again and again is stuck at one value. The trainer must emit our events itself, or be observed, and call an
-    optimizer of PyTorch's."""
+    A gradient is corrupted on its rank, before gradients are summed over ranks. An activation is an output of the
+    module that holds the chosen weight. Of a sharded tensor (DTensor), the rank's own shard is corrupted; a sharded
+    gradient is corrupted after the sum. The run's seed chooses the number to corrupt. A bit that is corrupted
+    repeatedly is stuck at one value. The trainer must emit the harness's events itself, or run with the harness's
+    observer, and use an optimizer of PyTorch."""
 
     what: Literal["gradient", "weight", "activation", "optimizer_state"] = Field(
         "gradient", description="Where the bit is."
@@ -69,7 +70,7 @@ class SilentDataCorruption(inside.InsideFault):
         )
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Corrupts a number in each rank's memory, and measures it by its value before and after."""
+        """Corrupts a number in each rank's memory. The effect counts if the rank logs the number before and after."""
         victims, begun_ns = self.find_victims(targets, context), time.monotonic_ns()
         for rank in inside.strike_each(targets, context, CHOSEN):
             self._see(rank, *victims[rank], begun_ns, context, first=True)
@@ -78,7 +79,8 @@ class SilentDataCorruption(inside.InsideFault):
                 self._see(rank, *victim, begun_ns, context, first=False)
 
     def _see(self, rank: int, node: Node, pid: int, since_ns: int, context: Context, first: bool) -> None:
-        """Reports the first corrupted number as soon as there is one or, unless `first`, how many there were in all."""
+        """Reports, if `first` is True, the first corrupted number as soon as there is one; otherwise how many steps had
+        a wrong bit in all."""
 
         def over() -> bool:
             return context.reached(rank, OVER) >= since_ns or inside.is_gone(node, pid)

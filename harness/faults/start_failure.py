@@ -1,4 +1,4 @@
-"""Workers that fail before their first step: they die, or are told a wrong place among the others."""
+"""Workers fail before their first step: they exit, or get a wrong rank or world size."""
 
 import time
 from typing import Literal
@@ -17,11 +17,12 @@ _VARIABLES = {"crash": "", "wrong_rank": "RANK", "wrong_world": "WORLD_SIZE"}
 
 
 class StartFailure(Fault):
-    """From now on the next `times` starts of a rank's worker fail. Needs our emitter.
+    """The next `times` starts of a rank's worker fail. The trainer must use the harness's emitter.
 
-    `crash`: a missing mount, a bad image, an occupied port: the worker ends at once with `code`. `wrong_rank`,
-    `wrong_world`: a stale host file, a launcher restarted by hand: from its `started` event on, the worker's
-    environment names a neighbour's rank, or one rank more than there are.
+    With `crash`, the worker exits at once with `code`, as after a missing mount, a bad image or an occupied port. With
+    `wrong_rank` or `wrong_world`, the worker's environment names a neighbour's rank, or a world size that is too large
+    by 1, as after a stale host file or a launcher restarted by hand. The environment is wrong from the worker's event
+    `started` on.
     """
 
     kind: Literal["crash", "wrong_rank", "wrong_world"] = Field("crash", description="What is wrong with a start.")
@@ -46,7 +47,7 @@ class StartFailure(Fault):
         )
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Makes starts of workers fail. Each is an effect of its own; that of a crash is logged before its end."""
+        """Makes starts of workers fail. Reports each failed start as an effect; a crash, before the worker exits."""
         asked, failed = self.times * len(targets), 0
         deadline = time.monotonic() + self.within.s
         context.hold()
@@ -65,7 +66,7 @@ class StartFailure(Fault):
             context.effect(failed, asked, "failed starts", ok=False, detail=f"within {self.within}")
 
     def _mislead(self, rank: int, context: Context, number: int, deadline: float) -> None:
-        """Tells a worker a wrong rank or world size. It is no effect if the worker takes part in steps anyway."""
+        """Gives a worker a wrong rank or world size. The effect counts as failed if the worker takes part in steps."""
         before = context.reached(rank, MISLED)
         context.strike()
         context.wait(deadline - time.monotonic(), until=lambda: context.reached(rank, MISLED) != before)

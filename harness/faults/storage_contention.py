@@ -1,4 +1,4 @@
-"""Strangers use the same storage: users who read and write as fast as it answers."""
+"""Other users load the same storage: they read and write as fast as the storage answers."""
 
 import json
 import os
@@ -66,7 +66,7 @@ class StorageContention(Fault):
         untrusted_files.remove_tree(context.run_dir, self._name(context))
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the folder of the competing users is gone, and that no process writes a new one."""
+        """Checks that the folder of the competing users is gone, and that no process creates it again."""
         context.wait(GONE_FOR_S)
         left = int(untrusted_files.status_of(context.run_dir, self._name(context)) is not None)
         context.ended(left, 0, "folders of strangers", ok=not left)
@@ -93,7 +93,8 @@ class StorageContention(Fault):
 
 
 def summarize(entries: Sequence[Mapping[str, Any]]) -> tuple[int, int, float, float]:
-    """Returns requests, failures, requests a second and the 95th percentile in ms, from Locust's JSON."""
+    """Returns the requests, the failed requests, the requests per second and the 95th percentile of response times in
+    ms, from Locust's JSON."""
     requests = sum(entry["num_requests"] for entry in entries)
     failed = sum(entry["num_failures"] for entry in entries)
     if not requests:

@@ -14,7 +14,8 @@ from harness.units import Size
 
 
 class StorageError(StorageFault):
-    """File operations of a node fail, all of them or a share; the write that passes byte N is cut exactly there."""
+    """All file operations of a node fail, or a share of them. With `after_bytes`, the write that passes this byte is
+    cut exactly there."""
 
     operations: tuple[Operation, ...] = Field(("write", "fsync", "rename"), description="Which operations fail.")
     error: Literal["EIO", "ESTALE", "EROFS", "EDQUOT", "EACCES", "ETIMEDOUT"] = Field(
@@ -41,7 +42,7 @@ class StorageError(StorageFault):
         )
 
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
-        """Checks the share of file operations that failed, within three standard deviations; none is no effect."""
+        """Checks that file operations failed, and that their share is as planned within three standard deviations."""
         failed, expected = counts["failed"], self.share * counts["tried"]
         tolerance = 3 * math.sqrt(expected * (1 - self.share)) + 0.5
         ok = failed > 0 and abs(failed - expected) <= tolerance

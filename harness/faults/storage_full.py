@@ -1,4 +1,4 @@
-"""The disk is full: so many bytes still fit, then writes say ENOSPC."""
+"""The disk is full: a number of bytes still fits, then writes fail with ENOSPC."""
 
 from pydantic import Field
 
@@ -11,7 +11,7 @@ from harness.units import Size
 
 
 class StorageFull(StorageFault):
-    """No space is left after `free` more bytes, and statfs says so; existing files can be read and deleted."""
+    """No space is left after `free` more bytes, and `statfs` reports this; existing files can be read and deleted."""
 
     free: Size = Field(Size("0B"), description="What still fits, to the byte.")
 

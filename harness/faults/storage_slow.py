@@ -12,7 +12,7 @@ from harness.units import Duration, Rate
 
 
 class StorageSlow(StorageFault):
-    """Reads, writes and fsyncs wait; reads and writes together keep to a rate."""
+    """Each read, write and fsync waits for `latency`; reads and writes together are limited to `rate`."""
 
     latency: Duration = Field(Duration("0ms"), description="Each operation waits so long.")
     rate: Rate | None = Field(None, description="The rate of all reads and writes together.")

@@ -1,4 +1,4 @@
-"""A node is slower than the others: heat, a bad power supply, a noisy neighbour. All ranks wait for it."""
+"""A node is slower than the others: heat, a bad power supply, a noisy neighbour. All ranks wait for the slow node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WAYS = {
 
 
 class Straggler(Fault):
-    """One node is slowed until the job's steps take `factor` times as long; held by feedback on the step time."""
+    """Slows one node until steps take `factor` times as long, and keeps them there by feedback on the step time."""
 
     factor: float = Field(2.0, gt=1.05, le=20, description="Step time during the fault over step time before.")
     how: Literal["auto", Way] = Field("auto", description="; ".join(f"{way}: {what}" for way, what in WAYS.items()))
@@ -86,7 +86,7 @@ class Straggler(Fault):
                     Brake(node, way, self.neighbour).press(None)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that steps are no longer slow or, on a busy host, that no process is denied a CPU any more."""
+        """Checks that steps are no longer slow or, on a busy host, that slowed nodes are no longer denied CPU time."""
         if self._hold_seen is None:
             return
         hold, since_ns = self._hold_seen, time.monotonic_ns()
@@ -136,7 +136,7 @@ def _enough(context: Context, rank: int, since_ns: int) -> Callable[[], bool]:
 
 
 def baseline_ns(times_ns: Sequence[int]) -> float:
-    """Returns the mean step time in ns before the fault, without hiccups. Raises `FaultError` for too few steps."""
+    """Returns the mean step time in ns before the fault, without outliers. Raises `FaultError` for too few steps."""
     latest = times_ns[-BASELINE_STEPS:]
     if len(latest) < BASELINE_STEPS_MIN:
         raise FaultError(f"{len(latest)} steps before the fault; a slowdown needs {BASELINE_STEPS_MIN} to compare with")
@@ -145,7 +145,7 @@ def baseline_ns(times_ns: Sequence[int]) -> float:
 
 
 class Hold:
-    """Slows nodes until steps take `factor` times as long: a controller of the added time `extra`."""
+    """A feedback controller that slows nodes by `extra`, adjusted until steps take `factor` times as long."""
 
     def __init__(self, factor: float, before_ns: float, brakes: Sequence[Brake]):
         self.factor, self.before_ns, self.brakes = factor, before_ns, brakes
@@ -154,7 +154,8 @@ class Hold:
         self._used: list[CpuUse] = []
 
     def correct(self, times_ns: Sequence[int], settle: bool) -> None:
-        """Corrects the slowing by newly measured step times. `settle`: measurements count from now on."""
+        """Adjusts the slowing to newly measured step times. Measurements for the report begin once the planned factor
+        is reached, or at the latest when `settle` is True."""
         ratio = statistics.fmean(times_ns) / self.before_ns
         reached = abs(ratio / self.factor - 1) <= SETTLED
         if not self.settled_ns and (reached or settle):
@@ -180,14 +181,14 @@ class Hold:
 
 
 def corrected(extra: float, factor: float, ratio: float, gain: float) -> float:
-    """Returns a better amount of slowing, after steps took `ratio` times as long as before with this amount."""
+    """Returns a better amount of slowing, if steps took `ratio` times as long as before with the amount `extra`."""
     wanted = (factor - 1) / max(ratio - 1, (factor - 1) / 10)
     step = min(CORRECTION_MAX, max(1 / CORRECTION_MAX, math.pow(wanted, gain)))
     return min(EXTRA_MAX, max(EXTRA_MIN, extra * step))
 
 
 class Brake:
-    """Slows a node in one way. The node's own time is 1; `extra` is how much longer everything takes."""
+    """Slows a node in one way. An `extra` of 1 means that everything on the node takes twice as long."""
 
     def __init__(self, node: Node, way: Way, neighbour: str):
         self.node, self.way, self.neighbour = node, way, neighbour
@@ -195,7 +196,7 @@ class Brake:
         self._cpus = 0.0  # that the node keeps busy when nothing limits it; 0: not counted yet
 
     def press(self, extra: float | None) -> None:
-        """Slows the node so that everything takes `extra` longer, as a share of its time; `None` ends the slowing."""
+        """Slows the node so that everything takes longer by `extra`, a share of its usual time; `None` ends this."""
         if self.way == "noisy_neighbour":
             self.node.crowd(self.neighbour, None if extra is None else min(extra, BURNERS_MAX))
         elif self.way == "duty_cycle":

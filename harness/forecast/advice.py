@@ -17,7 +17,7 @@ SAMPLES = 50  # of each interval and of each number of spares that is tried
 
 @dataclass(frozen=True)
 class Tried:
-    """The forecast with one checkpoint interval in seconds, or with one number of spare nodes."""
+    """The forecast for one tried value: a checkpoint interval in seconds, or a number of spare nodes."""
 
     value: float
     days: float
@@ -26,8 +26,9 @@ class Tried:
 
 @dataclass(frozen=True)
 class Worth:
-    """An event that comes `times` times and takes `seconds` each, such as a restart, with the worth of a second less.
-    `of_all`: its GPU-hours; `of_a_second`: those of one second less each time, if it takes that long."""
+    """The cost of a repeated event, such as a restart, that comes `times` times and takes `seconds` each time. `of_all`
+    is the GPU-hours of all these events. `of_a_second` is the GPU-hours saved if each event takes a second less, but at
+    most `of_all`."""
 
     what: str
     times: float
@@ -38,8 +39,10 @@ class Worth:
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice of a forecast. `young_s`, `daly_s`: 0 if checkpoints cost nothing, or nothing fails: then no interval
-    is best. The best of the tried values: the interval by days, the spares by GPU-hours."""
+    """A forecast's advice on the checkpoint interval and on spare nodes. `young_s` and `daly_s` are the best checkpoint
+    intervals by Young's and Daly's formulas. They are 0 if checkpoints cost nothing or nothing fails, because no
+    interval is best then. The best tried interval has the fewest days, and the best number of spares the fewest
+    GPU-hours."""
 
     young_s: float
     daly_s: float
@@ -57,8 +60,8 @@ class Advice:
 
 
 def advise(question: Question, job: Job, found: Outcome, phases: Mapping[str, float]) -> Advice:
-    """Tries intervals and spares with the same random numbers, in fewer histories than the answer. `phases`: mean
-    seconds of each measured phase of a restart."""
+    """Tries checkpoint intervals and numbers of spare nodes with the same random numbers, in fewer simulated histories
+    than the forecast itself. `phases` holds the mean seconds of each measured phase of a restart."""
     stall, away = job.mean("checkpoint_stall"), job.losses_per_s * min(job.mean("repair"), job.mean("queue"))
     young = daly = 0.0
     if stall and job.per_node_day:
@@ -84,8 +87,8 @@ def _figures(outcome: Outcome) -> tuple[float, float]:
 
 
 def _moved(told: float, now: float, tried: float) -> float:
-    """Adjusts the figure of a tried choice, which comes from fewer simulations, to the scale of the forecast's own
-    figure."""
+    """Corrects the figure `tried` of a choice, which comes from few simulations. Adds the difference between the
+    forecast's own figure `told` and the figure `now`, which comes from as few simulations."""
     return told + tried - now if math.isfinite(told + tried - now) else tried
 
 

@@ -1,4 +1,4 @@
-"""Computes the whole forecast: outcome, what-ifs, advice and costs, with all inputs, in words and as JSON."""
+"""Computes the whole forecast (outcome, what-ifs, advice, costs and all inputs), and writes it as text and as JSON."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def forecast(
     what_ifs: Sequence[str] = (),
     prices: Prices | None = None,
 ) -> Forecast:
-    """Computes what a job will cost at scale. Raises `UsageError` for a what-if without effect, or for too much to
-    simulate."""
+    """Computes what a job will cost at scale. Raises `UsageError` for an invalid what-if, for a what-if on spot prices,
+    or for a job that is too large to simulate."""
     if only_spot := next((text for text in what_ifs if text.startswith("spot_")), None):
         raise UsageError(f"--what-if {only_spot[:80]}: prices are no part of it; set it with --set")
     job = job.completed()
@@ -99,7 +99,7 @@ def sentence(found: Forecast) -> str:
 
 
 def _of_spares(found: Forecast) -> str:
-    """Says which part of the wasted GPU-hours spare nodes are; empty without spares."""
+    """Returns a sentence on the share of spare nodes in the wasted GPU-hours; without spares, an empty text."""
     spares, out = found.job.settings["spares"], found.outcome
     if not out.accounts["spares"]:
         return ""
@@ -115,7 +115,7 @@ def hours_text(hours: float) -> str:
 
 
 def days_text(days: float, unit: bool = True) -> str:
-    """Formats a number of days: `54.4 days`; a whole number as `54 days`."""
+    """Formats a number of days, such as `54.4 days`. A whole number has no decimals, such as `54 days`."""
     number = f"{days:,.0f}" if days == int(days) or days >= 100 else f"{days:.1f}" if days >= 1 else f"{days:.2g}"
     return f"{number} {'day' if days == 1 else 'days'}" if unit else number
 
@@ -202,8 +202,8 @@ def assumptions(found: Forecast) -> list[str]:
 
 
 def to_json(found: Forecast) -> dict[str, Any]:
-    """Returns the forecast as JSON values for programs. `schema` grows with every change of meaning. Infinite values
-    are null."""
+    """Returns the forecast as JSON values for programs. The number `schema` rises when the meaning of a value changes.
+    Infinite values become null."""
     job, advice = found.job, found.advice
     best = {"best_interval": advice.best_interval, "best_spares": advice.best_spares}
     values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Draws the results of each choice of one setting as a curve, and amounts as bars."""
+"""Draws charts of a forecast: a curve of results over the values of one setting, and bars of named amounts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def choice_chart(
     logarithmic: bool = False,
     narrow: bool = False,
 ) -> Markup | None:
-    """Draws a curve of a forecast's results over one setting, such as days over the checkpoint interval. `tried`: pairs
-    of setting and result. `marked`: names for some settings. `shows` formats a setting and a result. Returns `None` for
-    fewer than two points."""
+    """Draws a curve of a forecast's results over one setting, such as days over the checkpoint interval. `tried` holds
+    pairs of a value of the setting and its result. `marked` holds names to show at certain values. `shows` holds two
+    functions, which format a value and a result. Returns `None` for fewer than two points."""
     told = sorted(
         (value, came) for value, came in tried if math.isfinite(value + came) and (value > 0 or not logarithmic)
     )

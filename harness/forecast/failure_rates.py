@@ -1,5 +1,4 @@
-"""Reads failures per node-day by cause, from the shipped tables or the user's own table, and how failures follow each
-other."""
+"""Reads failure rates (failures per node-day by cause) from a table, and parses how failures follow each other."""
 
 from __future__ import annotations
 
@@ -50,8 +49,8 @@ class RateTable(Parameters):
         return self
 
     def of_nodes_with(self, gpus: int) -> RateTable:
-        """Converts a table of failure rates to nodes with this many GPUs, by equal rates per GPU, if its own number is
-        known."""
+        """Converts a table of failure rates to nodes with this many GPUs, with the same rate per GPU. Returns the table
+        unchanged if it does not say how many GPUs its own nodes had."""
         if self.gpus_per_node in (None, gpus):
             return self
         factor, source = (
@@ -82,7 +81,8 @@ def shipped() -> dict[str, RateTable]:
 
 
 def load_rates(name: str) -> tuple[str, RateTable]:
-    """Returns the shipped table with this name, or the only table in a file. Raises `UsageError`."""
+    """Returns the shipped table of failure rates with this name, or the only table in the file with this path. Raises
+    `UsageError`."""
     known = shipped()
     if name in known:
         return name, known[name]
@@ -102,7 +102,8 @@ def _parse(text: str, source: str) -> RateTables:
 
 
 def load_gaps(text: str) -> Gaps:
-    """Parses `poisson` or `weibull:0.6`. Raises `UsageError`."""
+    """Parses how failures follow each other: `poisson`, or `weibull:` with a shape, such as `weibull:0.6`. Raises
+    `UsageError`."""
     kind, _, shape = text.partition(":")
     if text == "poisson":
         return Gaps()

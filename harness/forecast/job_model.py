@@ -26,8 +26,8 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class Value:
-    """An input of a forecast, such as the seconds of a restart, with its source. Several `values` are measurements of
-    one thing, from which each event draws one at random."""
+    """An input of a forecast, such as the seconds of a restart, with its source. Several `values` are repeated
+    measurements of the same input: each simulated event draws one of them at random."""
 
     values: tuple[float, ...]
     origin: Origin
@@ -98,9 +98,10 @@ NAMES = (*SETTINGS, "recovery", "failure_rate")
 
 @dataclass(frozen=True)
 class Cause:
-    """A kind of failure of the forecast job: its rate, and how long its detection and the restart take. `counted`: the
-    number of failures from which its rate was estimated; `None`: it counts as exact. `takes_node`: the node must be
-    replaced. `back_s`: it is back after this time, instead of a repair."""
+    """A kind of failure of the simulated job: its rate, and how long its detection and the restart take. `counted` is
+    the number of failures from which the rate was estimated, or `None` if the rate counts as exact. `takes_node` is
+    True if the node must be replaced. If `back_s` is given, the node is back after this time instead of after a
+    repair."""
 
     name: str
     per_node_day: float
@@ -114,8 +115,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class Gaps:
-    """How failures follow each other: at random, in bursts, or as in a trace. `shape` 1: at random; below 1: in bursts
-    (Weibull). `trace`: gaps with a mean of 1, used in this order from a random place on."""
+    """How failures follow each other: at random, in bursts, or as in a trace. A `shape` of 1 means at random, and a
+    smaller one in bursts (Weibull distribution). `trace` holds the gaps between the failures of a trace, scaled to a
+    mean of 1. Each simulated history uses these gaps in order, from a random start."""
 
     shape: float = 1.0
     trace: tuple[float, ...] = ()
@@ -201,8 +203,7 @@ class Job:
         return replace(self, settings={**self.settings, name: replace(self.settings[name], values=(value,))})
 
     def completed(self) -> Job:
-        """Returns the job with a checkpoint interval and a number of spare nodes chosen for it, if they were not
-        given."""
+        """Returns the job with a checkpoint interval and a number of spares, chosen here if the user gave none."""
         found = dict(self.settings)
         stall = self.mean("checkpoint_stall")
         if found["checkpoint_every"].origin is Origin.ASSUMED:
@@ -215,8 +216,8 @@ class Job:
 
 
 def enough(away: float, share: float = 0.99) -> int:
-    """Returns how many spare nodes are enough at this share of all times, if `away` nodes are away on average
-    (Poisson)."""
+    """Returns the number of spare nodes that are enough for a share of all moments (`share`), if `away` nodes are away
+    on average (Poisson distribution)."""
     if away > 1000:  # hardly anything but normal
         return math.ceil(away + statistics.NormalDist().inv_cdf(share) * math.sqrt(away))
     parts = max(100, round(100 * away))  # so many places, each of which is rarely away

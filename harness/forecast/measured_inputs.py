@@ -1,5 +1,5 @@
 """Reads a forecast's measurements from stored runs: recoveries by fault and phase, the stall of a checkpoint, the pace
-of a smaller world. Only passed runs count, because others measured something else."""
+of a job with fewer ranks. Only runs that passed count, because other runs are no sound basis for a forecast."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Recovery:
 
 @dataclass
 class Measured:
-    """The measurements of several runs that a forecast uses. `samples_per_gpu_s`: samples per GPU and second, in each
-    run that tells it."""
+    """The measurements of several runs that a forecast uses. `samples_per_gpu_s` holds the samples per GPU and second
+    of each run that reports them."""
 
     runs: list[str] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
@@ -76,7 +76,8 @@ class Measured:
 
 
 def _fit(folder: pathlib.Path) -> Report:
-    """Reads the report of a run for a forecast. Raises `UsageError` if it shows nothing about a stack that recovers."""
+    """Reads the report of a run for a forecast. Raises `UsageError` if the run was not judged, did not pass, or is not
+    a run of a single scenario."""
     if stored_kind_of(folder):
         raise UsageError(f"{folder.name} is no run of one scenario; name its runs one by one")
     if not (folder / "report.json").exists():
@@ -174,7 +175,8 @@ def _check_trainer(found: Measured, folder: pathlib.Path, trainer: Any) -> None:
 
 
 def pace_of_smaller_world(run: Timeline) -> float | None:
-    """Returns samples per second and rank in the smallest world, divided by those in the largest; at most 1."""
+    """Returns the speed per rank (in samples per second) of the smallest world size in a run, divided by that of the
+    largest; at most 1. Returns `None` if the run had only one world size."""
     rates: dict[int, float] = {}
     for size in np.unique(run.progress.world_size).tolist():
         rows = np.flatnonzero(run.progress.world_size == size)
@@ -189,7 +191,7 @@ def pace_of_smaller_world(run: Timeline) -> float | None:
 
 
 def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measured) -> Job:
-    """Returns the job to forecast, with measured values where there are some, else with assumptions."""
+    """Returns the job to forecast, with measured values where runs have them, and assumptions otherwise."""
     settings = default_settings()
     if found.stalls:
         settings["checkpoint_stall"] = _value(found.stalls, "each run's average checkpoint")
@@ -203,8 +205,9 @@ def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measu
 
 
 def cause_of(cause: CauseRate, per_node_day: float, found: Measured, settings: Mapping[str, Value]) -> Cause:
-    """Returns a kind of failure with the times measured for the fault that is most like it. If no run had one, its
-    restart is that of all recoveries, and its detection (if it is not silent) that of killed processes."""
+    """Returns a kind of failure with the times measured for the fault that is most like it. If no run had such a fault,
+    the restart takes as long as in all measured recoveries. The detection then takes as long as that of killed
+    processes, unless the failure is silent."""
     detection, restart = settings["silent_detection" if cause.silent else "detection"], settings["restart"]
     for kind in cause.faults:
         if alike := [each for each in found.recoveries if each.fault == kind]:

@@ -1,5 +1,4 @@
-"""Computes a forecast's cost in dollars, and whether spot nodes cost less: on average, by a deadline, and up to which
-rate of reclaims."""
+"""Computes a forecast's cost in dollars, and whether spot nodes cost less than on demand, also with a deadline."""
 
 from __future__ import annotations
 
@@ -26,7 +25,8 @@ BOUND = POLICIES[-1]  # no policy: nobody can do better
 
 @dataclass(frozen=True)
 class Prices:
-    """The prices of a node-hour in dollars. `per_s`: tokens or samples (`unit`) per second of the whole job at work."""
+    """The prices of a node-hour in dollars. `per_s` is the number of tokens or samples (`unit`) per second that the
+    whole job processes while it works."""
 
     on_demand: float
     spot: float | None = None
@@ -63,7 +63,7 @@ class Money:
 
     @property
     def best(self) -> Purchase | None:
-        """Returns the way to buy nodes that costs least on average, of those that keep the deadline if any do."""
+        """Returns the way to buy nodes that costs least on average and meets the deadline; `None` if none does."""
         fitting = [
             each for each in self.purchases if not each.is_bound and (each.in_time is None or each.in_time >= IN_TIME)
         ]
@@ -73,7 +73,7 @@ class Money:
 def money_of(
     prices: Prices, question: Question, job: Job, measured: Measured, found: Outcome, histories: Histories
 ) -> Money:
-    """Computes a forecast's costs in dollars. `histories` are those from which `found` was made."""
+    """Computes a forecast's costs in dollars. `found` is the outcome of the simulated `histories`."""
     paid_nodes = question.paid_gpus(job) / question.gpus_per_node
     hours = histories.time[0] / HOUR_S
     bought = [_bought(ON_DEMAND, prices, job, prices.on_demand * paid_nodes * hours, histories.days[0])]
@@ -102,7 +102,7 @@ def _bought(name: str, prices: Prices, job: Job, dollars: Floats, days: Floats, 
 
 
 def _on_spot(job: Job, measured: Measured) -> Job:
-    """Returns the job with another kind of failure: its spot nodes are reclaimed."""
+    """Returns the job on spot nodes, which has one more kind of failure: a spot node is reclaimed."""
     told = CauseRate(name="Spot node reclaimed", per_1000_node_days=1, node=True, faults=["preemption"])
     cause = cause_of(told, job.mean("spot_reclaims"), measured, job.settings)
     detection, restart = (
@@ -114,9 +114,9 @@ def _on_spot(job: Job, measured: Measured) -> Job:
 
 
 def breakeven_reclaims(job: Job, ratio: float, restart_s: float) -> float | None:
-    """Returns the nodes reclaimed per node-day at which spot costs as much as on demand, by the renewal closed form:
-    the job then takes 1 / `ratio` times as long. It ignores spares, with which the job bears more. `None`: spot is not
-    cheaper at any rate."""
+    """Returns the rate of reclaims per node-day at which spot nodes cost as much as on-demand nodes. At this rate, the
+    job takes 1 / `ratio` times as long, by a closed formula of renewal theory. The formula ignores spare nodes, with
+    which the job could bear a higher rate. Returns `None` if spot nodes are not cheaper at any rate."""
     if ratio >= 1:
         return None
     usual = _time_s(job, 0, restart_s)
@@ -142,8 +142,8 @@ def _time_s(job: Job, reclaims: float, restart_s: float) -> float:
 def _by_policies(
     prices: Prices, deadline_days: float, question: Question, job: Job, found: Outcome, nodes: float
 ) -> list[Purchase]:
-    """Returns the costs of ways to move the job between spot nodes and on-demand nodes. Its hours are those on
-    demand."""
+    """Returns the costs of ways to move the job between spot nodes and on-demand nodes. The job's hours of work are
+    those that it needs on on-demand nodes."""
     assert prices.spot is not None
     changeover = (job.mean("restart") + job.mean("checkpoint_stall")) / HOUR_S
     plan = Deadline(24 * found.days.mean, 24 * deadline_days, changeover, prices.on_demand / prices.spot)

@@ -1,4 +1,4 @@
-"""Summarizes simulated histories: days, GPU-hours and failures, each with an interval."""
+"""Summarizes simulated histories of a job: days, GPU-hours and failures, each with mean and 5 % and 95 % quantiles."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ class CauseCost:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The forecast of one variant of the job: its days, GPU-hours and failures. `ettr`: work over time; `goodput`:
-    GPU-hours of the work over all paid ones."""
+    """The forecast of one variant of the job: its days, GPU-hours and failures. `ettr` is the effective training time
+    ratio: the time of useful work divided by the whole time. `goodput` is the GPU-hours of useful work divided by all
+    paid GPU-hours."""
 
     finished: float  # share of the histories
     days: Range

@@ -1,6 +1,7 @@
-"""Compares the simulator with published figures, each with the inputs published with it.
+"""Compares the simulator with published figures, each computed from the inputs that were published with it.
 
-A known difference is fixed at our own figure, with the reason why the published inputs allow no other.
+If the simulator is known to differ from a figure, the allowed range lies around the simulator's own figure, and the
+reason for the difference is given.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ OOBLECK, BLOOM, LATE = "Oobleck's artifact, Varuna", "BLOOM-176B", "Can't Be Lat
 
 @dataclass(frozen=True)
 class Vector:
-    """A figure that others have published, and the range in which the simulator's own figure must lie. `published`: as
-    written there. Ours must be from `low` to `high`, as far as the published inputs allow. `why`: the reason for a
-    known difference, whose bounds are around ours."""
+    """A published figure, and the range in which the simulator's own figure must lie. `published` is the figure as its
+    authors wrote it. The simulator's figure must be from `low` to `high`. `why` is the reason for a known difference:
+    the range then lies around the simulator's figure instead of the published one."""
 
     source: str
     figure: str
@@ -73,8 +74,8 @@ def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _job(nodes: int, days: float, per_1000: float, /, **times: float) -> Job:
-    """Makes a job with published numbers: nodes, days of work, failures per 1000 node-days, times in seconds. `times`:
-    in seconds. Failed nodes are replaced at once."""
+    """Makes a job from published numbers: nodes, days of work, failures per 1000 node-days, and `times` in seconds.
+    Failed nodes are replaced at once."""
 
     def given(value: float) -> Value:
         return Value((value,), Origin.GIVEN, "as published")
@@ -111,7 +112,8 @@ def _young(gpus: int, per_1000: float, stall_s: float) -> float:
 
 
 def _of_table(name: str, nodes: int, days: float) -> Job:
-    """Makes a job from a table of rates, with our own detection and restart. The published counts count as exact."""
+    """Makes a job from a table of failure rates, with the harness's default detection and restart times. The rates
+    count as exact, although they come from counted failures."""
     job = job_of(nodes, days * DAY_S, load_rates(name)[1], Gaps(), Measured())
     for change in ("checkpoint_every=10m", "queue=0s", "together=0"):
         job = job.changed(change)
@@ -136,7 +138,8 @@ def _mfu(step_s: float, blocked_s: float) -> float:
 
 
 def _varuna(gap_s: float, every_s: float, stall_s: float, restart_s: float) -> float:
-    """Simulates a job that loses a node fourteen times, at equal distances. Returns the mean ETTR."""
+    """Simulates a job that loses a node fourteen times, at equal intervals. Returns the mean effective training time
+    ratio."""
     times = {"checkpoint_every": every_s, "checkpoint_stall": stall_s, "restart": restart_s}
     job = _job(1, 14 * gap_s / DAY_S, 1000 * DAY_S / gap_s, **times)
     return float(_play(replace(job, gaps=Gaps(trace=(1.0,)))).ettr.mean())
@@ -154,7 +157,8 @@ def _bloom(stall_s: float) -> Histories:
 
 
 def _on_demand_h(policy: str) -> float:
-    """Returns the on-demand hours that a policy uses if spot nodes exist half of the time, in windows of 12 h."""
+    """Returns the mean on-demand hours that a policy uses if spot nodes are available about half of the time, for 12 h
+    at a time on average."""
     job, dice = Deadline(48, 60, 0.2, 3.14), np.random.default_rng(1)
     there = spells(job, SPOT_SAMPLES, dice.beta(4, 4, SPOT_SAMPLES), 12, dice)
     return float(run_policy(policy, job, there).on_demand.mean())

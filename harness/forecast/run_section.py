@@ -1,4 +1,4 @@
-"""Makes the section "a week at scale" in a recovered run's report: the waste of recoveries like the run's own."""
+"""Makes the section "a week at scale" of a run's report: what recoveries like this run's would waste on larger jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ WEEKS, SAMPLES = 13, 200
 
 
 def section_of(report: Report) -> Section | None:
-    """Returns the section "a week at scale" of a run's report, or `None` if the run shows no plausible recovery."""
+    """Returns the section "a week at scale" of a run's report, or `None` if the run did not pass or measured no usable
+    recovery."""
     found = Measured()
     try:
         if report.verdict is Verdict.PASS:

@@ -1,12 +1,13 @@
 """Simulates a job many times at once: its failures, the cost of each failure, and the time of the work.
 
-The loop goes over failures, and numpy over all samples (simulated histories) and over variants of the job, which meet
-the same dice: two variants differ by what was changed and not by chance. Arrays are variants × samples.
+A Python loop goes over failures, and numpy over all samples (simulated histories) and over all variants of the job. All
+variants use the same random numbers: two variants differ by what was changed and not by chance. Arrays have the shape
+variants × samples.
 
-Between two events of a history lies an outage (detect, wait for nodes, restart), and then a stretch of work with a
-checkpoint after each interval. A failure ends either of them: in an outage the next outage begins, at work all since
-the last checkpoint is lost. With fewer nodes than planned, work stops once more when a node is back. The accounts add
-up to the time of the whole job.
+Each failure begins an outage (detection, waiting for nodes, restart). A stretch of work follows, with a checkpoint
+after each interval. A failure during an outage begins the next outage; a failure during work loses all work since the
+last checkpoint. If the job runs on fewer nodes than planned, its work also stops when a node is back. The accounts
+(`ACCOUNTS`, kinds of time spent) add up to the time of the whole job.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _OF_NODES = ("together", "together_nodes", "lemons", "lemon_factor", "lemons_fou
 
 @dataclass(frozen=True)
 class Histories:
-    """The simulated histories of a job: their times in seconds, by what the time was spent on. `outages` holds by cause
-    the time of outages and of lost work. Its last place, like that of `failures`, is for planned restarts with a node
-    that is back."""
+    """The simulated histories of a job, with times in seconds by what the time was spent on. `outages` holds, for each
+    cause, the time of outages and of lost work. The last entry of `outages`, and of `failures`, is for planned restarts
+    when a node is back."""
 
     time: Floats  # variants × samples
     done: Bools
@@ -54,7 +55,8 @@ class Histories:
 
     @property
     def ettr(self) -> Floats:
-        """Returns the effective training time ratio: the work at all nodes' pace, divided by its time."""
+        """Returns the effective training time ratio: useful work at the pace of all nodes, divided by the whole
+        time."""
         return np.divide(self.accounts["work"], self.time, out=np.ones_like(self.time), where=self.time > 0)
 
     @property
@@ -116,8 +118,8 @@ class _Play:
         self.rows, self.columns = np.indices(self.shape)
 
     def _of_sample(self, values: Sequence[tuple[float, ...]]) -> Floats:
-        """Returns one value per simulated history: the value or, with several measured ones, the mean of a random
-        choice."""
+        """Returns one value per simulated history: the given value or, if there are several measured values, the mean
+        of a random sample of them."""
         if max(map(len, values)) == 1:
             return _column([each[0] for each in values])
         dice = self.dice.random((self.samples, max(map(len, values))))
@@ -164,7 +166,7 @@ class _Play:
         return PATIENCE * self.work - self.time
 
     def _until_back(self, outage: Floats) -> Floats:
-        """Returns the time in each history until a job that runs on fewer nodes gets a node back."""
+        """Returns, for each history, the time until a job that runs on fewer nodes gets a node back."""
         small = (self.at_work < self.nodes) & self.active
         found = np.full(self.shape, np.inf)
         if small.any():
@@ -181,8 +183,8 @@ class _Play:
             spent = spent - part
 
     def _work(self, spent: Floats, pace: Floats, done: Bools, returns: Bools) -> Floats:
-        """Simulates work up to the next failure or planned stop, with its checkpoints. Returns the work lost at its
-        end: none if the job is done, or at a planned stop, before which it saves."""
+        """Simulates work and its checkpoints up to the next failure or planned stop. Returns the lost work, which is 0
+        if the job is done, and also at a planned stop, because the job saves before it."""
         every, stall = self.given["checkpoint_every"], self.given["checkpoint_stall"]
         cycle = every / pace + stall
         saves = np.floor(spent / cycle + 1e-9)
@@ -230,7 +232,7 @@ class _Play:
         self.lemons = self.lemons - (fails & (hit < chance) & (found < self.given["lemons_found"]))
 
     def _lose_nodes(self, rows: Bools, cause: Ints) -> None:
-        """Loses one or several nodes, each with its own repair time: lognormal, with the given mean."""
+        """Removes one or several nodes, each with a random repair time of its own: lognormal, with the given mean."""
         several = self.dice.random(self.samples) < self.given["together"]
         sizes = np.where(several, self.given["together_nodes"], 1)
         for size in self.sizes:
@@ -263,15 +265,17 @@ class _Play:
 
 
 class _Away:
-    """The times at which lost nodes are back from repair, in each history. The first `used` places of each history may
-    hold nodes that are still away. They are sorted, the latest first, only when needed."""
+    """The times at which lost nodes are back from repair, in each history. Only the first `used` entries of a history
+    can belong to nodes that are still away. The entries of a history are sorted, the latest first, only when this is
+    needed."""
 
     def __init__(self, shape: tuple[int, ...]):
         self.back = np.full((*shape, 8), -np.inf)
         self.used = np.zeros(shape, np.int64)
 
     def add(self, rows: Bools, back: Floats, time: Floats) -> None:
-        """Adds newly lost nodes to those that are away. `back`: of these rows, histories × nodes."""
+        """Adds newly lost nodes to those that are away. `back` holds the times of their return, with the shape
+        histories × nodes, only for the histories in `rows`."""
         size = back.shape[1]
         full = rows & (self.used + size > self.back.shape[2])
         if full.any():
@@ -285,15 +289,16 @@ class _Away:
         self.used[rows] += size
 
     def counted(self, time: Floats, enough: Floats) -> Ints:
-        """Returns how many lost nodes are away in each simulated history. If these are at most `enough`, some that are
-        back may be counted, too."""
+        """Returns how many lost nodes are away in each simulated history. A result of at most `enough` may include
+        nodes that are already back."""
         unsure = self.used > enough
         if unsure.any():
             self._order(unsure, time)
         return self.used
 
     def when_only(self, rows: Bools, may_lack: Ints) -> Floats:
-        """Returns when only this many nodes are still away, for histories that had more away at the last count."""
+        """Returns when only `may_lack` nodes will still be away, for the histories in `rows`, which had more nodes away
+        at the last count."""
         held = self.back[rows]
         found: Floats = held[np.arange(len(held)), np.minimum(may_lack, held.shape[1] - 1)]
         return found
@@ -312,8 +317,8 @@ class _Away:
 
 
 class _Table:
-    """Measured values by variant and kind of failure, from which each simulated failure draws one. Each event takes one
-    of them, from as many as its sample has drawn."""
+    """Measured values by variant and kind of failure, from which each simulated failure draws one. Each history draws
+    only from its own random sample of the measured values (bootstrap)."""
 
     def __init__(self, values: Sequence[Sequence[tuple[float, ...]]], samples: int, dice: np.random.Generator):
         most = max((len(each) for row in values for each in row), default=1)
@@ -337,8 +342,8 @@ def _of(values: Floats, rows: Bools) -> Floats:
 
 
 def _uncertain(counts: Sequence[int | None], samples: int, dice: np.random.Generator) -> Floats:
-    """Draws, for each history, the true failure rates that may lie behind rates estimated from so many failures: 1 ×
-    samples × causes."""
+    """Draws factors for the failure rates in each history, to reflect the uncertainty of rates that were estimated from
+    so many failures (`counts`). The factors have the shape 1 × samples × causes."""
     factors = np.ones((1, samples, len(counts)))
     for place, count in enumerate(counts):
         if count:

@@ -1,7 +1,8 @@
 """Simulates a job with a deadline that moves between spot nodes, which come and go, and on-demand nodes.
 
-The policies are those of "Can't Be Late" (NSDI 2024). A switch to other nodes costs a changeover without progress. Only
-the omniscient policy knows the future; on-demand nodes are always there. Times are hours; arrays are samples × ticks.
+The policies are those of "Can't Be Late" (NSDI 2024). A switch to other nodes costs a changeover: a time without
+progress. Only the omniscient policy knows the future. On-demand nodes are always available. Times are in hours, and
+arrays have the shape samples × ticks (time steps).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ POLICIES = ("greedy", "uniform progress", "omniscient")
 
 @dataclass(frozen=True)
 class Deadline:
-    """A job with a deadline: its hours of work, the hours that it has, and those that a change of nodes takes."""
+    """A job with a deadline: its hours of work, the hours until the deadline, and the hours of a change of nodes."""
 
     compute_h: float
     deadline_h: float
@@ -37,7 +38,7 @@ class Deadline:
 
 @dataclass(frozen=True)
 class Hours:
-    """The hours of a job in each history: of progress and paid ones, on spot and on-demand nodes."""
+    """A job's hours in each simulated history: hours of progress and paid hours, on spot and on-demand nodes."""
 
     on_demand: Floats
     spot: Floats

@@ -28,9 +28,8 @@ def table_of(trace: Trace) -> RateTable | None:
 
 
 def with_trace(job: Job, trace: Trace) -> Job:
-    """Returns the job with failures that follow each other as in a trace, and take as many nodes at once: its share of
-    moments with several nodes, and how many these take on average. Raises `UsageError` for a trace that shows too
-    little."""
+    """Returns the job with the failures of a trace: the gaps between them, the share of failures that take several
+    nodes, and how many nodes these take on average. Raises `UsageError` for a trace with too few failures."""
     went = Counter(each.at_s for each in trace.happenings)
     if len(went) < MOMENTS_MIN:
         raise UsageError(f"{trace.name}: nodes go at {counted(len(went), 'moment')}; at least {MOMENTS_MIN} are needed")

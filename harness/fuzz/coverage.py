@@ -1,9 +1,9 @@
-"""Records what a search for failing schedules of faults has tried: faults in phases of the job, and pairs of faults. It
-guides the next schedule.
+"""Records what a search for failing schedules of faults has covered: faults in phases of the job, and pairs of faults.
+The search chooses its next schedule by this record.
 
-A trigger does not tell in which phase its fault will strike: "2 s after a node loss" may be a rendezvous or a restore.
-So for each form of trigger it is counted in which phases faults struck that had it. The *promise* of a schedule is the
-number of new things that it can be expected to cover.
+A trigger does not tell in which phase its fault will act: "2 s after a node loss" may be a rendezvous or a restore. For
+each form of trigger, this module counts the phases in which faults with such a trigger acted. The *promise* of a
+schedule is the number of new combinations that it can be expected to cover.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def aims_of(schedule: Schedule) -> list[Aim]:
 
 
 def _form(when: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
-    """Returns the form of a trigger: without its step, and with the kind of the fault that it follows."""
+    """Returns the general form of a trigger, which is equal for similar triggers: it has no step number, and the kind
+    of the fault that it follows instead of that fault's id."""
     parts = [str(when[key]) for key in ("event", "after", "phase") if key in when]
     if "following" in when:
         parts.append(f"following {kinds.get(when['following'], '')}")
@@ -49,8 +50,8 @@ def pairs_of(schedule: Schedule) -> set[tuple[str, str]]:
 
 @dataclass
 class Coverage:
-    """What the runs of a search have covered. `cells`: how often a fault struck in a phase. `pairs`: how often two
-    faults acted in one run."""
+    """What the runs of a search have covered. `cells` counts how often each kind of fault acted in each phase of the
+    job. `pairs` counts how often two kinds of faults acted in the same run."""
 
     cells: Counter[tuple[str, str]] = field(default_factory=Counter)
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -60,7 +61,7 @@ class Coverage:
     known: list[frozenset[Aim]] = field(default_factory=list)  # the aims of each failure that was found
 
     def add(self, schedule: Schedule, strikes: Sequence[Strike]) -> int:
-        """Records a run of a schedule. Returns how many cells and pairs are new."""
+        """Records a run of a schedule. Returns how many cells (fault in a phase) and pairs of faults are new."""
         aims = {str(entry["id"]): aim for entry, aim in zip(schedule, aims_of(schedule), strict=True)}
         self.aimed.update(aims.values())
         for strike in strikes:

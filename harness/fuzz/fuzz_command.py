@@ -62,10 +62,10 @@ def fuzz(
 ) -> None:
     """Search for schedules of faults that a job does not survive.
 
-    Draws faults, parameters, moments and targets at random, guided by what was covered: faults in phases of the job,
-    and pairs of faults. A failure is repeated and made smaller, and written as a scenario that replays it. The same
-    command goes on with a search that was stopped. Exits 0 if nothing was found, 1 if something was, and 3 if no run
-    could be judged.
+    Draws faults, parameters, moments and targets at random. Prefers schedules that can cover a fault in a new phase of
+    the job, or a new pair of faults. Repeats each failure, makes its schedule smaller, and writes a scenario that
+    replays it. The same command continues a search that was stopped. Exits 0 if no failure was found, 1 if one was
+    found, and 3 if no run could be judged.
 
     Example: chaos fuzz my-scenario.yaml --budget 30m --seed 7
     """

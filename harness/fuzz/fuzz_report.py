@@ -1,5 +1,5 @@
-"""Shows a search for failing schedules of faults as JSON values, as scenario files that replay it, and on a
-terminal."""
+"""Shows the result of a search for failing schedules of faults: as JSON values, on a terminal, and as scenario files
+that replay the failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS_MAX = 150  # characters of a reason in a title
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a search for failing schedules of faults. `interrupted`: by the user."""
+    """The result of a search for failing schedules of faults. `interrupted` is True if the user stopped the search."""
 
     search: Search
     folder: pathlib.Path
@@ -117,7 +117,7 @@ class Result:
 
 
 def rate(found: Found) -> str:
-    """Says how often a found failure came again, and whether its schedule is the smallest one."""
+    """Describes how often a found failure occurred again, and whether its schedule is the smallest one."""
     low, high = found.interval
     often = f"{found.failed} of {counted(found.repeats, 'repeat')} failed ({100 * low:.0f} to {100 * high:.0f} %)"
     if not found.repeats:

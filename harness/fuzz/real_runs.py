@@ -1,5 +1,5 @@
-"""Runs schedules of faults as real jobs, and returns the outcome of each run. The runs lie among all others, so `chaos
-show` has them."""
+"""Runs schedules of faults as real jobs, and returns the outcome of each run. The runs are stored with all other runs,
+so that `chaos show` finds them."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class RealRuns:
     count: int = field(default=0, init=False)
 
     def __call__(self, schedule: Schedule) -> Outcome:
-        """Runs the job under one schedule of faults. Raises `Ended` if the user stopped it, and `ChaosError` if nothing
-        can be run."""
+        """Runs the job under one schedule of faults. Raises `Ended` if the user stopped the run, and `ChaosError` if no
+        run is possible."""
         begin = time.monotonic()
         plan = self.base.plan(schedule, new_run_id(self.base.name))
         try:
@@ -76,7 +76,7 @@ class RealRuns:
 
 
 def outcome_of(card: Scorecard) -> Outcome:
-    """Returns the outcome of a judged run. Raises `ChaosError` if it failed without a fault: then nothing was
+    """Returns the outcome of a judged run. Raises `ChaosError` if the job failed without a fault, so that nothing was
     injected."""
     run = card.evidence.run
     reason = card.reasons[0] if card.reasons else ""
@@ -99,7 +99,8 @@ def outcome_of(card: Scorecard) -> Outcome:
 
 
 def _too_late(run: Timeline) -> str:
-    """Says which fault still acted at the job's last step, so that the run could not show a recovery; or ""."""
+    """Returns a sentence on a fault that still acted at the job's last step, so that the run could not show a recovery.
+    Returns an empty text if there was no such fault."""
     steps = (run.plan.get("workload") or {}).get("steps")
     if not isinstance(steps, int) or run.reached_step < steps or not len(run.progress):
         return ""
@@ -116,14 +117,14 @@ def _too_late(run: Timeline) -> str:
 
 
 def _acted(fault: FaultRecord) -> int | None:
-    """Returns when a fault struck, or `None` if it did not strike as planned."""
+    """Returns when a fault acted, or `None` if the fault did not act as planned."""
     if fault.error or fault.injected is None or not all(each.get("ok") for each in fault.effects):
         return None
     return min(fault.strikes, default=fault.injected)
 
 
 def phase_at(run: Timeline, moment: int) -> str:
-    """Returns the phase of the job just before a moment, or `saving` while it writes a checkpoint beside its steps."""
+    """Returns the phase of the job just before a moment; `saving` if it ran steps while it wrote a checkpoint."""
     first = int(run.progress.end[0]) if len(run.progress) else run.end
     place = bisect.bisect_left(run.segments, moment, key=lambda segment: segment.end)
     phase = run.segments[place].phase if place < len(run.segments) else "finish"

@@ -1,5 +1,5 @@
-"""Handles schedules: the faults of one run of a search, as a scenario file writes them. All schedules of a search share
-one base."""
+"""Handles schedules: the faults of one run of a search, as a scenario file writes them. All schedules of a search are
+for the same job (`Base`)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def renamed(schedule: Schedule) -> list[dict[str, Any]]:
 
 
 def without(schedule: Schedule, gone: int) -> list[dict[str, Any]]:
-    """Returns the schedule without one of its faults. Faults that followed it take over its trigger."""
+    """Returns the schedule without one of its faults. A fault that was triggered by the removed fault gets the trigger
+    of the removed one."""
     lost = schedule[gone]
     kept = [dict(entry) for place, entry in enumerate(schedule) if place != gone]
     for entry in kept:
@@ -64,7 +65,7 @@ def without(schedule: Schedule, gone: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Base:
-    """The job on which a search tries its schedules of faults. The faults of its scenario are left out."""
+    """The job on which a search tries its schedules of faults. The faults in the job's own scenario are ignored."""
 
     spec: Scenario
     seed: int
@@ -94,8 +95,8 @@ class Base:
         return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
     def plan(self, schedule: Schedule, run_id: str = "fuzz") -> Plan:
-        """Returns the plan of a run with these faults. Raises `ScenarioError` if they cannot be planned, or if no job
-        could survive or end."""
+        """Returns the plan of a run with these faults. Raises `ScenarioError` if the faults cannot be planned, last too
+        long, or take more nodes than a job can lose."""
         spec = parse_scenario(self.text(schedule), "schedule.yaml")
         plan = make_plan(spec, self.seed, self.backend, run_id)
         left = [fault for fault in plan.faults if fault.action.replaced() is False or fault.action.sticks]
@@ -121,7 +122,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _short(workload: Workload) -> dict[str, Any]:
-    """Returns a workload as YAML values, without values that are defaults anyway."""
+    """Returns a workload as YAML values, without values that equal their defaults."""
     values: dict[str, Any] = workload.model_dump(mode="json")
     for name in values.keys() - {"trainer", "nodes", "steps"}:
         fewer = {key: value for key, value in values.items() if key != name}

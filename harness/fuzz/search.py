@@ -1,6 +1,7 @@
 """Searches for schedules of faults that a job does not survive, and makes each one found as small as possible.
 
-It knows neither nodes nor clocks: a function runs a schedule, and another one says whether there is time for one more.
+The search knows neither nodes nor clocks: one given function runs a schedule, and another one says whether there is
+time for one more run.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Ended(Exception):
 
 @dataclass
 class Found:
-    """A failure of the job that a search found, with its smallest schedule of faults. `failed`, `repeats`: of the
-    smallest schedule, without the run by which it was found."""
+    """A failure of the job that a search found, with its smallest schedule of faults. `failed` and `repeats` count the
+    repeated runs of the smallest schedule, without the run that first showed the failure."""
 
     number: int
     codes: frozenset[str]
@@ -56,16 +57,17 @@ class Found:
         return failure_interval(self.failed, self.repeats) if self.repeats else (0.0, 1.0)
 
     def is_in(self, codes: frozenset[str], cells: frozenset[tuple[str, str]]) -> bool:
-        """Returns True if a run failed in the same way, under all faults and phases of this failure's smallest
-        schedule."""
+        """Returns True if a run failed with a code of this failure, and all faults of this failure acted in the same
+        phases there."""
         return not self.codes.isdisjoint(codes) and self.cells <= cells
 
 
 @dataclass
 class Search:
-    """A search for schedules of faults that a job does not survive. `run` runs a schedule and may raise `Ended`;
-    `goes_on` says whether there is time for one more; `guided`: by what was covered, else each schedule is drawn by
-    itself; `findings_max`: the search ends with so many failures."""
+    """A search for schedules of faults that a job does not survive. The function `run` runs a schedule and may raise
+    `Ended`. The function `goes_on` says whether there is time for one more run. If `guided` is True, the search draws
+    schedules by what it has covered; otherwise it draws each schedule independently. The search ends after
+    `findings_max` failures."""
 
     space: Space
     log: SearchLog
@@ -107,8 +109,8 @@ class Search:
             self._hear_failure(schedule, outcome)
 
     def _tried(self, why: Any, schedule: Schedule) -> Outcome:
-        """Returns the outcome of one run of a schedule, from the log of an interrupted search if it is there. Raises
-        `Ended` if there is no time for it."""
+        """Returns the outcome of one run of a schedule, from the log of an interrupted search if the log has this run.
+        Raises `Ended` if there is no time for another run."""
         if self._replay.left:
             outcome = self._replay.outcome(why, schedule)
         else:
@@ -146,7 +148,7 @@ class Search:
         raise Ended
 
     def _changed(self, kinds: Collection[str], seed: int) -> list[list[dict[str, Any]]]:
-        """Draws variants of a schedule that covered something new."""
+        """Draws variants of an earlier schedule that covered something new."""
         parent = self._corpus[seed % len(self._corpus)]
         return draw(self.space.neighbours(parent, kinds), CANDIDATES, seed)
 
@@ -211,8 +213,9 @@ class Search:
         codes: frozenset[str],
         note: Callable[[SequentialTest], object] = lambda test: None,
     ) -> frozenset[tuple[str, str]]:
-        """Runs a schedule until a sequential test has decided how often it fails, or too many runs show nothing.
-        Returns the cells of a failure."""
+        """Runs a schedule until a sequential test has decided how often the schedule fails, or too many runs are
+        inconclusive or invalid. Returns the cells of the latest failure: each kind of fault with the phase in which it
+        acted."""
         unclear, cells = 0, frozenset[tuple[str, str]]()
         while not test.over and unclear < UNCLEAR_MAX:
             outcome = self._tried("repeat", schedule)
@@ -225,7 +228,7 @@ class Search:
         return cells
 
     def _merge(self, found: Found) -> None:
-        """Drops a found failure whose smallest schedule was already found before."""
+        """Drops a found failure if an earlier one has the same code, and the same faults or fewer."""
         for other in self.found[: found.number - 1]:
             if found.repeatable and other.is_in(found.codes, found.cells):
                 other.again += 1

@@ -1,8 +1,8 @@
-"""Keeps the log of a search, from which an interrupted search goes on: a line for each run, in order.
+"""Keeps the log of a search, with a line for each run in order, so that an interrupted search can continue.
 
-The search is decided by its seed and by the outcomes of its runs. So to go on, it is done again with the outcomes that
-the log holds, which takes no time, and then with real runs. A schedule that was drawn is taken from the log, too.
-Whatever the file holds is checked first.
+A search depends only on its seed and on the outcomes of its runs. To continue, the search is repeated with the outcomes
+in the log, which takes no time, and then makes real runs. The drawn schedules are also taken from the log. The content
+of the log file is checked before it is used.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run in the log of a search. `why`: its schedule was drawn by the search, or a failure is repeated, perhaps by
-    a smaller schedule."""
+    """One run in the log of a search. `why` is `search` if the search drew the schedule. It is `repeat` if the run
+    repeats a failure, possibly with a smaller schedule."""
 
     why: Literal["search", "repeat"]
     schedule: list[dict[str, Any]]
@@ -40,8 +40,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SearchLog:
-    """The log of a search, to which runs are appended. Only one search may have it open. Raises `UsageError` for a log
-    that is not of this search, or damaged; a last line that was cut by a kill is removed."""
+    """The log of a search, to which runs are appended. Only one search at a time can open the log. Raises `UsageError`
+    for a log of another search, or a damaged one. Removes an incomplete last line, which a killed search has left."""
 
     def __init__(self, folder: pathlib.Path, base: Base):
         self.path, self._base = folder / NAME, base
@@ -95,7 +95,7 @@ class SearchLog:
         self._write(run)
 
     def differs(self, place: int) -> UsageError:
-        """Returns the error for a logged run that this version of the search would not have made at that place."""
+        """Returns the error for a logged run that this version of the search would not have made at this place."""
         return self._wrong(place + 2, "another version of chaos made this search")
 
     def _write(self, value: Head | Run) -> None:
@@ -117,7 +117,7 @@ class Replay:
         return self._place < self._stored
 
     def drawn(self) -> list[dict[str, Any]]:
-        """Returns the schedule that the interrupted search drew next. Call this only while runs are `left`."""
+        """Returns the schedule that the interrupted search drew next. Call this method only while `left` is True."""
         run = self.log.runs[self._place]
         if run.why != "search":
             raise self.log.differs(self._place)

@@ -1,4 +1,4 @@
-"""A folder over HTTP, for load on the disk it is on: GET reads a file, PUT writes and fsyncs one.
+"""Serves a folder over HTTP, to put load on the folder's disk: GET reads a file, PUT writes and fsyncs one.
 
 python -m harness.faults.load.file_server FOLDER        prints its port once it listens
 """
@@ -40,7 +40,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing, because a line for each request would be load of its own."""
+        """Logs nothing, because a log line for each request would put load on the machine, too."""
 
 
 def main(folder: str) -> None:

@@ -46,10 +46,11 @@ LARGE = 0.5  # of the largest tensor
 
 @dataclass(frozen=True)
 class Damage:
-    """A damage. `damaged` replaces `path`; if there is no such file, `path` is deleted. `kept` is the original.
+    """The damage to one file of a checkpoint. The file `damaged` replaces the file `path`; if `damaged` does not exist,
+    `path` is deleted. The file `kept` is a copy of the original.
 
-    `path` is relative to the run's folder and may be written by nodes; the other two are the harness's own.
-    `tensor_bytes`: number of changed bytes of tensors.
+    `path` is relative to the run's folder, and nodes can write it. Only the harness can write `kept` and `damaged`.
+    `tensor_bytes` is the number of changed bytes that belong to tensors.
     """
 
     run_dir: pathlib.Path
@@ -93,7 +94,7 @@ class Order:
 def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
     """Makes a damaged copy of a checkpoint's file in `aside`, a folder of the harness.
 
-    Raises `FaultError` where nothing there can be damaged so.
+    Raises `FaultError` if the checkpoint has no file that can be damaged as `order` says.
     """
     newest = listing.finished[0]
     if order.kind in OF_POINTERS or order.part == "pointer":
@@ -117,14 +118,14 @@ def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: path
 
 
 def part_of(part: Part, spans: Sequence[Extent], tensor_bytes: int) -> str:
-    """Returns which part of a file was damaged, even if any part was allowed."""
+    """Returns the damaged part of a file: `part` or, if `part` is `any`, the kind of bytes that the damage hit."""
     if part != "any":
         return part
     return "tensor" if tensor_bytes else "header" if spans else "metadata"
 
 
 def choose(place: CheckpointFolder, checkpoint: FoundCheckpoint, order: Order) -> str:
-    """Returns the file of a checkpoint to damage. Raises `FaultError` if the checkpoint has no such file."""
+    """Returns the file of a checkpoint to damage. Raises `FaultError` if no file of the checkpoint fits `order`."""
     files = [path for path in checkpoint.files if place.sizes.get(path) and _holds(place, path, order)]
     if order.file not in ("largest", "any"):
         files = [path for path in files if pathlib.PurePath(path).match(order.file)]
@@ -153,7 +154,7 @@ def _allowed(part: Part, spans: Sequence[Extent], size: int) -> list[Extent]:
 
 
 def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
-    """Returns the path of a file's counterpart in the checkpoint before."""
+    """Returns the path of a file's counterpart in the newest older checkpoint that has one."""
     newest, *others = listing.finished
     inside, number = path.removeprefix(newest.path), newest.files.index(path)
     for other in others:
@@ -168,7 +169,7 @@ def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
 
 
 def _of_pointer(place: CheckpointFolder, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
-    """Damages the file that names the newest save: its bytes, or so that it names another save, or none."""
+    """Damages the pointer to the newest save: deletes it, changes its bytes, or names an older or a missing save."""
     if listing.pointer is None:
         raise FaultError("there is no pointer to the newest checkpoint beside the checkpoints")
     path, kept, damaged = listing.pointer.path, aside / "original", aside / "damaged"
@@ -195,7 +196,8 @@ def _of_pointer(place: CheckpointFolder, listing: Listing, order: Order, aside: 
 
 
 def _another(listing: Listing, order: Order, text: str = "") -> str:
-    """Returns another name for the pointer file: of the save before, or of no save; a step if it holds a number."""
+    """Returns a wrong name for the pointer file: of the previous save, or of a missing one. Returns a step number if
+    the pointer's content `text` is a number."""
     newest, *others = listing.finished
     if order.kind == "stale_latest":
         return str(others[0].step) if text.isdigit() else others[0].name
@@ -223,7 +225,7 @@ def _change(path: pathlib.Path, order: Order, allowed: Sequence[Extent]) -> None
 
 
 def _position(dice: random.Random, allowed: Sequence[Extent]) -> int:
-    """Chooses one byte of the allowed ranges, each as likely as the others."""
+    """Chooses one byte position in the allowed ranges at random, each with the same probability."""
     place = dice.randrange(sum(end - start for start, end in allowed))
     for start, end in allowed:
         if place < end - start:
@@ -242,7 +244,7 @@ def _flip(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent]) ->
 
 
 def _zero_page(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent]) -> None:
-    """Fills one page of a file with zeros, within the allowed ranges; a page that was not all zeros before."""
+    """Fills one page of a file with zeros, within the allowed ranges. Chooses a page that was not all zeros before."""
     pages = [
         (max(start, page * PAGE_BYTES), min(end, (page + 1) * PAGE_BYTES))
         for start, end in allowed
@@ -259,7 +261,7 @@ def _zero_page(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent
 
 
 def _some_pages(dice: random.Random, first: int, end: int, most: int = 4096) -> Sequence[int]:
-    """Returns the numbers of all pages or, if there are too many, of `most` consecutive ones."""
+    """Returns the page numbers from `first` to `end`; if there are more than `most`, only `most` consecutive ones."""
     begin = first if end - first <= most else dice.randrange(first, end - most)
     return range(begin, min(end, begin + most))
 
@@ -302,7 +304,7 @@ def _poison(path: pathlib.Path, byte: bytes) -> None:
 def _sealed(
     place: CheckpointFolder, newest: FoundCheckpoint, kept: pathlib.Path, damaged: pathlib.Path
 ) -> tuple[Damage, ...]:
-    """Returns damage to other files of a checkpoint that hides the first: they hold the damaged file's SHA-256."""
+    """Returns changes to other files of a checkpoint that hide a damaged file: they get the damaged file's SHA-256."""
     found = list[Damage]()
     old, new = (str(fingerprint_of_ours(file)).encode() for file in (kept, damaged))
     for path in newest.files:
@@ -321,7 +323,8 @@ def _sealed(
 
 
 def fingerprint(run_dir: pathlib.Path, path: str) -> str | None:
-    """Returns a fingerprint of a file's content, or of a link itself; `None` if it does not exist."""
+    """Returns a fingerprint of a file's content or, for a link, the link's target. Returns `None` if nothing exists at
+    `path`."""
     status = untrusted_files.status_of(run_dir, path)
     if status is None:
         return None
@@ -359,7 +362,7 @@ def _bytes_apart(left: IO[bytes], right: IO[bytes], span: Extent = (0, sys.maxsi
 
 
 def _bytes_changed_in(kept: pathlib.Path, damaged: pathlib.Path, spans: Sequence[Extent]) -> int:
-    """Counts the bytes in these ranges that a file has lost, or that have changed."""
+    """Counts the bytes in the ranges `spans` that the damaged file has lost or changed."""
     if not damaged.exists():
         return sum(end - start for start, end in spans)
     with kept.open("rb") as left, damaged.open("rb") as right:

@@ -1,4 +1,4 @@
-"""The common parts of faults inside a trainer's process: each targeted rank is struck once, at its next step."""
+"""The common parts of faults that act inside a trainer's process, such as in each targeted rank at its next step."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ WATCHED_S = 0.5  # how long a stuck rank is looked at to see that it does no ste
 
 
 class InsideFault(Fault):
-    """The base of faults that act inside ranks' processes, where the trainer takes part by its events."""
+    """The base of faults that act inside the processes of ranks, at events that the trainer emits."""
 
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"
@@ -28,12 +28,13 @@ class InsideFault(Fault):
     _victims: dict[int, tuple[Node, int]] = PrivateAttr(default_factory=dict)
 
     def find_victims(self, targets: Targets, context: Context) -> Victims:
-        """Returns the processes in which the fault acts: always the same ones, even after a restart."""
+        """Finds the present process of each targeted rank. `see_end` checks these processes, even after a restart."""
         self._victims.update({rank: context.pid_of(rank) for rank in ranks_of(targets)})
         return self._victims
 
     def strike_all(self, targets: Targets, context: Context, failpoint: str, unit: str) -> None:
-        """Strikes each targeted rank, and reports the ranks that logged this, and those that then ended."""
+        """Makes the fault act on each targeted rank. Reports the ranks that logged the failpoint, and those whose
+        process ended."""
         victims = self.find_victims(targets, context)
         struck = strike_each(targets, context, failpoint)
         ended = [rank for rank in struck if context.wait(ENDS_WITHIN_S, until=partial(is_gone, *victims[rank]))]
@@ -49,7 +50,8 @@ class InsideFault(Fault):
 
 
 def see_over(victims: Victims, context: Context) -> None:
-    """Reports that each victim does steps again or is gone, if that is seen soon: a step may be long."""
+    """Reports that each targeted process does steps again or is gone, if this happens within `END_SEEN_WITHIN_S`
+    seconds. Otherwise reports nothing, because a step can take longer."""
     since_ns = time.monotonic_ns()
 
     def over() -> bool:
@@ -71,7 +73,8 @@ def at_the_next_step(targets: Targets, does: str, argument: str | float) -> list
 
 
 def strike_each(targets: Targets, context: Context, failpoint: str) -> list[int]:
-    """Strikes each targeted rank at its next step. Returns the ranks that logged the failpoint, in order."""
+    """Makes the fault act on each targeted rank at its next step. Returns the ranks that logged the failpoint, in the
+    order in which the fault acted on them."""
     waiting, struck, begin_ns = set(ranks_of(targets)), list[int](), time.monotonic_ns()
     context.hold()
     context.injected()
@@ -91,15 +94,15 @@ def strike_each(targets: Targets, context: Context, failpoint: str) -> list[int]
 
 
 def stuck_at(failpoint: str, targets: Targets, duration_s: float, within_s: float = STUCK_WITHIN_S) -> list[Hold]:
-    """Returns holds that stop each targeted rank whenever it comes to this place in the trainer."""
+    """Returns planned stops (`Hold`): each targeted rank stops whenever it reaches this failpoint of the trainer."""
     match = {"event": "failpoint", "name": failpoint}
     return [Hold(match, target.rank, duration_s + within_s) for target in targets]
 
 
 def see_stuck(failpoint: str, ranks: Sequence[int], context: Context, within_s: float = STUCK_WITHIN_S) -> None:
-    """Stops ranks at a place in the trainer, and checks that each rank was seen to come there, and then does no step.
+    """Stops ranks at a failpoint of the trainer. Checks that each rank logs the failpoint, and then does no step.
 
-    Raises `FaultError` where one does not come.
+    Raises `FaultError` if a rank does not reach the failpoint in time.
     """
     begin_ns = time.monotonic_ns()
     context.hold()
@@ -114,8 +117,8 @@ def see_stuck(failpoint: str, ranks: Sequence[int], context: Context, within_s: 
 
 
 def launcher_of(rank: int, node: Node, worker: int) -> int:
-    """Returns the process id of what started a rank's worker, such as torchrun's agent. Raises `FaultError` if no
-    process on the node did."""
+    """Returns the process id of a rank's launcher (such as torchrun's agent), the parent process of the rank's worker.
+    Raises `FaultError` if the worker's parent is no process of the job on this node."""
     there = {each.pid: each.parent for each in node.processes()}
     launcher = there.get(worker, 0)
     if launcher not in there:

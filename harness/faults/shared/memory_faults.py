@@ -1,4 +1,4 @@
-"""The common parts of memory faults: checking that a node may use more than its limit allowed."""
+"""The common parts of faults that limit a node's memory, and the check that the limit is gone."""
 
 import contextlib
 from typing import Literal
@@ -26,9 +26,9 @@ class MemoryFault(Fault):
                 node.limit_memory(None)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the node's memory is no longer limited: a process of ours takes more, and is not killed.
+        """Checks that the memory is no longer limited: a test process takes more than the limit, and is not killed.
 
-        Where that is more than `FILL_BYTES_MAX`, because the node uses so little now, nothing is told.
+        Checks nothing if that would take more than `FILL_BYTES_MAX`, because the node uses little memory now.
         """
         for node, limit_bytes in self._limits.items():
             before = node.memory_use()
@@ -41,7 +41,7 @@ class MemoryFault(Fault):
 
 
 class LimitedMemory(MemoryFault):
-    """A memory fault whose limit is kept by the kernel, or by a watchdog of ours."""
+    """A memory fault whose limit is enforced by the kernel, or by the harness's watchdog."""
 
     how: Literal["auto", "kernel", "watchdog"] = Field(
         "auto", description="Whose limit: the kernel's (OOM killer), a watchdog's (SIGKILL), or the first there is."
@@ -63,9 +63,9 @@ class LimitedMemory(MemoryFault):
 
 
 def see_memory_end(node: Node, limit_bytes: int, context: Context) -> None:
-    """Checks that a process of ours can take more memory than `limit_bytes` would leave without being killed.
+    """Checks that a test process takes more memory than `limit_bytes` would leave, and is not killed.
 
-    Where that is more than `FILL_BYTES_MAX`, because the node uses so little now, nothing is told.
+    Checks nothing if that would take more than `FILL_BYTES_MAX`, because the node uses little memory now.
     """
     before = node.memory_use()
     wanted_bytes = max(0, limit_bytes - before.used_bytes) + BEYOND_BYTES

@@ -1,4 +1,4 @@
-"""The common parts of network faults: the traffic, its ends, the duration, and the measuring of paths."""
+"""The common parts of network faults: the disturbed traffic, its peers, the duration, measurements of network paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOLERANCE = 0.25  # of what was asked: a busy machine must not make a run invali
 
 
 class NetworkFault(Fault):
-    """The base of faults that disturb traffic of nodes, and prove that the training's own traffic is among it."""
+    """The base of faults that disturb network traffic of nodes, and prove that this hits the training's own traffic."""
 
     network = True
     cuts: ClassVar[bool] = False  # nothing passes while it acts
@@ -37,7 +37,7 @@ class NetworkFault(Fault):
         return disturbance
 
     def watch(self, node: Node, traffic: Traffic, context: Context) -> None:
-        """Counts the training's own bytes in this traffic, from now until `heal`."""
+        """Counts the training's own bytes in the disturbed traffic of a node, from now until `heal`."""
         own = OwnTraffic(node, traffic, self.cuts, context)
         own.look(count=False)
         self._own.append((own, time.monotonic()))
@@ -56,12 +56,13 @@ class NetworkFault(Fault):
             self._acting.pop()
 
     def see_through(self, node: Node, partner: Node | None, detail: str, context: Context) -> None:
-        """Checks that packets reach the other end again, in each direction that was disturbed."""
+        """Checks that packets between `node` and `partner` arrive again, in each direction that was disturbed."""
         through = min(node.send_packets(partner, PACKETS, INTERVAL_S, back).received for back in self.ways())
         context.ended(through, PACKETS, "packets through", ok=through > 0, detail=detail)
 
     def ways(self) -> list[bool]:
-        """Returns each disturbed direction as a value for `back` of a measurement: False is away from the node."""
+        """Returns the disturbed directions, as values of the parameter `back` of measurements: False for packets sent
+        by the node, True for packets received."""
         return {"egress": [False], "ingress": [True], "both": [False, True]}[self.direction]
 
 
@@ -95,7 +96,8 @@ class NicFault(LastingFault):
         return Traffic(self.direction, tuple(self._peers_of(node, context)))
 
     def partner(self, node: Node, context: Context) -> Node | None:
-        """Returns the other end of the path to measure: a node of the traffic, or the control host (`None`)."""
+        """Returns the other end of the network path to measure: a node to which traffic is disturbed, or the control
+        host (`None`)."""
         others = self._peers_of(node, context) if self.peers != "all" else context.cluster.nodes
         return next((other for other in others if other.alive and other.index != node.index), None)
 

@@ -1,4 +1,4 @@
-"""Gives orders to a trainer that damages itself on request (see `reference_trainer/damage.py` for its side)."""
+"""Writes orders (files) for a trainer that injects faults into itself; its part is `reference_trainer/damage.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ RECENT_STEPS = 20
 
 
 class OrderedFault(Fault):
-    """A fault that the trainer itself carries out, on an order. Orders that no rank has taken are withdrawn."""
+    """A fault that the trainer itself carries out, on an order from the harness. Its end withdraws the fault's
+    orders."""
 
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
@@ -39,19 +40,20 @@ class OrderedFault(Fault):
         withdraw(context.run_dir, context.seed)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that no order is left that could act again: each was for one step."""
+        """Checks that no order of this fault is left, which a trainer could carry out again."""
         left = len(list(_orders(context.run_dir, context.seed)))
         context.ended(left, 0, "orders left", ok=not left)
 
 
 def environment(run_dir: pathlib.Path) -> Mapping[str, str]:
-    """Returns the variables with which a trainer takes orders. Makes their folder."""
+    """Makes the folder of orders, and returns the environment variable that tells a trainer where this folder is."""
     (run_dir / FOLDER).mkdir(exist_ok=True)
     return {"CHAOS_DAMAGE": str(run_dir / FOLDER)}
 
 
 def order(context: Context, rank: int, **what: Any) -> dict[str, Any]:
-    """Orders a rank's trainer to damage itself at its next step. Returns the answer, or raises `FaultError`."""
+    """Orders a rank's trainer to damage itself at its next step. Returns the trainer's answer. Raises `FaultError` if
+    there is no valid answer."""
     file = _write(context, rank, what)
     context.injected()
     found = _wait_for_answer(context, rank)
@@ -62,8 +64,8 @@ def order(context: Context, rank: int, **what: Any) -> dict[str, Any]:
 def order_each(
     context: Context, ranks: Sequence[int], within_s: float, acts_at_once: bool = True, **what: Any
 ) -> dict[int, dict[str, Any]]:
-    """Orders the trainer of each rank to damage itself until the order is withdrawn; returns the answers. Unless it
-    acts at once, it acts when all have answered."""
+    """Orders the trainer of each rank to damage itself until the order is withdrawn; returns the answers by rank. If
+    `acts_at_once` is False, the fault counts as acting only once all ranks have answered."""
     for rank in ranks:
         _write(context, rank, what)
     context.injected() if acts_at_once else context.ready()
@@ -74,7 +76,8 @@ def order_each(
 
 
 def step_ahead(context: Context, ranks: Sequence[int]) -> int:
-    """Returns a step that no rank will have begun when an order comes. A trainer held at the trigger stands still."""
+    """Returns the number of a step that no rank will have begun when an order arrives. The step is further ahead if the
+    trainer is moving, and nearer if it is stopped at the fault's trigger."""
     step_s, ahead, begun = usual_step_s(context, ranks[0]), AHEAD_STEPS, newest_step(context, ranks)
     moves = context.wait(MOVES_WITHIN_S + 3 * step_s, until=lambda: newest_step(context, ranks) != begun)
     if moves and step_s > 0:
@@ -83,7 +86,7 @@ def step_ahead(context: Context, ranks: Sequence[int]) -> int:
 
 
 def newest_step(context: Context, ranks: Sequence[int]) -> int:
-    """Returns the last step that any of these ranks has done; 0: none."""
+    """Returns the number of the last step that any of these ranks has done, or 0 if no rank has done a step."""
     return max(figures[-1].step if (figures := context.figures(rank)) else 0 for rank in ranks)
 
 
@@ -107,14 +110,16 @@ def _wait_for_answer(context: Context, rank: int, within_s: float = STRUCK_S_MAX
 
 
 def _answered(run_dir: pathlib.Path, name: str) -> str | None:
-    """Returns the path of the trainer's first answer to an order, from whichever node; `None`: no answer yet."""
+    """Returns the path of the first answer to an order that is found in the nodes' folders, or `None` if there is no
+    answer yet."""
     nodes = untrusted_files.names_in(run_dir, ANSWERS)
     paths = (f"{ANSWERS}/{node}/{name}" for node in nodes)
     return next((path for path in paths if untrusted_files.status_of(run_dir, path)), None)
 
 
 def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
-    """Reads a trainer's answer to an order. Raises `FaultError` if it does not say what was done."""
+    """Reads a trainer's answer to an order. Raises `FaultError` if the answer does not say in which step what was
+    changed."""
     try:
         found: dict[str, Any] = json.loads(untrusted_files.read(run_dir, path, ANSWER_BYTES_MAX))
         if isinstance(found["step"], int) and isinstance(found["changed"], int):
@@ -125,7 +130,7 @@ def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
 
 
 def withdraw(run_dir: pathlib.Path, seed: int) -> None:
-    """Removes orders that no rank's trainer has taken. Idempotent."""
+    """Removes all orders that are left of the fault with this seed. Idempotent."""
     for file in _orders(run_dir, seed):
         file.unlink(missing_ok=True)
 

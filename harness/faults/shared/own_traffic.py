@@ -1,7 +1,7 @@
 """Counts the training's own bytes on a path that a network fault disturbs.
 
-NCCL over RDMA goes around IP shaping, and a job may use an interface or a path that the fault does not touch. So the
-kernel's counters of the workers' own TCP connections are read while the fault acts.
+A disturbance of IP traffic does not affect NCCL over RDMA, and a job can use an interface or a path that the fault does
+not touch. For this reason, the kernel's counters of the workers' own TCP connections are read while the fault acts.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class OwnTraffic:
         self._unknown = ""
 
     def look(self, count: bool = True) -> None:
-        """Adds the bytes since the last call; for a new connection, all its bytes. Without `count` they are not added.
-        A node that is gone adds nothing."""
+        """Adds the bytes of each TCP connection of the workers since the last call, and all bytes of a new connection.
+        If `count` is False, the bytes are only noted and not added. A node that is gone adds nothing."""
         try:
             found = self.node.connections(self._context.worker_pids(self.node))
         except (ChaosError, OSError) as error:
@@ -48,7 +48,7 @@ class OwnTraffic:
         self._last |= now
 
     def tell(self, seconds: float) -> None:
-        """Reports how many of the training's bytes passed in the `seconds` in which the fault acted."""
+        """Reports how many of the training's bytes passed the disturbed path while the fault acted, for `seconds`."""
         if self._unknown and not self._last and not self.bytes:
             self._context.traffic(self.node, None, None, seconds, f"not measured: {self._unknown}")
             return
@@ -73,7 +73,8 @@ class OwnTraffic:
         return both[self._traffic.direction]
 
     def _is_met(self, each: Connection) -> bool:
-        """Returns True if the fault disturbs this TCP connection to a peer. The rendezvous store's host is no peer."""
+        """Returns True if the fault disturbs this TCP connection to another node. If the fault disturbs only traffic to
+        the control host, returns True for a connection to any host that is not a node."""
         others = {node.address for node in self._context.cluster.nodes} - {self.node.address}
         self._peers |= others
         peers = self._traffic.peers

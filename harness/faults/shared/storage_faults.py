@@ -1,4 +1,4 @@
-"""The common parts of storage faults: a rule for a folder of the run, for as long as the fault lasts."""
+"""The common parts of storage faults, which disturb file operations in a folder of the run while the fault lasts."""
 
 import abc
 import time
@@ -49,23 +49,23 @@ class StorageFault(OnStorage):
 
     @abc.abstractmethod
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
-        """Reports the fault's effect, by the file system's counts of disturbed operations."""
+        """Reports the effect of the fault, from the numbers of disturbed file operations in `counts`."""
 
     def shown(self) -> bool:
-        """Returns True if the counts already show the effect; otherwise the effect is judged at the end."""
+        """Returns True if the counts already show the effect, so that it can be judged before the fault ends."""
         return False
 
     def judge_end(self, counts: Mapping[str, int], context: Context, detail: str) -> None:
-        """Reports further effects just before the fault ends, if there are any."""
+        """Reports effects that can only be judged just before the fault ends. By default there are none."""
 
     def judge_delay(self, counts: dict[str, int], delay_s: float, context: Context, detail: str) -> None:
-        """Reports how long file operations waited on average. If there were none, the fault did not act."""
+        """Reports how long file operations waited on average. If no operation waited, the fault did not act."""
         got, asked = counts["delayed_ns"] / max(1, counts["waits"]) / 1e6, delay_s * 1e3
         close = counts["waits"] > 0 and abs(got - asked) <= asked * TOLERANCE
         context.effect(got, asked, "ms of delay on average", ok=close, detail=detail)
 
     def cost(self, node: Node, since_ns: int, context: Context) -> str:
-        """Describes what the fault cost the ranks on a node since `since_ns`, if it is known."""
+        """Describes what the fault has cost the ranks on a node since `since_ns`. By default this is an empty text."""
         return ""
 
     def where(self, targets: Targets) -> str:
@@ -85,8 +85,9 @@ class StorageFault(OnStorage):
             self.judge_end(counts, context, node.name)
 
     def _met(self, targets: Targets, context: Context) -> list[tuple[Node, dict[str, int]]]:
-        """Returns each node with its counts of disturbed file operations. Where nothing was tried, there was nothing to
-        fail: such a node is left out. But if nobody tried anything, the fault never acted, and none is."""
+        """Returns each node with its counts of disturbed file operations. Leaves out nodes that tried no such
+        operation, because nothing could fail there. If no node tried one, returns all nodes, which shows that the fault
+        never acted."""
         found = [dict(disturbance.counts()) for disturbance in self._acting]
         tried = any(each["matched"] for each in found)
         beside = zip(targets, found, strict=True)
