@@ -1,8 +1,9 @@
-"""Wald's sequential probability ratio test of a failure rate: it stops as soon as the repeats say enough.
+"""Tests with few runs whether a schedule of faults fails often or rarely, by Wald's sequential probability ratio test.
 
-A. Wald, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics 16 (1945), 117-186. After each
-repeat, the logarithm of the likelihood ratio of the two rates moves up (failed) or down. At a bound, the test ends.
-Each of the two errors has at most about the probability `ERROR`.
+See Wald, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics 16 (1945), 117-186. The test
+compares a high and a low failure rate. Each failed run raises the logarithm of the likelihood ratio of the two rates,
+and each passed run lowers this logarithm. The test ends when the logarithm reaches an upper or a lower bound. The
+probability of a wrong decision is at most about `ERROR`, for either decision.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ RATE_MAX = 0.9
 
 @dataclass
 class SequentialTest:
-    """Decides whether a schedule fails often (rate `high` or more) or seldom (`low` or less), from as few runs as
-    possible."""
+    """Decides with few runs whether the failure rate of a schedule of faults is at least `high`, or at most `low`."""
 
     low: float = CHANCE
     high: float = RARELY
@@ -50,6 +50,6 @@ class SequentialTest:
 
 
 def at_the_rate_of(test: SequentialTest) -> SequentialTest:
-    """Returns a test of whether another schedule fails about as often as the one that `test` has tested."""
+    """Returns a test that compares the failure rate of another schedule of faults with the rate measured by `test`."""
     high = min(RATE_MAX, (test.failed + 1) / (test.repeats + 2))
     return SequentialTest(high / APART, high)

@@ -1,7 +1,7 @@
 """Makes a failing schedule smaller: fewer faults first, then fewer parameters, simpler triggers, fewer targets.
 
-Hypothesis has a shrinker, but it takes one run as the truth. Here a smaller schedule is taken only if it fails again at
-about the same rate (`sequential_test`).
+The shrinker of the library Hypothesis trusts the result of a single run. This module accepts a smaller schedule of
+faults only if it fails again at about the same rate (see `sequential_test`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def shrink(
     tell: Callable[[Schedule], object],
     harmless: Callable[[Entry], int] = lambda entry: 0,
 ) -> None:
-    """Calls `tell` with each smaller schedule of faults that fails as well; the last of them is the smallest. `fails`
-    may raise to end it. `harmless`: how often a fault did no harm in other runs; the least harmless one is tried alone
-    first."""
+    """Calls `tell` with each smaller schedule of faults that still fails, the smallest one last. The function `fails`
+    may raise an exception to end the search. The function `harmless` returns how often a fault did no harm in other
+    runs. Among schedules with the same number of faults, those with the least harmless faults are tried first."""
     found: Schedule = schedule
     tried = {key_of(found)}
     while True:
@@ -46,7 +46,8 @@ def shrink(
 def smaller(
     schedule: Schedule, space: Space, harmless: Callable[[Entry], int] = lambda entry: 0
 ) -> Iterator[Candidate]:
-    """Yields schedules that are simpler than a given one in one respect, those with the fewest faults first."""
+    """Yields simpler schedules: with fewer faults, or with a simpler parameter, trigger or target of one fault.
+    Schedules with the fewest faults come first."""
     for count in range(1, len(schedule)):
         chosen = combinations(range(len(schedule)), count)
         for kept in sorted(chosen, key=lambda places: sum(harmless(schedule[place]) for place in places)):
@@ -77,7 +78,7 @@ def _with(schedule: Schedule, place: int, entry: Mapping[str, Any]) -> Candidate
 
 
 def _fewer(values: Mapping[str, Any], simplest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields simpler parameters of a fault: the simplest ones, and the given ones without each that those lack."""
+    """Yields simpler parameters of a fault: the simplest ones, then the given ones with one removed or simplified."""
     if values == simplest:
         return
     yield dict(simplest)
@@ -89,7 +90,8 @@ def _fewer(values: Mapping[str, Any], simplest: Mapping[str, Any]) -> Iterator[d
 
 
 def _simpler(when: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields simpler triggers of a fault: without its step in a phase, or without its delay after another fault."""
+    """Yields simpler triggers of a fault. A trigger on a step and a phase keeps only the phase. A trigger on another
+    fault loses its delay or its event."""
     for name, other in {"step": "phase", "after": "following", "event": "following"}.items():
         if name in when and other in when:
             yield {key: value for key, value in when.items() if key != name}

@@ -1,8 +1,9 @@
-"""Makes Hypothesis strategies that draw schedules of faults, from what each fault says of its own parameters.
+"""Makes Hypothesis strategies that draw random schedules of faults from the definitions of the faults' parameters.
 
-The JSON Schema of a fault's model tells which values are allowed; the fault's validators and the plan decide about the
-whole. So a new fault is drawn without a change here. Numbers and quantities stay near their defaults: a run must end
-soon, and must not use up the host. A fault that needs words of its user, such as a file, cannot be drawn.
+The JSON Schema of a fault gives the allowed values of each parameter, and the fault's validators and the planning of
+the run check all values together. A new kind of fault can therefore be drawn without a change to this module. Drawn
+numbers and quantities stay near their defaults: a run must end soon, and must not use up the host. A fault with a
+parameter that only a user can give, such as a file, cannot be drawn.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ def _values(schema: Values, known: Mapping[str, Any], default: object) -> st.Sea
 
 
 def _one_of(parts: Sequence[Values], known: Mapping[str, Any], default: object) -> st.SearchStrategy[Any] | None:
-    """Returns a strategy that draws from one of several JSON schemas. Where a duration is allowed, one is drawn: a
-    fault must end."""
+    """Returns a strategy that draws from one of several JSON schemas. If the schemas allow a duration, only durations
+    are drawn, so that the fault ends."""
     ends = [part for part in parts if part.get("pattern") == Duration.pattern]
     found = [_values(part, known, default) for part in ends or parts if part.get("type") != "null"]
     usable = [each for each in found if each is not None]
@@ -175,8 +176,8 @@ _PERCENT = Percentage.__metadata__[1].json_schema["pattern"]  # type: ignore[att
 
 @dataclass(frozen=True)
 class Space:
-    """Everything that a search may draw for a job: kinds of faults, with limits. `kinds`: each fault with its simplest
-    parameters. `undrawn`: each other fault, and why it is not drawn."""
+    """Everything that a search may draw for a job: kinds of faults, with limits. `kinds` maps each kind of fault that
+    can be drawn to its simplest parameters. `undrawn` maps each kind of fault that cannot be drawn to the reason."""
 
     base: Base
     kinds: Mapping[str, Values]
@@ -188,7 +189,8 @@ class Space:
         return _schedules(self, sorted(kinds or self.kinds)).filter(self.base.allows)
 
     def neighbours(self, schedule: Schedule, kinds: Collection[str] = ()) -> st.SearchStrategy[list[dict[str, Any]]]:
-        """Returns a strategy that draws schedules that differ from a given one in one fault or trigger."""
+        """Returns a strategy that draws schedules with one change to `schedule`: a fault, a trigger or the number of
+        faults."""
         return _neighbours(self, schedule, sorted(kinds or self.kinds)).filter(self.base.allows)
 
 
@@ -255,7 +257,7 @@ def _parameters(kind: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def space_of(base: Base, capability: Capability, faults_max: int = 3) -> Space:
-    """Finds the faults that a search can draw for this job and on this machine. Raises `UsageError` if nothing can."""
+    """Finds the faults that a search can draw for this job on this machine. Raises `UsageError` if it can draw none."""
     kinds: dict[str, Values] = {}
     undrawn: dict[str, str] = {}
     for kind in fault_names():
@@ -280,7 +282,8 @@ def _example(kind: str, base: Base, values: Values) -> Entry:
 
 
 def _simplest(kind: str, base: Base) -> Values | str:
-    """Returns the fewest parameters that this kind of fault can have here, or the reason why it cannot be drawn."""
+    """Returns the simplest valid parameters of this kind of fault for the job `base`, or the reason why the fault
+    cannot be drawn."""
     fault: type[Fault] = load_fault(kind)
     if own := set(OF_AN_ENTRY) & fault.model_fields.keys():
         return f"its parameter {min(own)} has the name of a key that each fault has"
@@ -301,7 +304,7 @@ def _tried(kind: str) -> Iterator[Values]:
 
 
 def draw(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
-    """Draws at most `count` values from a strategy; the same ones for the same seed. Draws none if no value is
+    """Draws at most `count` values from a strategy. Equal seeds give equal values. Returns no value if none is
     valid."""
     found: list[T] = []
 

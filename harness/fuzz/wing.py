@@ -1,4 +1,4 @@
-"""Lets the list of runs and `chaos show` hold searches."""
+"""Registers the stored results of searches (`chaos fuzz`), so that `chaos show` and the list of runs find them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the GPU time that a game day wastes, by the judge's ledger, during the day and for its report."""
+"""Computes the GPU time that a game day wastes, with the same accounting during the day and in its report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PERCENT_FROM_S = 60.0  # GPU-seconds from which the percentage counts: one resta
 
 @dataclass(frozen=True)
 class Booked:
-    """A game day's use of GPU time, in GPU-seconds. `since`: that from when the job was first steady."""
+    """A game day's use of GPU time, in GPU-seconds. The field `since` counts it only after the job was first steady."""
 
     allocated: float
     wasted: float
@@ -34,7 +34,7 @@ class Booked:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Booked:
-        """Makes a game day's account of GPU time from the result of `harness.campaign.ledger_so_far`."""
+        """Makes a game day's account of GPU time from `told`, a result of `harness.campaign.ledger_so_far`."""
         apart = told.get("since")
         amounts = told["allocated"], told["wasted_all"], told["wasted_faults"], told["dollars"]
         return cls(*amounts, None if apart is None else cls.of(apart))
@@ -45,7 +45,7 @@ class Booked:
 
     @property
     def caused(self) -> str:
-        """Returns the GPU time that faults have wasted, in GPU-seconds; 0 before the first fault."""
+        """Returns a text with the GPU time that faults have wasted, such as `12.0 GPU-s`."""
         return gpu_seconds(self.by_faults)
 
     @property
@@ -67,7 +67,7 @@ class Booked:
 
 @dataclass
 class Books:
-    """The newest account of a game day's GPU time, computed again and again in a thread of its own."""
+    """The newest account of a game day's GPU time, which a background thread renews every few seconds."""
 
     newest: Booked | None = None
     asked_ns: int = 0  # time of that request; 0: it is the final count

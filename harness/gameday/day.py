@@ -92,7 +92,7 @@ class NoFaultFree(ChaosError):
 def _fault_free(
     day: DayPlan, reports: pathlib.Path, backend: Backend, observer: CampaignObserver, stop: StopRequest
 ) -> dict[str, pathlib.Path]:
-    """Makes or finds the fault-free runs that a game day needs, and returns their folders by name, if any."""
+    """Makes or finds the fault-free runs that a game day needs, and returns the folder of each run by name."""
     reports.mkdir(parents=True, exist_ok=True)
     found = {}
     band = any(expects_band(act.plan) for act in day.acts)
@@ -110,7 +110,7 @@ def _fault_free(
 
 
 def load_day(run_dir: pathlib.Path) -> DayPlan:
-    """Reads the plan of a stored game day. Raises `UsageError` if it is missing or unreadable."""
+    """Reads the plan of a stored game day. Raises `UsageError` if the plan is missing or unreadable."""
     try:
         data = json.loads(untrusted_files.read(run_dir, FILE, BYTES_MAX))
     except (OSError, ValueError, FaultError, RecursionError) as error:
@@ -123,7 +123,8 @@ def load_day(run_dir: pathlib.Path) -> DayPlan:
 
 
 def find_day(name: str, reports: pathlib.Path) -> pathlib.Path:
-    """Returns the folder of a game day. The name is a path, an id or its beginning, or `last` for the newest day."""
+    """Returns the folder of a game day. `name` is the folder's path, the day's id, the beginning of the id, or `last`
+    for the newest day."""
     if name != "last":
         for given in (pathlib.Path(name), reports / name):
             if given.is_dir():
@@ -142,12 +143,13 @@ def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) 
 def judge_stored(
     run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN
 ) -> tuple[DayResult, dict[str, Scorecard]]:
-    """Judges a stored game day, and writes nothing. Returns its result and the scorecards of its rehearsals."""
+    """Judges a stored game day, and writes no files. Returns the day's result and the scorecards of its rehearsals."""
     day, job = load_day(run_dir), JobLog(reading.read(run_dir / "events"))
     whole = cache(lambda: beside(job.whole, run_dir))
 
     def card(what: str, evidence: Callable[[], Evidence], name: str) -> Scorecard | None:
-        """Judges one rehearsal of a game day, or the whole job; `None` with a note if its log cannot be read."""
+        """Judges one rehearsal of a game day, or the whole job. Returns `None`, and notes why, if a log is
+        unreadable."""
         try:
             return judge(evidence(), name)
         except EventLogError as error:
@@ -181,7 +183,7 @@ def judge_stored(
 
 
 def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[str, Any] | None:
-    """Returns the use of GPU time of the whole job, and that since it was first steady; `None` if it is unknown."""
+    """Returns the job's use of GPU time, in all and since the job was first steady. Returns `None` if it is unknown."""
     if job is None or not job.scores.get("wasted_gpu_hours") or not job.evidence.ledger.allocated:
         return None
     steady = ledger_so_far.first(events, STEADY)
@@ -190,9 +192,9 @@ def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[
 
 
 def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:
-    """Returns the evidence on the whole job of a game day, with those faults that acted.
+    """Returns the evidence on the whole job of a game day, limited to the faults that acted.
 
-    The other faults are judged with their rehearsals."""
+    Faults that did not act are judged only in their rehearsals."""
     acted = [fault for fault in whole.run.faults if fault.injected is not None]
     ids = {fault.id for fault in acted}
     planned = [fault for fault in whole.run.plan.get("faults") or () if fault.get("id") in ids]
@@ -212,9 +214,9 @@ def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scor
 
 
 def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> Ended:
-    """Undoes open faults after the harness was killed during a game day, and judges the day.
+    """Undoes faults that are still active after the harness was killed during a game day, and judges the day.
 
-    Raises `UsageError` if the day still goes on, and `FaultError` if a fault could not be undone.
+    Raises `UsageError` if the day is still running, and `FaultError` if a fault could not be undone.
     """
     load_day(run_dir)
     if journal.is_running(run_dir):

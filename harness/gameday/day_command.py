@@ -147,7 +147,8 @@ def _say_what_losses_will_not_show(day: DayPlan) -> None:
 
 
 def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backend) -> None:
-    """Prints a game day's schedule and what could not be checked. Raises `UsageError` if the job is too short."""
+    """Prints a game day's schedule, and says if it is unknown whether the job outlasts the schedule. Raises
+    `UsageError` if the job has too few steps for the schedule."""
     for line in schedule(day, step_s or None):
         say(line)
     say("Times are the earliest ones. Nothing was launched.")
@@ -176,7 +177,7 @@ Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 class Shown(CampaignObserver):
     """Shows a game day on its page: first the running day, then the end of the job, then the verdict.
 
-    Prints pauses, alerts and people's notes on the terminal. Times count from the start of the job.
+    Prints pauses, alerts and people's notes on the terminal. Elapsed times on the page count from the start of the job.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class Shown(CampaignObserver):
 
 @contextlib.contextmanager
 def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where | None) -> Iterator[Shown]:
-    """Serves a game day's live page during the `with` block; no page if `where` is `None`."""
+    """Serves a game day's live page during the `with` block, unless `where` is `None`."""
     if where is None:
         yield Shown(lambda view, feed: None)
         return
@@ -287,7 +288,7 @@ def resume(
     run: Annotated[str, typer.Argument(help="The day's folder, its id or the beginning of it, or 'last'.")],
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """After a crash of the harness in the middle of a day: heal what was injected, and judge what was done.
+    """Undo faults that are still active after a crash of the harness during a game day, and judge the day.
 
     Example: chaos gameday resume last
     """
@@ -354,7 +355,8 @@ def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
 
 
 def _post(page: Mapping[str, str], body: Mapping[str, str]) -> str:
-    """Sends a request to the live page, trusting only its certificate. Returns why it was refused, or an empty text."""
+    """Sends a request to the live page, trusting only its certificate. Returns the reason if the request failed, else
+    an empty text."""
     headers = {"Authorization": f"Bearer {page['token']}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{page['address']}/notes", json.dumps(body).encode(), headers, method="POST")
     try:

@@ -1,4 +1,4 @@
-"""Reads the plan file of a game day: a job, and what happens to it, in order. Errors give the place of a mistake."""
+"""Reads the plan file of a game day: a job, and what happens to it, in order. Errors give the place in the file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ WebAddress = Annotated[Line, AfterValidator(_web_address)]
 
 
 class Steady(Parameters):
-    """When a game day's job counts as steady, as it must before the first fault and after a rest."""
+    """The conditions under which a game day's job counts as steady. The job must be steady before each entry with
+    faults, and at the end of a rest."""
 
     steps: int = Field(20, ge=2, le=1000, description="Of the newest steps nine of ten must be within the band.")
     band: Share = Field(50.0, description="Around the median time of these steps.")
@@ -55,7 +56,7 @@ class Alert(Parameters):
 
 
 class People(Parameters):
-    """Time limits, from the begin of the first fault, within which people must react to it."""
+    """Time limits for people to react to the first fault of a rehearsal, counted from the begin of this fault."""
 
     detect: Duration | None = None
     acknowledge: Duration | None = None
@@ -63,7 +64,7 @@ class People(Parameters):
 
 
 class Watched(Parameters):
-    """Expected alerts and reactions of people in a rehearsal. What the job must do is in its scenario."""
+    """Expected alerts and reactions of people in a rehearsal. The rehearsal's scenario says how the job must react."""
 
     alerts: list[Alert] = Field([], max_length=100)
     people: People = People()
@@ -84,7 +85,8 @@ class Rehearse(_Rehearsed):
 
 
 class Random(Parameters):
-    """An entry of a game day whose scenarios begin at random times, at a mean rate. The seed decides."""
+    """An entry of a game day whose scenarios begin at random times, at a mean rate. The seed of the game day determines
+    the scenarios and their times."""
 
     scenarios: list[Line] = Field(min_length=1, max_length=100)
     rate: Line = Field(description="Of its rehearsals, like 30/h; the times between them are random.")
@@ -140,7 +142,8 @@ class DayEntry(_Rehearsed):
 
 
 class Budget(Parameters):
-    """Limits on the GPU time that a game day may waste, once its job was steady. Beyond one, the day ends early."""
+    """Limits on the GPU time that a game day may waste after its job was first steady. The day's schedule ends early if
+    a limit is exceeded."""
 
     wasted_gpu_hours: float | None = Field(None, gt=0)
     wasted_percent: Share | None = Field(None, description="Of the GPU time since then.")
@@ -209,13 +212,13 @@ class GameDay(Parameters):
 def load_gameday(path: pathlib.Path) -> tuple[GameDay, Document]:
     """Reads and checks the plan file of a game day. Raises `ScenarioError` with all mistakes in the file.
 
-    The returned document gives the places of mistakes that are found later.
+    The returned document gives the place of each mistake that later checks find.
     """
     return parse_gameday(read_text(path), str(path))
 
 
 def are_strikes(data: Any) -> bool:
-    """Returns True if this is a plan of strikes on a job that runs already."""
+    """Returns True if `data` is a plan of faults for a job that runs already (`chaos gameday --attach`)."""
     entries = data.get("entries") if isinstance(data, dict) else None
     return isinstance(entries, list) and any(isinstance(each, dict) and "strike" in each for each in entries)
 
@@ -254,5 +257,5 @@ def _check_names(day: GameDay, document: Document) -> None:
 
 
 def find_gameday(name: str, scenarios: pathlib.Path) -> pathlib.Path:
-    """Returns the path of a plan: as given, or `<scenarios>/gamedays/<name>.yaml`."""
+    """Returns the path of a game day's plan: `name` if it is a path, else `<scenarios>/gamedays/<name>.yaml`."""
     return find_scenario(name, scenarios / FOLDER, "game day")

@@ -1,7 +1,7 @@
-"""Defines the plan of a game day: every rehearsal, with its faults, targets and begin. Nothing is left to chance.
+"""Defines the plan of a game day: every rehearsal, with its faults, targets and begin. All random choices are made.
 
-`gameday.json` holds the same. A trigger on a step counts steps from the begin of its rehearsal, as the job runs
-already.
+The file `gameday.json` stores this plan. A trigger on a step counts steps from the begin of its rehearsal, because the
+job runs before the rehearsal.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class _Model(BaseModel):
 
 
 class Act(_Model):
-    """One planned rehearsal of a game day. `after_ns` counts from the begin of the entry that holds it."""
+    """One planned rehearsal of a game day. `after_ns` is the delay of the rehearsal after the job is steady and the
+    probes of its entry have answered."""
 
     name: str
     plan: Plan
@@ -65,12 +66,12 @@ class Act(_Model):
 
     @property
     def lasts_s(self) -> float:
-        """Returns how many seconds the rehearsal lasts at least: the waits and durations of its faults."""
+        """Returns the least duration of the rehearsal in seconds, from the waits and durations of its faults."""
         return max((_lasts_s(fault) for fault in self.plan.faults), default=0.0)
 
     @property
     def waits_steps(self) -> int:
-        """Returns the number of steps until the last fault is triggered, plus those until the rehearsal is over."""
+        """Returns the least number of steps from the begin of the rehearsal to its end."""
         return max((fault.when.more_steps or 0 for fault in self.plan.faults), default=0) + SETTLED_STEPS
 
 
@@ -101,8 +102,9 @@ class DayPlan(_Model):
         return [act for scene in self.scenes for act in scene.acts]
 
     def alone(self, name: str, begun: int = 0) -> Plan:
-        """Returns the plan of one rehearsal as a run of its own, with the same job struck at the same step. `begun` is
-        the last step before it began; if 0 (unknown), it is struck as if it were the day's first rehearsal."""
+        """Returns the plan of one rehearsal as a separate run of the same job, with its faults at the same steps.
+        `begun` is the last step before the rehearsal began. If `begun` is 0 (unknown), the faults act as in the day's
+        first rehearsal."""
         plan = next(act.plan for act in self.acts if act.name == name)
         faults = []
         for fault in plan.faults:
@@ -112,9 +114,9 @@ class DayPlan(_Model):
         return plan.model_copy(update={"faults": tuple(faults)})
 
     def losses_unproven(self) -> tuple[str, list[str]]:
-        """Returns the first rehearsal of a day that may change losses, and those beside or after it that expect none.
+        """Returns the first rehearsal that may change losses, and the later or simultaneous ones that expect no change.
 
-        Losses prove nothing in the latter."""
+        Losses prove nothing about a rehearsal after or beside another rehearsal that may change losses."""
         for number, scene in enumerate(self.scenes):
             if first := next((act.name for act in scene.acts if not act.expects_same_losses), None):
                 later = [act for other in self.scenes[number:] for act in other.acts if act.expects_same_losses]
@@ -122,7 +124,8 @@ class DayPlan(_Model):
         return "", []
 
     def labelled(self, labels: Mapping[str, str]) -> DayPlan:
-        """Returns the day with labels on the job and on every rehearsal, before the day's own labels."""
+        """Returns the day with `labels` added to the labels of the job and of every rehearsal. A new label replaces a
+        label of the same name."""
         every = {**self.job.scenario.labels, **labels}
         scenes = []
         for scene in self.scenes:
@@ -135,7 +138,7 @@ class DayPlan(_Model):
 
 
 def _lasts_s(fault: PlannedFault) -> float:
-    """Returns the seconds in a fault's parameters: its wait, its duration, and the delay of its replacement."""
+    """Returns the sum in seconds of the delay, the notice, the duration and the replacement's delay of a fault."""
     given, lasts_s = fault.action.model_dump(), (fault.when.after_ns or 0) / 1e9
     replacement = given.get("replacement")
     after = replacement.get("after") if isinstance(replacement, Mapping) else None
@@ -200,7 +203,8 @@ class _Making:
         return job.model_copy(update={"scenario": job.scenario.model_copy(update={"traces": self.traces})})
 
     def _scene(self, place: int, entry: DayEntry) -> Scene | None:
-        """Plans one entry of a game day. Returns `None` if it has mistakes, which the document then lists."""
+        """Plans one entry of a game day. Returns `None` if the entry has mistakes, and adds the mistakes to
+        `self.document`."""
         at: Path = ("entries", place)
         try:
             acts = tuple(self._acts(place, entry))
@@ -256,10 +260,12 @@ class _Making:
         return scenario.model_copy(update=of_the_day)
 
     def _expected(self, scenario: Scenario, each: Rehearse) -> dict[str, Any]:
-        """Returns the scenario's expectations, without its limits on wasted GPU shares, which concern a job of its own.
+        """Returns the expectations of a scenario, as they apply to a rehearsal on the day's job.
 
-        A rehearsal's time ends with the recovery, so an outage may fill it. The day's budget counts instead, and limits
-        of the entry itself. Without a fault-free run, losses are compared with the job's own."""
+        The scenario's limits on wasted shares of GPU time are left out, because a rehearsal ends with the recovery, so
+        that the outage may fill most of it. The day's budget applies instead of the scenario's limits, and so do limits
+        in the entry's overrides. Without a fault-free run, the losses of repeated steps are compared with those of
+        their first execution."""
         expect = dict(scenario.expect)
         if isinstance(bounds := expect.pop("wasted_gpu_hours", None), dict):
             named = (each.overrides.get("expect") or {}).get("wasted_gpu_hours") or {}
@@ -298,7 +304,7 @@ class _Making:
 
 
 def _without_steps(scenario: Scenario) -> Scenario:
-    """Makes a scenario's faults independent of step numbers: each strikes at once, or in its phase."""
+    """Replaces each trigger on a step number: the fault then acts at once, or in the phase of the trigger."""
     faults = []
     for fault in scenario.faults:
         now = Trigger(phase=fault.when.phase) if fault.when.phase else AT_ONCE
@@ -323,7 +329,8 @@ def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
 
 
 def _immediate(scenario: Scenario) -> Scenario:
-    """Makes a scenario's first faults strike when the rehearsal begins. Later faults still follow them."""
+    """Makes the faults of a scenario that only wait for a step act when the rehearsal begins. Faults that follow
+    another fault keep their triggers."""
     faults = [
         fault.model_copy(update={"when": AT_ONCE}) if fault.when.step is not None and not fault.when.phase else fault
         for fault in scenario.faults
@@ -332,7 +339,8 @@ def _immediate(scenario: Scenario) -> Scenario:
 
 
 def steps_needed(day: DayPlan, step_s: float) -> int:
-    """Returns the least number of steps that the schedule needs. With `step_s` 0 (unknown), only triggers count."""
+    """Returns the least number of steps that the schedule needs. If the step time `step_s` is 0 (unknown), durations of
+    faults and rests are not counted."""
     if step_s:
         ends_s = day.steady.steps * step_s + sum(_lasts(scene, step_s) for scene in day.scenes)
         return math.ceil(ends_s / step_s)
@@ -346,7 +354,8 @@ def _lasts(scene: Scene, step_s: float) -> float:
 
 
 def schedule(day: DayPlan, step_s: float | None = None) -> list[str]:
-    """Returns the day as text lines, with the earliest time of each entry. Recoveries and pauses add unknown times.
+    """Returns a game day's schedule as text lines, with the earliest time of each entry. Recoveries and pauses delay
+    later entries by unknown times.
 
     `step_s` is the duration of a step in seconds, if known."""
     steps = day.steady.steps

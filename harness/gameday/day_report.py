@@ -67,7 +67,7 @@ class Row:
 
 
 def _reasons(result: DayResult) -> list[str]:
-    """Returns the reasons for a game day's verdict, and the items that it did not judge."""
+    """Returns the reasons for a game day's verdict, and the names of the items that were not judged."""
     told = list(result.reasons)
     untold = dict.fromkeys(item for act in result.acts if act.card for item in act.card.not_judged)
     if not untold:
@@ -77,7 +77,7 @@ def _reasons(result: DayResult) -> list[str]:
 
 
 def _sentences(result: DayResult) -> list[str]:
-    """Returns the reasons as full sentences."""
+    """Returns the reasons for a game day's verdict as full sentences."""
     names = {act.expected.name for act in result.acts}
     found = []
     for reason in _reasons(result):
@@ -113,7 +113,7 @@ class StoredAct(msgspec.Struct):
 
 
 class StoredDay(msgspec.Struct):
-    """The part of a day's report that terminal, list of runs and checklist show."""
+    """The part of a game day's report that the terminal, the list of runs and the launch checklist show."""
 
     verdict: Verdict
     reasons: list[str]
@@ -153,7 +153,7 @@ def render(day: DayPlan, result: DayResult) -> dict[str, str]:
 
 
 def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
-    """Returns the trainer, time, size and length of the day, as far as they are known."""
+    """Returns the trainer, start time, number of ranks and duration of a game day as texts, as far as known."""
     begun = str(result.job.environment.get("begun_at") or "") if result.job else ""
     work = day.job.workload
     told = [short(work.trainer.in_words(), 60), minute(begun) if begun else "", counted(work.world_size, "rank")]
@@ -162,7 +162,7 @@ def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
 
 
 def _wasted(day: DayPlan, result: DayResult) -> str:
-    """Returns a text on the GPU time that a game day wasted, and its share of the budget; empty if unknown."""
+    """Returns a text on a game day's wasted GPU time and its share of the budget. Returns an empty text if unknown."""
     if result.booked is None:
         return ""
     booked = Booked.of(result.booked)
@@ -172,7 +172,7 @@ def _wasted(day: DayPlan, result: DayResult) -> str:
 
 
 def _moments(result: DayResult) -> list[tuple[str, str, str, str]]:
-    """Returns the rows of a game day's timeline: time since the job began, wall time, kind, and words."""
+    """Returns the rows of a game day's timeline: time since the job began, wall time, kind and description."""
     begun = str(result.job.environment.get("begun_at") or "") if result.job else ""
     found = []
     for each in result.moments:

@@ -1,7 +1,7 @@
 """Judges a game day (rehearsals, alerts, people, probes) from its event log alone. The functions are pure.
 
-The job, alerts and people are judged separately; the day's verdict is the worst of the three. A rehearsal that did not
-run, or that a person stopped, is inconclusive.
+The job, alerts and people are judged separately; the day's verdict is the worst of these three verdicts. A rehearsal
+that did not run, or that a person stopped, is inconclusive.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ failed, unknown = partial(Finding, Verdict.FAIL), partial(Finding, Verdict.INCON
 
 @dataclass(frozen=True)
 class Expected:
-    """A planned rehearsal, with the ns that each of its alerts (by name) and reactions of people may take."""
+    """A planned rehearsal, with a time limit in ns for each of its alerts (by name) and each reaction of people."""
 
     name: str
     scene: int
@@ -46,7 +46,8 @@ class Expected:
 
 @dataclass(frozen=True)
 class TimedCheck:
-    """The result of checking one expected alert or reaction. Times are in ns from the fault."""
+    """The result of checking one expected alert or reaction. `within_ns` and `took_ns` count from the fault's
+    injection."""
 
     what: str
     within_ns: int
@@ -57,7 +58,8 @@ class TimedCheck:
 
 @dataclass(frozen=True)
 class ActResult:
-    """The result of one rehearsal. Times are in ns from the begin of the log, or `None` if the event never came."""
+    """The result of one rehearsal. `begun`, `injected` and `over` are in ns from the begin of the log, and `reactions`
+    in ns from the first fault. A time is `None` if its event did not happen."""
 
     expected: Expected
     outcome: str  # outcome of the rehearsal; not_run: it never began
@@ -71,7 +73,7 @@ class ActResult:
 
     @property
     def ended_by_person(self) -> bool:
-        """Returns True if a person or the schedule ended the rehearsal early: it then proves nothing about the job."""
+        """Returns True if a person or the schedule ended the rehearsal early, which proves nothing about the job."""
         return self.outcome in ("stopped", "skipped")
 
     @property
@@ -104,7 +106,7 @@ class ActResult:
 
     @property
     def worst_first(self) -> Sequence[str]:
-        """Returns a rehearsal's reasons, those that decided the verdict first."""
+        """Returns the reasons for a rehearsal's verdict, the decisive reasons first."""
         of_machine = self.machine is self.verdict
         said = [each.reason for each in self.watches if each.verdict is self.verdict and not of_machine]
         return [*(text.removeprefix(f"{self.expected.name}: ") for text in said if text), *self.reasons]
@@ -123,7 +125,7 @@ class ActResult:
 
 @dataclass(frozen=True)
 class Moment:
-    """A line of a game day's timeline. `kind` is fault, phase, alert, person, probe or day."""
+    """A line of a game day's timeline. `kind` is fault, alert, person, probe, or day for any other event."""
 
     at_ns: int
     kind: str
@@ -143,7 +145,8 @@ class DayResult:
 
     @property
     def to_fix(self) -> list[ActResult]:
-        """Returns rehearsals that did not pass, then passed ones that wasted GPU time, both the costliest first."""
+        """Returns the rehearsals that did not pass, then the passed ones whose faults wasted GPU time. Each of these
+        two groups begins with the rehearsal that wasted most GPU time."""
         found = [act for act in self.acts if act.card and (act.wasted_gpu_s > 0 or act.verdict is not Verdict.PASS)]
         return sorted(found, key=lambda act: (act.verdict is Verdict.PASS, -act.wasted_gpu_s))
 
@@ -155,9 +158,9 @@ def judge_day(
     job: Scorecard | None,
     probes: Sequence[tuple[str, str]] = (),
 ) -> DayResult:
-    """Judges a game day by the harness's events (in order, `at` in ns) and by the `cards` of begun rehearsals.
+    """Judges a game day by the harness's events (in order, `at` in ns) and by the scorecards `cards` of its rehearsals.
 
-    `probes` holds name and moment of each probe that must answer around every entry."""
+    `probes` holds the name and the time (before, during or after) of each check by a probe (a user's check)."""
     begin = int(events[0]["at"]) if events else 0
     acts = _acts(events, expected, cards, begin)
     watches = [watch for act in acts for watch in act.watches]
@@ -226,7 +229,8 @@ def _acts(
 
 
 def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
-    """Returns how a begun rehearsal ended, and why. It counts as settled only if no event contradicts this."""
+    """Returns how a rehearsal that began has ended, and why. The outcome is `settled` only if no event contradicts
+    it."""
     begun = next(n for n, e in enumerate(events) if e["event"] == "rehearsal.started" and e["rehearsal"] == name)
     ends = [n for n, e in enumerate(events) if e["event"] == "rehearsal.finished" and e["rehearsal"] == name]
     if not ends:
@@ -245,7 +249,8 @@ def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
 
 
 def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int], str]:
-    """Returns a function that says why a missing alert or reaction within so many ns proves nothing; or ""."""
+    """Returns a function that says why a missing alert or reaction proves nothing. The function takes the time limit in
+    ns, and returns an empty text if the absence is a failure."""
 
     def why(within_ns: int) -> str:
         if injected is None:
@@ -258,7 +263,8 @@ def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int],
 
 
 def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, int | None, int | None]:
-    """Returns when a rehearsal began, when its first fault struck, and when all its faults were recovered."""
+    """Returns when a rehearsal began, when its first fault was injected, and when the job recovered from all its
+    faults."""
     begun = next((e["at"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] == name), None)
     plan = next((e.get("plan") or {} for e in events if e["event"] == "plan" and e.get("rehearsal") == name), {})
     ids = {str(fault.get("id")) for fault in plan.get("faults") or ()}
@@ -298,7 +304,8 @@ def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
 class _Window:
     """The span of time in which an expected alert may fire: [begin, end).
 
-    `end` is the strike of the next fault with this alert, or the end of the fault and its limit; `None`: no end."""
+    `end` is the end of the fault or of the time limit, whichever is later, or the injection of the next fault with the
+    same alert if that is earlier. `end` is `None` if the fault has no end and no such fault follows."""
 
     act: ActResult
     name: str
@@ -312,7 +319,8 @@ class _Window:
 
 
 def _windows(acts: Sequence[ActResult]) -> list[_Window]:
-    """Returns the windows in the order of the strikes. Of simultaneous windows, the most urgent comes first."""
+    """Returns the time windows of all expected alerts, in the order in which the faults were injected. Of windows with
+    the same begin, the one with the shortest time limit comes first."""
     wanted = [(act, name, within) for act in acts for name, within in act.expected.alerts]
     found = []
     for act, name, within_ns in wanted:
@@ -329,7 +337,7 @@ def _windows(acts: Sequence[ActResult]) -> list[_Window]:
 
 
 def _alerts(windows: Sequence[_Window], firings: Sequence[tuple[int, str]], ends: int) -> dict[str, list[TimedCheck]]:
-    """Checks whether the alerts that rehearsals expect fired. One firing counts for one expectation only."""
+    """Checks whether the alerts that rehearsals expect fired. Each firing counts for only one expected alert."""
     served: set[int] = set()
     found: dict[str, list[TimedCheck]] = defaultdict(list)
     for window in windows:
@@ -354,7 +362,8 @@ def _alert(window: _Window, at: int | None, ends: int) -> TimedCheck:
 def _timed(
     rehearsal: str, what: str, within_ns: int, took: int | None, why: str, hoped: str, instead: str
 ) -> TimedCheck:
-    """Checks one expected reaction. `why`: why its absence proves nothing; `instead`: what happened instead."""
+    """Checks whether one expected alert or reaction came in time. `why` says why a missing alert or reaction proves
+    nothing. `instead` describes the missing or late alert or reaction."""
     if took is not None and took <= within_ns:
         return TimedCheck(what, within_ns, took, Verdict.PASS)
     if why:
@@ -365,10 +374,10 @@ def _timed(
 
 
 def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
-    """Yields false alarms: expected alerts that fired although no fault acted and no alert was awaited.
+    """Returns false alarms: alerts of the plan that fired while no fault acted and no rehearsal expected them.
 
-    An alert rule looks back over some minutes. So an alert may also fire after the end of any fault, for as long as the
-    plan allows after a begin."""
+    An alert rule looks at the data of some minutes, so that an alert may fire after the end of a fault. A late alert
+    counts as false only after the longest time limit of this alert in the plan."""
     windows = _windows(acts)
     may_follow = {window.name: max(w.within_ns for w in windows if w.name == window.name) for window in windows}
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
@@ -393,9 +402,9 @@ def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
 
 
 def _guesses(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
-    """Yields a finding if people reported problems as often without a fault as with one: reports then prove nothing.
+    """Returns a finding if people reported problems as often without a fault as with one: reports then prove nothing.
 
-    A report may come until the fault is over, or within the time that people have for it."""
+    A report of a problem is right until the fault is over, or until the longest time limit for people has passed."""
     longest = max((within for act in acts for within in act.expected.people.values()), default=0)
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
     told = [(at, action) for at, action, role in _presses(events, begin) if action in TELLING and role != MASTER]
@@ -434,8 +443,7 @@ def _people(
 def _of_the_job(job: Scorecard | None, acts: Sequence[ActResult]) -> list[Finding]:
     """Returns the findings on a game day's job as a whole.
 
-    A fault that a person, or a crash of the harness, cut short makes its rehearsal inconclusive, not the job
-    invalid."""
+    If a person or a crash of the harness ended a rehearsal early, an invalid job counts as inconclusive."""
     if job is None:
         return [unknown("the job as a whole could not be judged", Code.DAY_JOB_UNKNOWN)]
     cut = job.verdict is Verdict.INVALID and any(act.ended_by_person or act.without_an_end for act in acts)
@@ -485,7 +493,7 @@ def _unanswered(
 def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable[Finding]:
     """Yields a finding for each skipped or shortened entry of a game day that no rehearsal's result mentions.
 
-    Later entries then did not begin as planned."""
+    The entries after a skipped or shortened entry did not begin as planned."""
     told = {act.expected.scene for act in acts if act.outcome != SETTLED}
     for event in events:
         if event["event"] == "gameday.entry" and event.get("edge") == "end" and event["entry"] not in told:
@@ -508,7 +516,8 @@ _FAULTS = {
 
 
 def _kind_and_words(event: Event) -> tuple[str, str]:
-    """Returns an event's kind and words for a game day's timeline. An event without words is not shown."""
+    """Returns the kind and the description of an event for a game day's timeline. The description is empty if the
+    timeline does not show the event."""
     name = str(event["event"])
     if name in _FAULTS:
         return "fault", f"{event.get('fault')}: {_FAULTS[name]}" + _because(event.get("reason") or event.get("error"))

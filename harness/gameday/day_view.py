@@ -1,6 +1,6 @@
-"""Makes the data that the live page of a game day shows, in the job's loop and without locks.
+"""Makes the data for the live page of a game day. The functions run in the job's loop and need no locks.
 
-The state holds texts of the trainer (phases, names), which every display must escape.
+The data contains texts of the trainer (phases, names), so every display must escape markup.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RankView:
 
 @dataclass(frozen=True)
 class RanksView:
-    """The state of the job's ranks on the live page. Of more than 64, only the slowest are `listed`."""
+    """The state of the job's ranks on the live page. `listed` holds all ranks or, if there are over 64, the slowest."""
 
     count: int
     listed: Sequence[RankView]
@@ -216,9 +216,9 @@ def _outage(director: Director, job: LiveJob) -> list[tuple[str, float]]:
 
 
 def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
-    """Returns the part of the live page's data that a role may see. `feed` holds the lines for participants.
+    """Returns the part of the live page's data that a role may see. `feed` holds the news for participants.
 
-    Participants must find the problem by themselves. They see only past entries, without titles."""
+    Participants see only past entries, without titles, because they must find the problem by themselves."""
     if role != "participant":
         return replace(view, role=role)
     over = [scene for scene in view.scenes if scene.state in OVER]
@@ -241,7 +241,7 @@ def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
 
 
 def feed_for_participants(feed: Iterable[News], begin_ns: int) -> list[NewsView]:
-    """Returns the news that participants may see. The game master's news would reveal the faults."""
+    """Returns the news that participants may see. The game master's news is left out, as it would reveal the faults."""
     shown = [each for each in feed if each.kind == "alert" or (each.kind == "person" and each.role != "master")]
     return _newest(shown, begin_ns)
 
@@ -277,7 +277,7 @@ def _over(director: Director) -> str:
 
 
 def _who_stopped(feed: Iterable[News], begin_ns: int) -> str:
-    """Returns who was the first to press Stop since it was last released, and when, as the news shows."""
+    """Returns who first pressed Stop since injections were last allowed, and when, according to the news `feed`."""
     told = "a person"
     for each in reversed(list(feed)):
         found = _STOP_OR_LIFT.match(each.text) if each.kind == "person" else None

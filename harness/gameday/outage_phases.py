@@ -1,6 +1,6 @@
-"""Estimates the phases of an outage that still goes on, by the names in the report (`harness.timeline.phases`).
+"""Estimates the phases of an outage that is not over, with the phase names of the report (`harness.timeline.phases`).
 
-The report is made from the whole log. This module knows only the newest phase that the trainer logged.
+The report computes the phases from the whole log, but this module knows only the newest phase that the trainer logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REPORTED = {"starting": "startup", "restored": "first_step", "exiting": "teardo
 
 @dataclass
 class Span:
-    """One part of a running job's outage. `phase` is the trainer's own name for it."""
+    """One part of a running job's outage. `phase` is the newest phase that the trainer had logged."""
 
     phase: str
     begin_ns: int
@@ -37,7 +37,8 @@ def newest_word(progress: LiveProgress) -> str:
 
 
 def phase_now(progress: LiveProgress, standing: bool) -> str:
-    """Returns the job's phase for everybody, without a hint at a fault. `standing` is True if no step is done."""
+    """Returns the job's phase in a form that participants may see, as it reveals no fault. `standing` is True if the
+    job completes no steps."""
     word = newest_word(progress)
     if word == "training":
         again = progress.complete_step < progress.furthest_step
@@ -49,9 +50,10 @@ def phase_now(progress: LiveProgress, standing: bool) -> str:
 
 
 def phases_of(outage: Sequence[Span], recovered_ns: int | None, node_taken: bool) -> list[tuple[str, float]]:
-    """Returns an outage's phases with their seconds. Successive parts of one phase are joined.
+    """Returns an outage's phases with their durations in seconds. Successive parts with the same phase are joined.
 
-    `recovered_ns`: recovery from all faults; `node_taken`: a fault takes a node, so the job waits for another."""
+    `recovered_ns` is the time of the recovery from all faults, or `None`. `node_taken` is True if a fault takes a node
+    away, so that the job waits for another node."""
     found: list[tuple[str, float]] = []
     started_ns = None  # last time at which new processes joined; a restore means a new process, too
     for span in outage:

@@ -60,7 +60,7 @@ class Asking:
                 self.ask(probe, moment, rehearsal)
 
     def ask_due(self, rehearsal: str) -> None:
-        """Asks each probe of the kind "during" that is due and has answered the last time."""
+        """Runs each probe of the kind "during" whose interval is over, unless its previous answer is still missing."""
         now_s = time.monotonic()
         for probe in self._probes:
             due = now_s - self._asked_s.get(probe.name, -math.inf) >= probe.every.s
@@ -78,7 +78,7 @@ class Asking:
             return any(n for (name, when), n in self._open.items() if when == moment and probe in (None, name))
 
     def _ask(self, probe: Probe, moment: str, rehearsal: str) -> None:
-        """Asks a probe in a thread with one deadline, as a server that sends single bytes could answer for ever."""
+        """Runs a probe with a deadline for its whole answer, because a server could send its answer endlessly."""
         found: list[tuple[bool, str]] = []
 
         def tried() -> None:
@@ -97,7 +97,7 @@ class Asking:
 
 
 def question(probe: Probe) -> tuple[bool, str]:
-    """Runs one probe. Returns True if its check holds, and the answer in words."""
+    """Runs one probe. Returns whether the check holds, and a description of the answer."""
     if probe.command is not None:
         return _command(probe.command, probe.timeout.s)
     if probe.http is not None:
@@ -129,7 +129,7 @@ def _command(command: list[str], timeout_s: float) -> tuple[bool, str]:
 
 
 class _Tail(threading.Thread):
-    """Reads a program's output to its end, so that it never waits for us, and keeps the last bytes."""
+    """Reads a command's output to the end, so that a full pipe never blocks the command, and keeps the last bytes."""
 
     def __init__(self, stream: IO[bytes]):
         super().__init__(name="probe-output", daemon=True)

@@ -1,4 +1,4 @@
-"""Queues requests of people, and alerts, from the page's thread to the job's loop. The queue is bounded."""
+"""Passes requests of people, and alerts, from the page's thread to the job's loop, in a queue of limited length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEXT_MAX = 2000
 
 @dataclass(frozen=True)
 class Ask:
-    """What a person asks of a game day. `reply` gets why it was refused, or an empty text if it was done."""
+    """A person's request to a running game day. `reply` receives the reason of a refusal, or an empty text."""
 
     action: str  # of `harness.log.vocabulary.PEOPLE`
     role: str = "master"  # observer · participant · master

@@ -1,7 +1,7 @@
 """Directs a game day on one job: begins rehearsals, does what people ask, and may end the day early.
 
-The job's loop calls `Director.tick` many times a second. This method never waits: slow work runs in other threads.
-Everything is written to the job's event log, from which alone the day is judged.
+The job's loop calls `Director.tick` many times a second. The method `tick` never waits: slow work runs in other
+threads. All events are written to the job's event log, because the verdict on the day uses only this log.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CUT = ("stopped", "skipped", "aborted")  # outcomes of rehearsals that were cut 
 
 @dataclass
 class Word:
-    """Whether a rehearsal of a game day may begin: it may once its director says so."""
+    """The director's permission for one rehearsal to begin: given once `over` is True."""
 
     over: bool = False
 
 
 @dataclass
 class Cue:
-    """A rehearsal of a game day, with its time, and the director's permission for it to begin."""
+    """A rehearsal of a game day, with its delay, and the director's permission for it to begin."""
 
     rehearsal: Rehearsal
     word: Word
@@ -45,7 +45,7 @@ class Cue:
 
 @dataclass(frozen=True)
 class News:
-    """A line of the live page's news. `role`: of the person who acted; empty for the harness."""
+    """A line of the live page's news. `role` is the role of the person who acted, or empty if the harness acted."""
 
     at_ns: int
     kind: str  # person · alert · probe · day
@@ -55,7 +55,7 @@ class News:
 
 @dataclass
 class Director:
-    """Directs a game day on one job. The live page shows its fields; only the job's loop writes them."""
+    """Directs a game day on one job. The live page shows the director's fields; only the job's loop sets them."""
 
     day: DayPlan
     desk: Desk = field(default_factory=Desk)
@@ -189,7 +189,8 @@ class Director:
             self._leave(job, now_ns)
 
     def _over(self, job: LiveJob, now_ns: int) -> None:
-        """Ends the day's job once no fault acts and it is steady, or does not become steady in time."""
+        """Ends the day's job after the schedule, once the job is steady or its time to become steady is over. Does
+        nothing if the plan lets the job go on, or while a rehearsal is active."""
         if self.day.when_done == "wait" or self.outcome == "job_ended" or self.done:
             return
         if any(cue.rehearsal.going for cue in self.cues):
@@ -255,7 +256,7 @@ class Director:
             asked.reply.set_result(refused)
 
     def _do(self, asked: Ask, job: LiveJob, now_ns: int) -> str:
-        """Does what a person asks on the live page. Returns why that is refused, or an empty text."""
+        """Does what a person asks on the live page. Returns the reason of a refusal, or an empty text."""
         deeds: dict[str, Callable[[LiveJob, int], str]] = {
             "stop": self._stop,
             "lift": self._lift,

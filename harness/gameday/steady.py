@@ -20,7 +20,7 @@ STANDSTILL_NS_MIN = 2 * 10**9
 
 @dataclass
 class Course:
-    """The newest steps of a job, as they come, for the live page and to decide whether it is steady."""
+    """The newest steps of a running job, for the live page and to decide whether the job is steady."""
 
     steps: deque[tuple[int, float | None, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # step, loss, took
     first_losses: list[float] = field(default_factory=list)
@@ -33,7 +33,8 @@ class Course:
     _last_step: int = 0
 
     def note_outage(self, progress: LiveProgress, at_work: bool, now_ns: int, missing: bool = False) -> None:
-        """Records an outage's phase. `at_work`: a fault acts or the job is not whole again. `missing`: a node is."""
+        """Records the present phase of an outage. `at_work` is True while a fault acts or the job has not recovered.
+        `missing` is True while a node of the job is missing."""
         if at_work and not self.outage_open:
             self.outage.clear()
         if self.outage and self.outage_open:
@@ -85,6 +86,6 @@ def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: in
 
 
 def step_times_ns(progress: LiveProgress, since_ns: int = 0) -> list[int]:
-    """Returns the step times of the first rank that logs any, the oldest first."""
+    """Returns the step times of the lowest rank that logs step times, the oldest first."""
     rank = min(progress.step_times, default=None)
     return [] if rank is None else [took for seen, took in list(progress.step_times[rank]) if seen >= since_ns]

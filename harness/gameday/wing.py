@@ -1,4 +1,4 @@
-"""Registers game days with the trunk: stored results, proofs before a launch, and their plan files."""
+"""Registers game days with the harness: stored results, plan files, and what they prove before a launch."""
 
 from __future__ import annotations
 

@@ -80,9 +80,9 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
     """Returns the measurements of the runs on one commit of the code, each judged again from its log.
 
-    A run whose log cannot be judged is named in `source`. A scenario may have run as several jobs, or on several kinds
-    of hardware. Then one group of its runs counts: one that fits `wanted`, else the largest. Raises `UsageError` if
-    several commits begin with `commit`.
+    A run whose log cannot be judged is left out, and the field `source` of the result names it. If a scenario ran as
+    several jobs or on several kinds of hardware, only one group of comparable runs counts: one that fits `wanted`, else
+    the largest. Raises `UsageError` if several commits begin with `commit`.
     """
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
@@ -99,8 +99,9 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
 
 
 def by_logs(figures: Figures, reports: pathlib.Path) -> Figures:
-    """Returns the measurements with those of each run taken from its log, if the log is in `reports`. The field
-    `source` names the runs whose log says otherwise. Raises `UsageError` if a log is that of another job."""
+    """Returns the measurements with those of each run taken from its log, if `reports` holds the log. The field
+    `source` names the runs whose stored measurements differ from their log. Raises `UsageError` if a log belongs to
+    another job."""
     other, scenarios = list[str](), list[ScenarioFigures]()
     for each in figures.scenarios:
         runs = [_run_by_log(run, each.identity, reports) for run in each.runs]
@@ -111,8 +112,8 @@ def by_logs(figures: Figures, reports: pathlib.Path) -> Figures:
 
 
 def _run_by_log(run: RunFigures, identity: Identity, reports: pathlib.Path) -> RunFigures:
-    """Returns the measurements of a run by its log, or the stored ones if the log is not here. A run whose log cannot
-    be judged is inconclusive."""
+    """Returns the measurements of a run by its log, or the stored measurements if `reports` does not hold the log. A
+    run whose log cannot be judged is inconclusive."""
     folder = reports / pathlib.PurePath(run.run_id).name
     if not (folder / "events").is_dir():
         return run
@@ -127,7 +128,8 @@ def _run_by_log(run: RunFigures, identity: Identity, reports: pathlib.Path) -> R
 
 
 def _stored(commit: str, reports: pathlib.Path) -> tuple[list[tuple[Identity, RunFigures]], list[str]]:
-    """Returns the measurements of a commit's runs, and the names of runs that may be of it and cannot be judged."""
+    """Returns the measurements of a commit's runs, and the names of runs that may be on this commit but cannot be
+    judged."""
     # Uncommitted changes make another stack: only a commit written in full, with `-dirty`, includes them.
     judged, silent = stored_runs.by_logs(Store(reports), Wanted(commit=commit), READ_MAX)
     judged = [each for each in judged if each.run.commit == commit or not each.run.commit.endswith("-dirty")]
@@ -226,8 +228,8 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
 
 
 def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
-    """Returns the reason why the values of old and new runs prove nothing, such as a run without a value. The text is
-    empty if the values can be compared."""
+    """Returns the reason why the values of old and new runs prove nothing, such as a run without a value. Returns an
+    empty text if the values can be compared."""
     for words, side in zip(("baseline", "new"), sides, strict=True):
         if untold := sum(value is None for value in side):
             return f"{untold} of {len(side)} {words} runs do not report it"

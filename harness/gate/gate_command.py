@@ -199,7 +199,7 @@ def set_(
     ] = "last",
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Keep the figures of a gate, of a commit's runs or of a file under a name.
+    """Store the measurements of a gate, of the runs on a commit, or in a file, as a named baseline.
 
     Example: chaos baseline set last-week --from last
     """

@@ -117,7 +117,7 @@ def _row(row: stored_gate.Row) -> SuiteRow:
 
 
 def _by_logs(stored: Stored, reports: pathlib.Path) -> Stored:
-    """Returns a gate with the verdict of each run by its log, if the log lies beside the gate."""
+    """Returns the gate with the verdict on each run taken from the run's log, if `reports` holds the log."""
 
     def by_log(run: stored_gate.Run) -> stored_gate.Run:
         folder = reports / pathlib.PurePath(run.run_id).name
@@ -141,7 +141,8 @@ def _caught(check: stored_gate.Row) -> bool:
 
 
 def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | None]:
-    """Returns the figures of each scenario of a shard. Raises `UsageError` for figures that match no scenario."""
+    """Returns the measurements of each scenario of a shard. Raises `UsageError` for measurements that match no
+    scenario."""
     path, part = folder / baseline.FIGURES, stored.part
     figures = run_figures.read(path)
     found = [next((each for each in figures.scenarios if _is_of(row, each)), None) for row in stored.scenarios]

@@ -30,7 +30,7 @@ class Past:
 
     @property
     def possible(self) -> bool:
-        """Returns False for a negative figure, or for more waste than there was GPU time."""
+        """Returns False if a value is negative, or if more GPU time was wasted than allocated."""
         told = (self.recovery_s, self.allocated, self.wasted)
         most = math.inf if self.allocated is None else ROUNDED * self.allocated
         return all(each is None or each >= 0 for each in told) and (self.wasted or 0) <= most
@@ -123,7 +123,7 @@ def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_s
 
 
 def runs_needed(percent_min: float, least: int) -> int:
-    """Returns how many runs, at least `least`, are needed for `percent_min` percent to pass although one run fails."""
+    """Returns how many runs are needed, at least `least`, so that `percent_min` percent still pass if one run fails."""
     return least if percent_min >= 100 else max(least, math.ceil(round(100 / (100 - percent_min), 6)))
 
 
@@ -132,7 +132,8 @@ def _too_few(runs: int, least: int, said: str) -> tuple[Verdict, str]:
 
 
 def _named(what: str, runs: Sequence[Past]) -> str:
-    """Returns a text with the number and the names of some runs and `what` they did, to end a sentence; or ""."""
+    """Returns the number and names of `runs`, and `what` they did, as the end of a sentence. Returns an empty text
+    without runs."""
     names = ", ".join(run.run_id for run in runs[:NAMED_MAX]) + ", …" * (len(runs) > NAMED_MAX)
     return f"; {len(runs)} {what}: {names}" if runs else ""
 

@@ -66,7 +66,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ScenarioFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The measurements of a scenario's comparable runs, whatever the verdicts of these runs."""
+    """The measurements of a scenario's comparable runs, with any verdict."""
 
     identity: Identity
     runs: Annotated[tuple[RunFigures, ...], msgspec.Meta(max_length=10_000)]
@@ -127,7 +127,7 @@ def _problem(found: Figures) -> str:
 
 
 def figures_of(report: Report) -> RunFigures:
-    """Returns the figures of a run. Raises `ValueError` for a figure that is negative or larger than any run's."""
+    """Returns the measurements of a run. Raises `ValueError` for a measurement that is negative or impossibly large."""
     waste = report.wasted_gpu_hours
     step_s = report.metrics.get("step_seconds_p50")
     values = {

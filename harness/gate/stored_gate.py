@@ -74,8 +74,8 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def in_words(self) -> str:
-        """Returns a text that says how the gate selected scenarios of the suite, such as by tag or by shard. The text
-        is empty if the gate ran the whole suite."""
+        """Returns a text that says how the gate selected scenarios of the suite, such as by tag or by shard. Returns an
+        empty text if the gate ran the whole suite."""
         said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
         said += [f"only {', '.join(self.names)} of {self.in_suite} scenarios"] if self.again else []
         said += [f"with the runs of gate {self.added}"] if self.added else []
@@ -116,7 +116,7 @@ def read(folder: pathlib.Path) -> Stored:
 
 
 def check_ended(reports: pathlib.Path, newest_s: float, suite: str = "") -> None:
-    """Raises `UsageError` if a gate that began after `newest_s` still runs, as `last` would then name an older gate."""
+    """Raises `UsageError` if a gate that began after `newest_s` still runs, because `last` would name an older gate."""
     for began in reports.glob(f"*/{BEGAN}"):
         gate = began.parent.name
         if (began.parent / "plan.json").exists() or not gate.startswith(f"{suite}-" if suite else ""):

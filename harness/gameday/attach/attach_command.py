@@ -28,7 +28,8 @@ REPORT = "attached-report.json"
 def run_attached_day(
     where: str, plan: str, seed: int, dry_run: bool, reports: pathlib.Path, scenarios: pathlib.Path
 ) -> int:
-    """Strikes a running job by schedule; returns the exit code. Raises `UsageError` if it does not allow that."""
+    """Injects the scheduled faults into a running job, and returns the exit code. Raises `UsageError` if the job does
+    not allow a scheduled fault."""
     day = load_attached(find_gameday(plan, scenarios))
     say(f"Looking for the job {where}.", "dim")
     with contextlib.closing(attach(where)) as job:
@@ -50,7 +51,8 @@ def run_attached_day(
 
 
 def _judged(day: AttachedDay, job: AttachedJob, folder: pathlib.Path, seed: int) -> tuple[AttachedResult, list[str]]:
-    """Judges the records of the run and writes the report. Returns the verdict and the unjudged items."""
+    """Judges the records of a run of `chaos gameday --attach`, and writes the report. Returns the verdict with its
+    reasons, and the names of the items that were not judged."""
     records = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
     if day.progress and day.progress.read:
         records[-1:-1] = done_again(folder / LOGS, reader_as(day.progress.read))

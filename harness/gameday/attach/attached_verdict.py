@@ -1,4 +1,4 @@
-"""Judges strikes on a job that somebody else started, by what the harness saw from outside. The functions are pure."""
+"""Judges faults in a job that somebody else started, from observations outside the job. The functions are pure."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ class AttachedResult:
 
 
 def not_judged(records: Sequence[Record]) -> list[str]:
-    """Returns the items that strikes cannot judge. Losses count as judged if each repeated step could be compared."""
+    """Returns the names of the items that cannot be judged for a job that somebody else started. Loss continuity counts
+    as judged if every repeated step could be compared with its first execution."""
     answers = [record["same"] for record in records if record["what"] == "done_again"]
     judged = bool(answers) and None not in answers
     return [each for each in NOT_JUDGED if not (judged and each == LOSSES)]
 
 
 def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:
-    """Judges the records of strikes on a running job. `planned` is the number of strikes in the schedule."""
+    """Judges the records of faults that were injected into a running job. `planned` is the number of schedule entries
+    that inject a fault."""
     findings = [*_of_the_schedule(records, planned)]
     struck = False
     for record in records:
@@ -83,7 +85,7 @@ def _findings_of(record: Record) -> Iterator[Finding]:
 
 
 def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
-    """Judges one answer of a probe (a user's check). A failure before the first strike says nothing about the job."""
+    """Judges one answer of a probe (a user's check). A failed probe before the first injected fault is inconclusive."""
     if not record["ok"]:
         why = f"probe {record['name']} failed ({record['moment']}): {record['detail']}"
         text = f"entry {int(record['entry']) + 1}: {why}"
@@ -91,7 +93,8 @@ def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
 
 
 def _went_on(record: Record, entry: str) -> Iterator[Finding]:
-    """Checks that the job went on after a strike: each node ended with code 0, or its step number rose."""
+    """Checks that the job continued after a fault: no node failed or is missing, and a progress number rose. Progress
+    is not checked if all nodes exited with code 0."""
     codes = record["codes"]
     for node, code in codes.items():
         if code != 0:

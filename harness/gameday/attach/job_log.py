@@ -1,4 +1,4 @@
-"""Keeps the log lines of a job that somebody else started, and compares the steps that the job did again."""
+"""Stores the log of a job that somebody else started, and compares repeated steps with their first execution."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ BYTES_MAX = 64 * 2**20  # most bytes of one node
 
 
 class JobLog:
-    """The stored log lines of a job. `folder/<node>.log` has each line once, if `add` is called often enough."""
+    """The stored log lines of a job. The file `folder/<node>.log` has each line once, unless more lines than one call
+    of `add` receives are written between two calls."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._before: dict[str, list[str]] = {}
 
     def add(self, tails: Mapping[str, Sequence[str]], last: bool = False) -> None:
-        """Adds each node's newest log lines. A line without an end is added once it ends, or by the last call."""
+        """Adds each node's newest log lines. The last line, which may be incomplete, is added only by a later call, or
+        if `last` is True."""
         for node, tail in tails.items():
             lines = list(tail if last else tail[:-1])
             before = self._before.get(node, [])
@@ -41,9 +43,10 @@ class JobLog:
 
 
 def done_again(folder: pathlib.Path, reader: Reader) -> Iterator[dict[str, Any]]:
-    """Yields a record for each restart after which a node did steps again.
+    """Yields a record for each restart after which a node repeated steps.
 
-    `same` is True if they are like the first time, and `None` if that is not known."""
+    The field `same` is True if the repeated steps equal their first execution, False if they differ, and `None` if this
+    is not known."""
     for path in sorted(folder.glob("*.log")):
         try:
             own = own_log.executed([path], reader)

@@ -1,4 +1,4 @@
-"""Reads a file of strikes on a job that somebody else started. Mistakes are reported with their place in the file."""
+"""Reads the plan of faults for a job that somebody else started. Mistakes are reported with their place in the file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ Time = Annotated[Duration, AfterValidator(_short_enough)]
 
 
 class Progress(Parameters):
-    """How the job's log shows that it goes on: a number that rises. Without such a number, no strike can pass."""
+    """How to find the job's progress: a number in its log that rises, such as the step. Without this number, a fault
+    can pass only if the job ends with code 0."""
 
     log: Annotated[Line, AfterValidator(_one_number)] = Field(description=r"With one group: step (\d+).")
     read: Annotated[str | dict[str, Any] | None, AfterValidator(_reader)] = Field(
@@ -58,7 +59,7 @@ class Progress(Parameters):
 
 
 class AttachedEntry(Parameters):
-    """One entry of a schedule of strikes on a running job: either a `strike` or a `rest`."""
+    """One entry of a schedule for a running job: either a fault (`strike`) or a waiting time (`rest`)."""
 
     strike: Verb | None = None
     nodes: int = Field(1, ge=1, description="How many at once; the seed decides which.")
@@ -86,12 +87,13 @@ class AttachedDay(Parameters):
     entries: list[AttachedEntry] = Field(min_length=1, max_length=ENTRIES_MAX)
 
     def nodes_max(self, nodes: int) -> int:
-        """Returns how many of a job's nodes may be struck at once; 0 of a single node, unless the limit is 100 %."""
+        """Returns on how many of a job's `nodes` a fault may act at the same time. For a job with one node, the result
+        is 0 unless the limit is 100 %."""
         return int(nodes * self.limits.nodes / 100 + 1e-9)
 
 
 def load_attached(path: pathlib.Path) -> AttachedDay:
-    """Reads and checks a file of strikes. Raises `ScenarioError` with all mistakes in the file."""
+    """Reads and checks the plan of faults for a running job. Raises `ScenarioError` with all mistakes in the file."""
     document = Document(read_text(path), str(path))
     data = document.data
     if isinstance(data, dict) and any(key in data for key in ("workload", "steady", "budget")):

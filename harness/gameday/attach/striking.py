@@ -1,7 +1,7 @@
 """Injects faults into a job that somebody else started. The method `AttachedRun.run` shows the order of events.
 
-Every strike is recorded in the undo journal before it is made, and is undone even if the harness is killed.
-Observations are appended to `attached.jsonl` in the run's folder, one record a line. Nothing is judged here.
+Every fault is recorded in the undo journal before its injection, and is undone even if the harness is killed.
+Observations are appended to `attached.jsonl` in the run's folder, one record a line. This module judges nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ MATCHES_MAX = 1e15  # largest number that can be a step
 
 
 def check(day: AttachedDay, job: AttachedJob) -> None:
-    """Raises `UsageError` for a strike that is impossible, or that the job does not allow. Changes nothing."""
+    """Raises `UsageError` if a scheduled fault is impossible on this job, exceeds the plan's limits, or lacks the
+    permission of the job's owner. Changes nothing."""
     for number, entry in enumerate(day.entries, 1):
         if entry.strike is None:
             continue
@@ -59,7 +60,7 @@ def _refusal(day: AttachedDay, job: AttachedJob, verb: str, nodes: int) -> str:
 
 
 class _Over(Exception):
-    """Raised to end a schedule of strikes early, with the outcome and the reason."""
+    """Raised to end a schedule of faults before its last entry, with the outcome of the schedule and the reason."""
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(reason)
@@ -74,7 +75,7 @@ def run_attached(
     stop: StopRequest,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Carries out and undoes all strikes of a schedule on a running job. Raises `FaultError` if an undo failed.
+    """Injects and undoes all faults of a schedule on a running job. Raises `FaultError` if a fault could not be undone.
 
     `say` is called with a line of text on each action."""
     run_dir.mkdir(parents=True)
@@ -130,7 +131,7 @@ class AttachedRun:
         self._tell("finished", outcome=outcome, reason=reason)
 
     def _strike(self, number: int, entry: AttachedEntry) -> None:
-        """Carries out one strike: checks the job, strikes, undoes the strike, and watches until the job goes on."""
+        """Checks the job, injects one fault, undoes the fault, and watches the job until it makes progress again."""
         assert entry.strike is not None
         progress = self.day.progress
         self._doing(number, f"looking whether the job {'goes on' if progress else 'is whole'}")
@@ -159,7 +160,8 @@ class AttachedRun:
         self._ask("after", number)
 
     def _undo(self, undos: Iterable[Undo], before: Mapping[str, float], targets: Sequence[str]) -> Mapping[str, float]:
-        """Undoes a strike, even if the log is unreadable. Returns each node's highest progress number before that."""
+        """Undoes a fault, even if the job's log is unreadable. Returns each node's highest progress number before the
+        fault was undone."""
         try:
             after = self._progress(before or targets)
         finally:
@@ -171,14 +173,15 @@ class AttachedRun:
         return {name: max(number, after.get(name, number)) for name, number in before.items()} if before else after
 
     def _ask(self, moment: str, number: int) -> None:
-        """Asks all probes (the user's checks). Raises `_Over` if one fails now, or failed during the strike."""
+        """Runs all probes (the user's checks) and waits for their answers. Raises `_Over` if a probe fails, now or
+        during the fault."""
         self._questions.ask_all(moment, "")
         while self._questions.is_open(moment) or self._questions.is_open("during"):
             self._wait(0.05)
         self._hear(number)
 
     def _hold(self, number: int, seconds: float) -> None:
-        """Lets a strike last for this many seconds. Raises `_Over` if a probe fails meanwhile."""
+        """Lets a fault act for this many seconds. Raises `_Over` if a probe (a user's check) fails during this time."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
             self._questions.ask_due("")
@@ -192,7 +195,8 @@ class AttachedRun:
                 raise _Over("probe_failed", f"probe {heard.probe} failed ({heard.moment}): {heard.detail}")
 
     def _healthy(self) -> None:
-        """Raises `_Over` if a node of the job is missing or not running before a strike."""
+        """Checks the job before a fault. Raises `_Over` if the job has ended, a node is not running, or the progress
+        number does not rise."""
         looked = self.job.look()
         if any(_is_done(seen) for seen in looked.values()):  # the others may end a moment later
             looked = self._until(list(looked), lambda _, now: _is_done(now))
@@ -213,7 +217,7 @@ class AttachedRun:
             self._wait(LOOK_EVERY_S)
 
     def _watch(self, number: int, before: Mapping[str, float]) -> None:
-        """Watches the job until its progress numbers pass the highest before, it ends, or the time is up."""
+        """Watches until all nodes run and progress exceeds `before`, the job ends, or the time limit is over."""
         begin, progress = time.monotonic(), self.day.progress
         limit_s = progress.within.s if progress else LOOK_EVERY_S
         while True:
@@ -244,16 +248,16 @@ class AttachedRun:
         return max(self._numbers().values(), default=None)
 
     def _progress(self, names: Iterable[str]) -> dict[str, float]:
-        """Returns the highest progress number of each of these nodes that logs such numbers.
+        """Returns the highest progress number of each node in `names` that logs progress numbers.
 
-        A struck node needs its own number. If no struck node logs any, as when only rank 0 logs, the highest number of
-        the job is under the empty name."""
+        If no node in `names` logs a progress number, as when only rank 0 does, returns the job's highest number with an
+        empty name as key."""
         numbers = self._numbers()
         own = {name: numbers[name] for name in names if name in numbers}
         return own or ({"": max(numbers.values())} if numbers else {})
 
     def _numbers(self) -> dict[str, float]:
-        """Returns the highest progress number in each log."""
+        """Returns the highest progress number in the log of each node that logs such numbers."""
         if self.day.progress is None:
             return {}
         pattern, found = re.compile(self.day.progress.log), {}
@@ -269,7 +273,7 @@ class AttachedRun:
             self._gathered_s = time.monotonic()
 
     def _wait(self, seconds: float) -> None:
-        """Waits this many seconds. Raises `_Over` if the user asks to stop; the strike is then undone."""
+        """Waits this many seconds. Raises `_Over` if the user asks to stop, so that an active fault is undone."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._gather()

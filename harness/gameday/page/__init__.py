@@ -1,1 +1,1 @@
-"""Serves the live page of a game day. Needs the extra `gameday`, and is imported only if a page is wanted."""
+"""Serves the live page of a game day. This package needs the extra `gameday`, and is imported only for the page."""

@@ -1,4 +1,4 @@
-"""Checks rights on the live page: tokens by role, and the allowed origins of requests."""
+"""Checks the rights of requests to the live page: the token or cookie of each role, and the origin of the request."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def _fresh() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Access:
-    """The access rights to a page. `hosts` holds its host names, without ports. `tokens`: by role, for people and
-    programs. `cookies`: by role, for browsers, useless elsewhere. `alerts` is a token that may only post alerts."""
+    """The access rights to a page. `hosts` holds the page's host names, without ports. `tokens` holds a token for each
+    role, for people and programs. `cookies` holds a cookie for each role, for browsers; a cookie is not valid as a
+    token. The role `alerts` may only post alerts."""
 
     hosts: frozenset[str]
     secure: bool = False
@@ -39,17 +40,18 @@ class Access:
         return _owner(cookie, self.cookies)
 
     def is_own_host(self, host: str) -> bool:
-        """Returns False for host names that another DNS points here. The port may be any, as with `ssh -L`."""
+        """Returns False for a host name that is not the page's own, such as a foreign DNS name for this machine. Any
+        port is allowed, because `ssh -L` may change the port."""
         name, colon, port = host.lower().rpartition(":")
         return (name if colon and port.isdigit() else host.lower()) in self.hosts
 
     def is_own_origin(self, origin: str, host: str) -> bool:
-        """Returns True if a request comes from our own page: no other page in a browser may press its buttons."""
+        """Returns True if a request comes from the live page itself: no other page may press the buttons."""
         return origin.lower() == f"{'https' if self.secure else 'http'}://{host.lower()}" and self.is_own_host(host)
 
 
 def _owner(secret: str, known: Mapping[str, str]) -> str | None:
-    """Returns the role whose token or cookie this is, compared in constant time, which reveals nothing."""
+    """Returns the role that has this token or cookie. The comparison takes constant time, which reveals nothing."""
     given, found = secret.encode(errors="replace"), None
     for role, each in known.items():
         if hmac.compare_digest(given, each.encode()):

@@ -16,7 +16,7 @@ _FIRING = ("firing", "resolved")
 
 
 def read(message: Any) -> list[AlertNews]:
-    """Reads the alerts in an alerting tool's message. Raises `ValueError` for a message of another form."""
+    """Reads the alerts in an alerting tool's message. Raises `ValueError` for a message in another format."""
     if isinstance(message, dict) and isinstance(message.get("alerts"), list):
         given = message["alerts"]
     else:
@@ -42,7 +42,8 @@ def _alert(each: Any) -> AlertNews:
 
 
 def _fingerprint(alert: dict[Any, Any], labels: dict[Any, Any]) -> str:
-    """Returns what tells alerts of one name apart: Alertmanager's fingerprint, or a hash of the labels; or ""."""
+    """Returns a text that tells alerts with the same name apart: Alertmanager's fingerprint, or a hash of the labels.
+    Returns an empty text if the alert has neither fingerprint nor labels."""
     given = alert.get("fingerprint")
     if isinstance(given, str) and given:
         return given[:FINGERPRINT_MAX]

@@ -17,9 +17,10 @@ _open: dict[Patient, None] = {}  # open connections in the order of arrival
 
 
 class Patient(H11Protocol):
-    """A connection of a browser, closed if no whole request comes in time or nobody reads the answer.
+    """A browser's connection, closed if no complete request arrives in time, or if the answer is not read in time.
 
-    Of too many connections, the oldest without a whole request is closed first, else the oldest; never the newest."""
+    If there are too many connections, the oldest one without a complete request is closed, or else the oldest one. The
+    newest connection is never closed because there are too many."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)

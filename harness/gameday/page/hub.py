@@ -18,7 +18,8 @@ RECONNECT_MS = 1500
 
 
 class Hub:
-    """The newest data for the live page. Any thread may call `publish`; all else runs in the page's event loop."""
+    """The newest data for the live page. Any thread may call `publish` and `close_soon`; all other methods run in the
+    page's event loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -44,7 +45,7 @@ class Hub:
         self._wake()
 
     def close_soon(self) -> None:
-        """Ends every browser's stream after its pending messages. Any thread may call this."""
+        """Ends every browser's stream after its pending messages. Any thread may call this method."""
         self.closing = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):
@@ -65,7 +66,8 @@ class Hub:
         return self._texts.get(role, "null")
 
     async def stream(self, role: str) -> AsyncIterator[str]:
-        """Yields the page's data as server-sent events, the newest at once. A slow browser misses some of them."""
+        """Yields the page's data as server-sent events, beginning with the newest data. A slow browser does not get
+        every version of the data."""
         yield f"retry: {RECONNECT_MS}\n\n"
         async for message in self._messages(role):
             yield message

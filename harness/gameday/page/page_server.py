@@ -83,7 +83,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(place: PageAddress, desk: Desk, run_dir: pathlib.Path, chart: Chart) -> Iterator[Served]:
-    """Serves the live page during the `with` block. Raises `CannotRunError` if the address is not available."""
+    """Serves the live page during the `with` block. Raises `CannotRunError` if the server cannot start."""
     place.check()
     listening = _listen(place)
     with listening:
@@ -118,7 +118,7 @@ def serving(place: PageAddress, desk: Desk, run_dir: pathlib.Path, chart: Chart)
 
 
 class _Server(uvicorn.Server):
-    """The page's web server, which leaves signals to the job: the job must undo its faults first."""
+    """The page's web server, which ignores signals, so that the job receives them and undoes its faults."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -138,7 +138,7 @@ def _listen(place: PageAddress) -> socket.socket:
 
 
 def _names(address: str) -> list[str]:
-    """Returns the host names under which browsers find the page. The first one is shown to people."""
+    """Returns the host names under which browsers find the page. People see the first one in the page's address."""
     if _is_own(address):
         return ["127.0.0.1", "localhost", "[::1]"] if ":" not in address else ["[::1]", "localhost", "127.0.0.1"]
     if address in ("0.0.0.0", "::"):
