@@ -14,7 +14,7 @@ def tail(t: float, freedom: float) -> float:
     """Returns the probability that a value from Student's t distribution is above `t`. `freedom` is the number of
     degrees of freedom, at least 1, whole or fractional.
 
-    The density is integrated over an angle, with t = √freedom · tan(angle), so that the interval is finite."""
+    The density is integrated over an angle with finite limits: t = √freedom · tan(angle)."""
     if t < 0:
         return 1 - tail(-t, freedom)
     begin, end = math.atan(t / math.sqrt(freedom)), math.pi / 2
@@ -24,8 +24,8 @@ def tail(t: float, freedom: float) -> float:
 
 
 def quantile(probability: float, freedom: float) -> float:
-    """Returns the value below which a value from Student's t distribution lies with the probability `probability`.
-    `probability` is at least 0.5 and below 1."""
+    """Returns the quantile of Student's t distribution for the probability `probability`. `probability` is at least 0.5
+    and below 1."""
     low, high = 0.0, 1.0
     while tail(high, freedom) > 1 - probability:
         low, high = high, 2 * high

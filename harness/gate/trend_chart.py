@@ -1,5 +1,5 @@
-"""Draws how one measurement develops over many runs: a mark for each run, and a horizontal line at the median of the
-runs between two lasting changes."""
+"""Draws one measurement over many runs: a mark for each run, and a line at the median between two change points, where
+the typical value changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Point:
-    """A run of the chart. A run without a value is marked below the axis, or above the chart if `above` is True."""
+    """One run. A run without a value is marked below the axis, or above the chart if `above` is True."""
 
     value: float | None
     verdict: str
@@ -46,7 +46,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Step:
-    """A lasting change of the measurement, just before the run with the index `at`."""
+    """A change point: the typical value changes just before the run with the index `at`."""
 
     at: int
     story: str
@@ -73,9 +73,9 @@ def trend_chart(
     above: str,
     narrow: bool = False,
 ) -> Markup:
-    """Draws a mark for each run from left to right, a flag at each lasting change, and a line at the median between two
-    changes. `above` is the label of the row above the chart, which marks failed runs that never got a value. All runs
-    without a value that are not in the row above the chart are marked below the axis, beside a `?`."""
+    """Draws a mark for each run from left to right, a flag at each change point, and a line at the median between two
+    change points. `above` is the label of the row above the chart, which marks failed runs that never got a value. A
+    run without a value is marked below the axis, beside a `?`, unless `Point.above` is True."""
     told = [point.known for point in points if point.known is not None]
     high = min(max([*told, 0.0]) * 1.12, sys.float_info.max) or 1.0
     left, right = (46.0, 334.0) if narrow else (64.0, 1054.0)
@@ -121,7 +121,7 @@ def _mark(point: Point, x: float, y: svg.Scale) -> Markup:
 
 
 def _labels(labels: Sequence[str], x: svg.Scale, y: float) -> Markup:
-    """Draws each label that differs from the label on its left, if there is room. Labels end within the chart."""
+    """Draws each label that differs from the label on its left, if there is room. No label leaves the chart's area."""
     parts, free = [], -math.inf
     for i, label in enumerate(labels):
         at = min(x(i - 0.4), x.stop + MARGIN - ROOM)

@@ -66,7 +66,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Compared:
-    """The comparison of two runs. `cautions` lists unequal inputs and step times, which may explain all differences."""
+    """The comparison of two runs. `cautions` lists inputs and step times that differ and may explain the result."""
 
     before: Report
     after: Report
@@ -135,7 +135,7 @@ def sentences(found: Compared) -> list[str]:
 
 
 def _share(section: Section, top: Line, found: Compared) -> str:
-    """Says how much of the difference in recovery time or GPU time one phase, rank or use of GPU time explains."""
+    """Returns a text on the largest change (of a phase, rank or use of GPU time), compared with the whole change."""
     name, change = _part_words(top.name).lower(), section.change(top)
     both = [found.before.recovery_time.seconds, found.after.recovery_time.seconds]
     if section.unit != "s" or None in both:

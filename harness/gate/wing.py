@@ -1,4 +1,4 @@
-"""Lets the harness check suite files, and adds the result of the newest gate to the pre-launch checklist."""
+"""Lets the harness check suite files, and adds the verdict of the newest suite run to the pre-launch checklist."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Yields the result of the newest gate that ran a whole suite. If the commit of any run of the gate is unknown, the
-    result names no commit."""
+    """Yields the verdict of the newest gate (run of a suite) that ran all scenarios of its suite. If the code's commit
+    is unknown for any of the runs, the result names no commit."""
     for folder, at_s in newest(reports, "suite.json"):
         try:
             gate = stored_gate.read(folder)

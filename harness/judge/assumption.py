@@ -1,8 +1,8 @@
 """Defines assumptions: conditions that must hold before the judge can trust or compare the evidence of a run.
 
-Each file of `harness/judge/assumptions/` defines one, named after the file; docs/guarantees.md shows its docstring. If
-it does not hold in a run, each finding that rests on it is *inconclusive*, with the reason. A breach names the evidence
-that shows it (`Ground`), and an assumption names the kinds of evidence that become doubtful without it.
+Each file of `harness/judge/assumptions/` defines the assumption of its name; docs/guarantees.md shows its docstring. If
+an assumption is broken in a run, each finding based on it is *inconclusive*, with the reason. A breach names its
+evidence (`Ground`), and an assumption names the kinds of evidence that it makes doubtful if broken.
 """
 
 import functools
@@ -21,9 +21,9 @@ Reasons = Iterator[str]  # violations of an assumption, in words
 
 @dataclass(frozen=True)
 class Spoils:
-    """One way in which a broken assumption makes evidence doubtful. `why` returns the reason, or an empty text if this
-    run's evidence is sound. `settles` is advice on how to remove the doubt, with `{run}` for the command that repeats
-    the run. `alone`: the report shows only the reason. `either_way`: the doubt spoils passed expectations, too."""
+    """One way in which a broken assumption makes evidence doubtful. `why` returns the reason for the doubt, or an empty
+    text. `settles` is advice on how to remove the doubt, where `{run}` is the command for a rerun. With `alone`, the
+    report shows this reason instead of the finding. With `either_way`, passed expectations become inconclusive, too."""
 
     kind: Kind
     why: Callable[[Analysis, Ground], str]
@@ -34,10 +34,10 @@ class Spoils:
 
 @dataclass(frozen=True)
 class Assumption:
-    """A condition on a run's evidence. `broken` yields reasons why it does not hold; the first makes the run
-    inconclusive. It is called in the kinds of run `holds_for`, unless a guarantee of the family `family` (such as
-    `restart`) is certainly broken. `spoils` says which evidence a broken assumption makes doubtful; if several do, the
-    report names the one with the lowest `order`. `settles` says how to get a conclusive verdict."""
+    """A condition on a run's evidence. `broken` yields reasons why the condition fails; the first makes the run
+    inconclusive. `broken` is called in the kinds of run `holds_for`, unless a guarantee of the family `family` (such as
+    `restart`) is certainly broken. `spoils` lists the evidence that becomes doubtful. Of several broken assumptions,
+    the report names the one with the lowest `order`. `settles` says how to get a conclusive verdict."""
 
     broken: Callable[[Analysis], Reasons] = lambda evidence: iter(())
     spoils: Sequence[Spoils] = ()
@@ -81,7 +81,7 @@ def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) ->
 
 
 def _why(row: Spoils, evidence: Analysis, ground: Ground) -> str:
-    """Returns why the evidence is doubtful, or an empty text. A crash of `row.why` makes the evidence doubtful, too."""
+    """Returns why the evidence is doubtful, or an empty text. If `row.why` crashes, the evidence is doubtful, too."""
     try:
         return row.why(evidence, ground)
     except Exception as error:

@@ -241,7 +241,7 @@ _FAMILY = Family("bounds", "harness", "BOUNDS", part="bounds")  # this file's, a
 
 @functools.cache
 def bounds_by_score() -> Mapping[str, type[Bounds]]:
-    """Returns the bounds by score name, sorted: those of this file, and of the file `bounds.py` of each wing."""
+    """Returns all `Bounds` classes by criterion, sorted: from this file, and from optional packages (wings)."""
     found = (item for name in _FAMILY.names() for item in _FAMILY.load(name).items())
     return dict(sorted(found))
 

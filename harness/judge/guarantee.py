@@ -28,9 +28,9 @@ FACTS = "a save of evidence.saves.all, a restart of evidence.restarts, a restore
 
 @dataclass(frozen=True)
 class Breach:
-    """A violation of a guarantee, in words. `by` is the certainty of its least certain fact. `grounds` is the evidence
-    that a broken assumption can make doubtful. `of` is its subject, such as a fault's id: the report shows one breach
-    of each. If `idle` is True, it concerns only rolled-back steps of a process, and is dropped if a fault killed it."""
+    """A violation of a guarantee. `by` is the certainty of the breach's least certain fact. `grounds` is the evidence
+    that a broken assumption can make doubtful. The report shows one breach for each subject `of`, such as a fault's id.
+    An `idle` breach concerns only rolled-back steps of a process, and is dropped if a fault killed the process."""
 
     words: str
     by: By
@@ -44,7 +44,7 @@ Flaws = Iterator[str]  # a fault's flaws, in words that follow its id
 
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
-    """Returns a breach that `facts` show; without facts, the harness saw it. Raises `TypeError` for wrong arguments."""
+    """Returns a breach shown by `facts`, or else seen by the harness. Raises `TypeError` for wrong arguments."""
     if not isinstance(words, str) or not words.strip():
         raise TypeError(f"breach(words): words is {words!r:.60}; write a sentence that says what is wrong")
     for each in facts:
@@ -65,7 +65,7 @@ def of_second(words: str, *facts: Known, grounds: Sequence[Ground] = ()) -> Brea
 
 
 def after(wait: Waited | None) -> list[Ground]:
-    """Returns the evidence for a failure that came after this wait: a busy host may cause a timeout."""
+    """Returns the evidence that a busy host makes doubtful if a failure after `wait` may be a timeout."""
     return [Ground(Kind.DURATION, of=wait)] if wait else []
 
 
@@ -75,14 +75,14 @@ def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """A condition that must hold in each run. `breaches` yields each violation. If there is none, `nothing` returns why
-    this proves nothing (such as no restart), or an empty text if the guarantee held. Without the evidence `rests_on`,
-    or known steps if `needs_steps` is True, the guarantee is not judged: the verdict stays as it is, and the report
-    says why. A breach of the guarantees `explained_by` may cause a breach of this one. It is checked in the kinds of
-    run `holds_for`. A breach in a restore drill or second restart is inconclusive, because only the restart's own log
-    shows it. `expect: {SWITCH: off}` switches it off; for a plug-in, `switch` is its own name, and left out. If
-    `until_the_end` is True, a breach is inconclusive in a fault test that people stopped early. If `of_a_fault` is
-    True, a breach shows that a fault did not act as planned."""
+    """A condition that must hold in each run. `breaches` yields each violation. Without a breach, `nothing` returns why
+    the run proves nothing (such as no restart), or an empty text if the guarantee held. A guarantee without a breach is
+    not judged if the log lacks the evidence `rests_on`. With `needs_steps`, the guarantee is not judged if no steps are
+    known. A breach of the guarantees `explained_by` may cause a breach of this guarantee. The guarantee is checked in
+    the kinds of run `holds_for`. A breach in a restore drill or second restart is inconclusive, because only the
+    restart's own log shows it. `expect: {SWITCH: off}` switches the guarantee off, where SWITCH is `switch` or a
+    plug-in's own name. If `until_the_end` is True, a breach is inconclusive in a fault test that people stopped early.
+    If `of_a_fault` is True, a breach shows that a fault did not act as planned."""
 
     breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Guarantee:
 
 
 def of_faults(flaws: Callable[[Analysis, FaultRecord], Flaws], **more: Any) -> Guarantee:
-    """Returns a guarantee for each fault. `flaws` yields each way in which one fault did not act as planned."""
+    """Returns a guarantee on all faults. `flaws` yields each way in which one fault did not act as planned."""
 
     def breaches(evidence: Analysis) -> Breaches:
         for fault in struck(evidence):
@@ -129,14 +129,14 @@ ORDER: Mapping[str, int] = {
 
 @functools.cache
 def guarantees() -> Mapping[str, Guarantee]:
-    """Returns all guarantees by name, family by family; those on samples first, as other samples give other losses."""
+    """Returns all guarantees by name, sorted by family. In a family, guarantees on samples come first."""
     place = {file: ORDER.get(file.partition("_")[0], len(FAMILY.names())) for file in FAMILY.names()}
     files = sorted(place, key=lambda file: (place[file], "samples" not in file, file))
     return {dotted(file): load_guarantee(file) for file in files}
 
 
 def load_guarantee(file: str) -> Guarantee:
-    """Returns the guarantee that this file, or plug-in, defines. Raises `UsageError` for one that cannot be judged."""
+    """Returns the guarantee that this file, or plug-in, defines. Raises `UsageError` for an invalid definition."""
     found: Guarantee = FAMILY.load(file)
     if wrong := next(_mistakes(file, found), ""):
         raise UsageError(f"{FAMILY.module(file).__file__}: {wrong}")
@@ -166,7 +166,7 @@ def _mistakes(file: str, found: Any) -> Iterator[str]:
 
 
 def breaches_of(guarantee: Guarantee, evidence: Analysis) -> Breaches:
-    """Yields the breaches in a run. Raises an error for a result that is none, as a plug-in may give it."""
+    """Yields the breaches in a run. Raises an error if a plug-in yields something other than valid breaches."""
     run = evidence.run
     for each in guarantee.breaches(evidence):
         if not isinstance(each, Breach):
@@ -179,7 +179,7 @@ def breaches_of(guarantee: Guarantee, evidence: Analysis) -> Breaches:
 
 
 def proves_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
-    """Returns why a run without a breach proves nothing, or an empty text. Raises `TypeError` for another result."""
+    """Returns why a run without a breach proves nothing, or an empty text. Raises `TypeError` for other types."""
     text = guarantee.nothing(evidence)
     if not isinstance(text, str):
         raise TypeError(f"`nothing` returns {text!r:.60}; return a text: why the run proves nothing, or an empty one")

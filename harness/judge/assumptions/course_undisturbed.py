@@ -1,7 +1,7 @@
-"""A loss that leaves the fault-free run's course has left it because of a restart or fault, and not of itself.
+"""If the loss is far off the fault-free run's for many steps, a restart or fault is the cause, and not chance.
 
 If a fault changes samples, gradients or weights, the loss may be off for as long as the training takes to recover. If
-neither a restart nor a fault came shortly before, training may have become unstable by chance, as rounding errors grow.
+neither a restart nor a fault came shortly before the loss went off, rounding errors may have grown by chance.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils

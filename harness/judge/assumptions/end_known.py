@@ -1,4 +1,4 @@
-"""The log shows how the run ended. Nobody interrupted the run, and it left nothing behind."""
+"""The log shows how the run ended. Nobody interrupted the run, and the harness cleaned up completely at the end."""
 
 from harness.evidence.reported import blindness
 from harness.evidence.work import done

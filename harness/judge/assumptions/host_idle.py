@@ -1,10 +1,10 @@
 """Other programs use no more of the host's CPUs than they do in the fault-free runs.
 
-In the time window of a breach, such as the steps after the last recovery for `pace`, other programs may use half of the
-CPUs, and 15 percentage points more than before the first fault or in a fault-free run, whichever is more. For any other
-duration, and while a job, restore drill or second restart waited before a late failure that may be a timeout, they may
-use half of the CPUs. A job that exceeds the limit of `pace` by a factor of up to 1.4 (or 1.4 / (1 - extra CPU share)²,
-if other programs use more than allowed) is inconclusive, not failed.
+In the time window of a breach, other programs may use at most half of the CPUs, and at most 15 percentage points more
+than in a fault-free run or before the first fault. For other durations, the limit is half of the CPUs during the whole
+run or, if a failure may be a timeout, during the wait before this failure. A job that exceeds the limit of `pace` by a
+factor of up to 1.4 is inconclusive, not failed. If other programs used over 15 percentage points more of the CPUs than
+usual, a pace up to 1.4 / (1 - extra CPU share)² times its limit is inconclusive, too.
 """
 
 from harness.evidence.usual import Pace, Slow, others_share

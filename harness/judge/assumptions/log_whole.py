@@ -1,10 +1,10 @@
 """The log holds each line that was written, and can be read.
 
 Gaps in the line numbers of a log show which lines are missing. No process is blamed for lines that were lost to a full
-disk. Without line numbers, one missing step counts as a lost line if the process had the time for it and all ranks have
-equal weights afterwards. The run is inconclusive if the harness's own log lacks lines; a fault-free run that lacks
-lines is not used. Copies of a log or line count once, and lines count in order of time. A log without a complete line
-is no flaw if its process was killed, and the job completed no step while it ran.
+disk. Without line numbers, one missing step counts as a lost line if the process had the time to do the step and all
+ranks have equal weights afterwards. The run is inconclusive if the harness's own log lacks lines; a fault-free run that
+lacks lines is not used. Copies of a log or of a line are ignored, and lines are sorted by time. A log without a
+complete line is accepted if its process was killed before the job completed another step.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if the missing lines may be lost to a full disk, as their processes lost that many to it."""
+    """Returns a text if the processes that lack log lines lost at least as many lines to a full disk."""
     run = evidence.run
     if _all_numbered(run):
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
@@ -42,7 +42,7 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lines_lost(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if lost lines explain the missing events: by gaps in line numbers, where lines have numbers."""
+    """Returns a text if lost lines (by line numbers, where logs have them) may explain the missing events."""
     run = evidence.run
     older = tuple(row for row in ground.processes if run.processes[row].gaps is None)
     numbered = len(older) < len(ground.processes) or _all_numbered(run)
@@ -63,7 +63,7 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
-    """Returns True if all logs that should hold the absent events (if unknown: any log) lack that many lines."""
+    """Returns True if all logs that should hold the events (if unknown: any log) lack at least `ground.lines` lines."""
     run, rows = evidence.run, _tellers(evidence, ground)
     numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
     missing = [
@@ -75,7 +75,7 @@ def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) ->
 
 
 def _tellers(evidence: Analysis, ground: Ground) -> Sequence[int]:
-    """Returns the processes that should have logged the steps: those of `ground`, else those that skip some."""
+    """Returns `ground.processes` or, if empty, all processes whose logs skip steps of `ground.steps`."""
     if ground.processes or not ground.steps:
         return ground.processes
     first, last = ground.steps[0], ground.steps[-1]
@@ -94,7 +94,7 @@ def _all_numbered(run: Timeline) -> bool:
 
 
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if a process had the time for its one unlogged step, and all weights are equal afterwards."""
+    """Returns a text if there was time for the one step missing in the logs, and all ranks' later weights are equal."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
     if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] > 1 for row in ground.processes):
         return ""

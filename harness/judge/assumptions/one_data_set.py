@@ -23,7 +23,7 @@ def _order_unproven(evidence: Analysis, ground: Ground) -> str:
 
 
 def _other_samples(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if the scenario permits other samples, and nothing shows that the run consumed the same ones."""
+    """Returns a text if a step may have consumed other samples than in the fault-free run, as the scenario permits."""
     bounds, compared = evidence.continuity, evidence.comparison
     if compared is None or bounds is None:
         return ""

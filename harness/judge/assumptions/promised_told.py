@@ -1,4 +1,4 @@
-"""The trainer reports all promised evidence, and if it restarts from the first step, whether it had a checkpoint."""
+"""The trainer reports all evidence that it declares and, after a start from scratch, whether it had a checkpoint."""
 
 from harness.evidence import reported
 from harness.judge.assumption import Analysis, Assumption, Reasons

@@ -1,4 +1,4 @@
-"""Each reported restore is possible: its source is a save of the reported step that the same rank did not skip.
+"""Each reported restore is possible: it loads a save of the reported step that the rank did not report as skipped.
 
 A rank can restore only a step that the job began with, reached or saved.
 """

@@ -2,7 +2,7 @@
 
 If losses differ from the fault-free run's before any fault strikes, and in nearly all steps from then on, the trainer
 is not deterministic. If losses leave the tolerance interval before any fault strikes, this interval is too narrow. If
-values differ before any fault strikes, or are too few, it proves nothing that a loss leaves its course later.
+values differ from the fault-free run's before any fault, or too few steps precede it, later deviations prove nothing.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Each number and layout of ranks in this run also occurs in a fault-free run, and a resize alone changes no result.
 
 If a job resumes with more or fewer tensor- or pipeline-parallel ranks than before, no value is bit-identical to the
-fault-free run's. If a resume gives ranks other samples than before, only `mode: final` can judge the run's losses.
+fault-free run's. If a resume gives ranks other samples than before, only the last losses can be judged (`mode: final`).
 """
 
 from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, Spoils

@@ -1,4 +1,4 @@
-"""A fault had struck before the run was given up."""
+"""The harness did not abort the run before a fault had struck."""
 
 from harness.evidence.reported import blindness
 from harness.evidence.work import given_up_early, reached

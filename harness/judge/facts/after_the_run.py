@@ -1,7 +1,7 @@
 """The restore drill and the second restart: two new starts of the job's command, on a copy of the run's saves.
 
-The *restore drill* starts from the last save, and ends when it is restored. The *second restart* starts from the one
-before, and goes on until the job ends. Each has its own log, which guarantees that apply to drills judge like a run's.
+The *restore drill* starts from the last save, and ends when it is restored. The *second restart* starts from the save
+before the last one, and goes on until the job ends. Guarantees that apply to drills check the drill's log like a run's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,9 +34,9 @@ KINDS = {  # by folder: score, name of the step's field, words if none was made,
 
 @dataclass(frozen=True)
 class Made:
-    """One restore drill or second restart. `told`: the harness's last event about it; `step`: of the save from which it
-    started. One of these is set: `silent` (why it shows nothing), `failed` (how it failed), `open` (why its result is
-    unknown), `done` (its log). `waited` is set if the failure may be a timeout."""
+    """One restore drill or second restart. `told` is the last event that the harness logged about the drill, and `step`
+    the step of the restored save. One of four fields is set: `silent` (why there is no result), `failed` (how it
+    failed), `open` (why the result is unknown) or `done` (its log). `waited` is the wait before a possible timeout."""
 
     folder: str
     told: Mapping[str, Any]
@@ -116,7 +116,7 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
 
 
 def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
-    """Yields a text for each impossible time in a drill's log: before the run's last step, or outside of the drill."""
+    """Yields a text if the drill began before the run's last step ended, or if a worker started outside the drill."""
     begun, over = (told.get("begun") or {}).get("at"), told.get("at")
     if begun is None or over is None:
         return
@@ -143,7 +143,7 @@ def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
 
 
 def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[str]:
-    """Yields a text for each worker of a drill that restored another save, other contents, or fewer parts."""
+    """Yields a text for each worker of a drill that restored a different save, content or parts than planned."""
     usual = [each.entered for restart in evidence.restarts[1:] for each in restart.restores]
     for number, worker in enumerate(log.processes):
         path = worker.source or ""

@@ -1,8 +1,8 @@
 """Finds abnormal steps of a training, and checks the trainer's alarms about abnormal steps.
 
-A spike is a rise of the loss or gradient norm that lasts several steps. Judge and trainer find spikes by the same rule.
-After a spike, a trainer may roll steps back and leave out the samples around the spike once. It must report them, and
-its logged steps must show the spike. Logged steps must also confirm alarms that are raised while no fault is active.
+A spike is a rise of the loss or gradient norm for several steps. Judge and trainer find spikes by the same rule. After
+a spike, a trainer may roll steps back and leave out the samples around the spike once. The trainer must report left-out
+samples, and logged steps must show the spike. Logged steps must also confirm alarms raised while no fault is active.
 """
 
 import bisect
@@ -60,7 +60,7 @@ def diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
 
 
 def unseen(evidence: Evidence) -> str:
-    """Returns a text if a fault made the loss diverge, but too few steps log a loss to show a spike; or ""."""
+    """Returns a text if a fault can make the loss diverge, but too few steps log a loss to show a spike."""
     told = np.unique(evidence.run.steps.step[_rows_of_one_rank(evidence.run)])
     if not diverging(evidence.run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
         return ""
@@ -83,7 +83,7 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
-    """Yields the spikes in these steps. A row that repeats a step replaces earlier rows of it and later steps."""
+    """Yields the spikes in the steps `rows`. If a step is repeated, its earlier row and all rows since are dropped."""
     watch, history = abnormal.Spikes(), list[int]()
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
@@ -108,7 +108,7 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
 
 @dataclass(frozen=True)
 class LeftOut(samples.LeftOut):
-    """The samples that a trainer left out. `odd`: its reports of such samples that no logged steps confirm."""
+    """The samples that a trainer left out. `odd` lists reports of left-out samples that logged steps do not confirm."""
 
     odd: Sequence[Odd] = ()
 
@@ -255,7 +255,7 @@ class _Borne:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
     def _before(self, alarm: Event) -> Ints:
-        """Returns the rows up to the alarm's step, of the rank that the alarm is about (or else that raised it)."""
+        """Returns the step rows, up to the alarm's step, of the accused rank or, if unknown, of the reporting rank."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])
@@ -267,7 +267,7 @@ class _Borne:
 
     @cached_property
     def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """Maps each rank to pairs of start time and row in `Timeline.processes`, in order of time."""
+        """Maps each rank to its processes: pairs of start time and row in `Timeline.processes`, in order of time."""
         started = sorted((process.started, row) for row, process in enumerate(self.run.processes))
         return grouped((self.run.processes[row].rank, (at, row)) for at, row in started)
 

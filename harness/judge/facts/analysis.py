@@ -35,7 +35,7 @@ NO_BOUND = "the scenario sets no bound on it"
 
 
 def fact(work: Callable[["Analysis"], F]) -> F:
-    """Returns a property that is computed when it is first needed. Its annotation is the type of its value."""
+    """Returns a property that is computed when it is first needed."""
     return cached_property(work)  # type: ignore[return-value]
 
 
@@ -54,8 +54,8 @@ class Analysis(Evidence):
 
     @cached_property
     def faults_at_work(self) -> Sequence[by_time.Window]:
-        """Returns the merged time windows of faults alone, without outages: each from the begin of its injection until
-        the fault was undone. A fault that kills is undone once it has killed and brought the replacement."""
+        """Returns the merged time windows in which faults acted, without the outages that follow: from the begin of an
+        injection until the fault was undone. A fault that kills is undone once its targets are dead and replaced."""
         begun = [(each, at) for each in self.run.faults if (at := each.injecting or each.injected) is not None]
         killed = {each.id: max(at, *each.strikes, each.injected or 0) for each, at in begun if each.kills}
         return by_time.union((at, each.healed or killed.get(each.id, self.run.end)) for each, at in begun)
@@ -67,18 +67,18 @@ class Analysis(Evidence):
 
     @cached_property
     def windows(self) -> Sequence[by_time.Window]:
-        """Returns the windows (ns) of outages, slowdowns by faults and, without a fault-free run, frozen processes."""
+        """Returns the time windows of outages, slowdowns and, if there is no fault-free run, frozen processes."""
         return self._windows(frozenset())
 
     @property
     def disturbances(self) -> Sequence[by_time.Window]:
-        """Returns `windows` and the time of each fault, from its injection on, apart from faults that are benign."""
+        """Returns the time windows of outages, slowdowns and active faults, except those of benign faults."""
         struck = [fault for fault in self.run.faults if fault.injected is not None]
         acted = [(each.injected or 0, by_time.healed_at(self.run, each)) for each in struck if not each.benign]
         return [*self._windows(frozenset(each.id for each in struck if each.benign)), *acted]
 
     def _windows(self, but: frozenset[str]) -> Sequence[by_time.Window]:
-        """Returns `windows`, but leaves out each window that only the faults `but` explain."""
+        """Returns the time windows of outages and slowdowns, except those that only the faults `but` explain."""
         episodes = [(e.t_stop, e.end) for e in self.run.episodes if not e.faults or not but.issuperset(e.faults)]
         slow = [(interval.begin, interval.end) for interval in self.slowed.degraded if interval.fault not in but]
         return [*episodes, *slow, *([] if self.fault_free_runs else usual.stood_frozen(self.run))]
@@ -102,7 +102,7 @@ class Analysis(Evidence):
 
     @cached_property
     def envelope(self) -> Envelope | str:
-        """Returns the tolerance interval of mode `envelope`, or the reason why there is no tolerance interval."""
+        """Returns the tolerance interval around the fault-free run's losses, or the reason why it is not known."""
         if self.resumed_runs is None or not self.fault_free_curve:
             return self.calibrated
         return self.resumed_runs.around(self.fault_free_curve)
@@ -115,7 +115,7 @@ class Analysis(Evidence):
     never_the_same: str = fact(lambda self: never_the_same(self.run, self.comparison))
 
     def bounds(self, of: type[B]) -> B | None:
-        """Returns the scenario's readable limits for one criterion, or `None` if there are no such limits."""
+        """Returns the scenario's limits for one criterion, or `None` if the scenario sets no valid limits."""
         written = (self.run.plan.get("expect") or {}).get(next(name for name, each in BOUNDS.items() if each is of))
         with contextlib.suppress(ValidationError):
             return of.model_validate(written) if isinstance(written, Mapping) else None
@@ -163,7 +163,7 @@ class Analysis(Evidence):
 
     @cached_property
     def seams(self) -> frozenset[int]:
-        """Returns the step before each training period's first step, except for entirely rolled-back periods."""
+        """Returns the step before each (re)start's first step, except for starts whose steps were all rolled back."""
         return frozenset(int(epoch.first) - 1 for epoch in self.run.epochs if epoch.kept >= 0)
 
     @cached_property
@@ -205,7 +205,7 @@ class Analysis(Evidence):
         return "" if len(self.restarts) > 1 else "nothing restarted the job"
 
     def no_damage(self) -> str:
-        """Returns a text if the run, for want of a restart or of damage, proves nothing about damaged checkpoints."""
+        """Returns why the run proves nothing about damaged checkpoints (no restart or no damage), or an empty text."""
         compared = any(each.content and each.saved for restart in self.restarts[1:] for each in restart.restores)
         known = compared or any(self.saves.damage.values())
         return self.no_restart() or ("" if known else "no fault damaged a checkpoint")

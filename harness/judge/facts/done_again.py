@@ -1,7 +1,7 @@
 """Compares the run's last steps with the same steps of the second restart, which the harness makes after the run.
 
-They must be equal bit for bit if the run equals its fault-free run; before the first fault is enough if there are as
-many steps as are repeated. If the run differs from its fault-free run, they may differ 3 times as much.
+Repeated steps must be equal bit for bit if the whole run, or as many steps before its first fault, equal the fault-free
+run's. If the run differs from its fault-free run, repeated steps may differ 3 times as much from the run's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -75,7 +75,7 @@ class DoneAgain:
 
     @property
     def unbound(self) -> bool:
-        """Returns True if no limit applies to the second restart's losses. Learning rates are compared even then."""
+        """Returns True if no limit applies to the second restart's losses. Learning rates are always compared."""
         return not self.not_compared and self._bounds.get("mode") == "final" and not self.repeats
 
     @property

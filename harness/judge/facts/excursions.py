@@ -17,7 +17,7 @@ from harness.timeline.timeline import FaultRecord
 
 @dataclass(frozen=True)
 class Excursion:
-    """Groups of ten steps with a loss or gradient norm far off. Its cause came in the steps `since` to `until`."""
+    """Steps in a row far off the fault-free loss or gradient norm. The cause came in the steps `since` to `until`."""
 
     words: str
     first: int  # step
@@ -28,7 +28,7 @@ class Excursion:
 
 
 def excursions(evidence: Analysis) -> Iterator[Excursion]:
-    """Yields the excursions of the loss, then those of the gradient norm. With other modes, each step is compared."""
+    """Yields the excursions of the loss, then of the gradient norm. Modes other than `final` have no excursions."""
     run, compared, usual, bounds = evidence.run, evidence.comparison, evidence.fault_free, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or compared is None or evidence.incomparable:
         return
@@ -39,7 +39,7 @@ def excursions(evidence: Analysis) -> Iterator[Excursion]:
 
 
 def _of(evidence: Analysis, compared: Comparison, name: str, excess: float) -> Iterator[Excursion]:
-    """Yields the excursions of `name`, such as the loss, beyond the share `excess`, its scatter, and a lag."""
+    """Yields steps in a row where the loss (or other `name`) is off by more than `excess`, scatter and lag explain."""
     columns = [getattr(each, name) for each in (compared.run, compared.fault_free)]
     told = np.isfinite(columns).all(axis=0)
     step, parts, theirs = (_stretches(each[told]) for each in (compared.step, *columns))
@@ -61,8 +61,8 @@ def _of(evidence: Analysis, compared: Comparison, name: str, excess: float) -> I
 
 
 def _moved_by(evidence: Analysis, first: int, until: int, last: int) -> str:
-    """Returns the id of a fault that changes what the job computes, if the excursion began while it acted or a few
-    steps later, and was over soon after its end. A restart in between may be the cause, too."""
+    """Returns the id of a fault that changes what the job computes, if the excursion began during the fault or a few
+    steps later, and was over soon after the fault. A fault does not count if a restart followed."""
     run = evidence.run
     for fault, begin, end in acted(evidence):
         soon = begin <= until and first <= end + SPIKE_MARGIN_STEPS + SPIKE_STEPS and last <= end + RECOVERS_STEPS

@@ -60,8 +60,8 @@ def bad(store: Store) -> Found:
 
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields consecutive saves that the harness never saw. Each must have been the newest for longer than the harness
-    usually needs to see a save, and all together for several times as long."""
+    """Yields consecutive saves that the harness never saw. Each of these saves was the newest for longer than the
+    harness usually needs to see a save, and the whole series for several times as long."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -104,7 +104,7 @@ def gone(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def not_kept(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that were not in the store when all nodes had ended, though the fault-free run kept such saves."""
+    """Yields saves that the store lacks at the end: the last save, or those that the fault-free run would have kept."""
     last, (number, dated) = saves[-1], kept(store.usual, saves[-1].series)
     there = set(store.left_steps(last.series))
     if max(there, default=0) > last.step:
@@ -134,8 +134,8 @@ def kept(usual: Store | None, series: str) -> tuple[int, bool]:
 
 
 def lacks(store: Store, save: Save, dated: bool = False) -> bool:
-    """Returns True if the save was missing or incomplete when all nodes had ended (`dated`: or states another step),
-    and no fault explains it. A fault explains the loss of a save that was seen before it, or that it hid to the end."""
+    """Returns True if the save was missing or incomplete (with `dated`: or of another step) at the end, and no fault
+    explains this. A later fault explains the loss if the harness saw the save, or if the fault hid saves to the end."""
     excused = save in store.sights or store.shown_since(save, NEVER) > store.run.end
     if store.left is None or (excused and store.is_hidden(save.last_at, NEVER)):
         return False
@@ -150,8 +150,8 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 def small(store: Store) -> Found:
     """Yields saves far smaller than all fault-free saves or, without any, than all saves before the first fault. If the
-    run lost ranks, saves may be smaller in proportion, unless most are as large as fault-free ones. If fault-free saves
-    have nearly equal sizes, 10 % less is too small, unless ranks split the model in another way."""
+    run lost ranks, saves may be smaller in proportion, unless most saves have their fault-free size. If fault-free
+    sizes are nearly equal, a save 10 % below them is too small, unless ranks split the model differently."""
     relaid = store.usual is not None and new_layout(store.run, [store.usual.run])
     smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
@@ -186,7 +186,7 @@ def _by_series(sizes: Iterable[tuple[Save, T]]) -> dict[str, list[T]]:
 
 
 def empty(store: Store) -> Found:
-    """Yields saves with a larger share of zero tensors than any fault-free save: state that was never filled in."""
+    """Yields saves with more all-zero tensors than any fault-free save, as if state had never been filled in."""
     usual = store.usual.undamaged.items() if store.usual is not None else ()
     shares = _by_series((save, seen.zeros) for save, seen in usual)
     for save, seen in store.undamaged.items():
@@ -205,8 +205,8 @@ def hollow(store: Store) -> Found:
 
 
 def stale(store: Store) -> Found:
-    """Yields saves that repeat the content of an earlier save in spite of updates in between: as a whole, or in more
-    tensors than any fault-free save. One outlier among fault-free saves is ignored, and weakens the evidence."""
+    """Yields saves that repeat an earlier save's content despite optimizer updates in between: all of it, or more
+    tensors than fault-free saves repeat. One outlier among fault-free saves is ignored, and weakens the evidence."""
     for kind, who in (("told", "the trainer told"), ("files", "the harness saw"), ("tensors", "the harness saw")):
         for save, step, _, _, by_chance in _of_earlier(store, kind):
             if not by_chance:
@@ -237,7 +237,7 @@ def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, flo
 
 def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
     """Maps each save to the share of its content that earlier saves held (by bytes or by tensors, whichever is more),
-    and to the newest step of these. An earlier save counts only if an update came in between."""
+    and to the step of the newest of these saves. An earlier save counts only if an update came in between."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
     for save, mine in _pieces(store)[kind]:
@@ -252,7 +252,7 @@ def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
 
 
 def _pieces(store: Store) -> Mapping[str, Pieces]:
-    """Maps each kind of digest (logged, of files, of all tensors, of each tensor) to pairs of a save and digests."""
+    """Maps each kind of digest (logged, of files, of all tensors, of each tensor) to saves with their digests."""
     seen = store.undamaged.items()
     return {
         "told": ((save, [(1, save.tensors)]) for save in store.whole if save.tensors),
@@ -269,7 +269,7 @@ def _bytes_of(tensor: str) -> int:
 
 
 def unlike(store: Store) -> Found:
-    """Yields saves without a value that all fault-free saves share, in runs of the same world sizes and layouts."""
+    """Yields saves without a property that all fault-free saves share, if the runs' world sizes and layouts agree."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
         return
@@ -280,8 +280,8 @@ def unlike(store: Store) -> Found:
 
 
 def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tuple[Save, str, str, str]]:
-    """Yields saves in which a value, such as the number of tensors, is not the one that all saves of `others` share
-    after their first step. Each result holds the save, its value, the value's name, and the value in `others`."""
+    """Yields saves in which a value, such as the number of tensors, differs from the value that all later saves of
+    `others` share. Each result holds the save, its value, the value's name, and the value in `others`."""
     for key, told in store.alike.items():
         theirs = [other.alike.get(key, {}) for other in others]
         first = max(min((save.step for save in each), default=0) for each in theirs)
@@ -293,7 +293,7 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
 
 
 def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
-    """Yields saves that differ from their fault-free save in over 10 % of tensor bytes, if any save is equal."""
+    """Yields saves with over 10 % of tensor bytes unlike the fault-free save of the same step, if any save is equal."""
     theirs = {(save.series, save.step): {*look.tensors} for save, look in usual.undamaged.items()}
     same: dict[Save, float] = {}
     for save, look in store.undamaged.items():

@@ -32,7 +32,7 @@ class PassedOver:
         return self.names(save.step, save.path)
 
     def names(self, step: int, path: str) -> bool:
-        """Returns True if the save of this step at this path (empty: not told) is meant."""
+        """Returns True if this checkpoint may be the save of `step` at `path` (empty if the path is not logged)."""
         if self.place and path:
             mine, theirs = f"/{self.place.strip('/')}/", f"/{path.strip('/')}/"
             if mine.startswith(theirs) or theirs.endswith(mine):
@@ -67,7 +67,7 @@ class Restore(NamedTuple):
 
     @property
     def digests(self) -> Word:
-        """Returns the time of this restore as a mere claim, because only the trainer knows what content it restored."""
+        """Returns the restore's time, marked as a claim, because only the trainer knows what content it restored."""
         return Word(self.at)
 
     @property
@@ -109,8 +109,8 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart of the job, with its processes. The start of the job has number 0, and so has that of a restore drill
-    or second restart, which restores a save: `states` tells it from a start from scratch."""
+    """One restart of the job, with its processes. The first start of the job has the number 0. In a restore drill or
+    second restart, start 0 restores a save, which `states` shows."""
 
     number: int  # 0: the start of the job
     epoch: Epoch  # the steps that follow
@@ -160,7 +160,7 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
 
 
 class InVain(NamedTuple):
-    """The longest series of restarts after each of which the job went on from no later step than before."""
+    """The longest series of restarts without progress: the job never went on from a later step than before."""
 
     restarts: int
     step: int  # the step from which the job went on, at the latest
@@ -172,8 +172,8 @@ class InVain(NamedTuple):
 
 
 def in_vain(run: Timeline, furthest: Callable[[int], int], excused: Sequence[Window] = ()) -> InVain:
-    """Finds restarts without progress. A restart that comes to no step makes none, either. Restarts do not count if one
-    of the time windows `excused` was open since the start before. `furthest` returns the job's step at a given time."""
+    """Finds restarts without progress, also those without any step. A restart does not count if a time window of
+    `excused` overlaps the time since the previous start. `furthest` returns the job's step at a given time."""
     most, row, latest = InVain(0, 0), 0, -1
     for (before, came), (at, first) in itertools.pairwise(_starts(run)):
         latest = max(came, latest)
@@ -186,8 +186,8 @@ def in_vain(run: Timeline, furthest: Callable[[int], int], excused: Sequence[Win
 
 
 def _starts(run: Timeline) -> Iterator[tuple[int, int]]:
-    """Yields the time of each start of the job, and the first step that it did, or -1 if it did none. A start without a
-    step is known from the worker processes of one rank: of the rank that tried most often until the next step."""
+    """Yields the time of each start of the job, and the first step that it did, or -1 if it did none. Starts without a
+    step are counted for one rank: the rank that started most often before the job's next step."""
     begins, tries = [epoch.begin for epoch in run.epochs], dict[int, list[int]]()
     told = {process.rank for process in run.processes if process.first_step is not None}
     idle = (each for each in run.processes if each.first_step is None and each.rank in told)
@@ -206,7 +206,7 @@ def without_a_step(run: Timeline, saves: Saves) -> Iterator[Restore]:
 
 
 def own_series(run: Timeline, saves: Saves) -> frozenset[str]:
-    """Returns the series of checkpoints (by file name) that this job may restore. A series from which it never restored
+    """Returns the series of checkpoints (by file name) that this job may restore. A series that the job never restored
     is left out if all its saves hold only the model, or were made by failing processes after their last steps."""
     order, places = run.rows_by_process
 
@@ -285,7 +285,7 @@ def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Ch
 
 
 class _There:
-    """The checkpoints at each restart: committed ones or, if the log has no commit, those that were seen or begun."""
+    """The existing checkpoints at each restart: committed ones or, if no commit is logged, seen or begun ones."""
 
     def __init__(self, run: Timeline, saves: Saves):
         self._saves, self._margin_ns, told = saves, run.uncertainty_ns, bool(saves.whole)
@@ -298,7 +298,7 @@ class _There:
         self._went_back: list[tuple[int, int]] = []  # time and step of each rollback; steps ascend
 
     def leave_behind(self, restart: Restart) -> None:
-        """Records a rollback by the job's own decision, which puts all saves so far of rolled-back steps out of use."""
+        """Records a rollback by the job's own decision. Existing saves of rolled-back steps no longer count."""
         if restart.states:
             step = min(step for _, step in restart.states)
             while self._went_back and self._went_back[-1][1] >= step:

@@ -58,7 +58,7 @@ class Newest(Generic[T]):
         self._highest = list(itertools.accumulate((step for _, step, _ in self._things), max))
 
     def before(self, moment: int, good: Callable[[T], bool], least: int = 0) -> T | None:
-        """Returns the latest good item with the highest step before the time `moment`; at least the step `least`."""
+        """Returns the item with the highest step (at least `least`) before `moment` that passes the test `good`."""
         found: T | None = None
         for place in range(bisect.bisect_left(self._at, moment) - 1, -1, -1):
             if self._highest[place] < least:
@@ -79,12 +79,12 @@ class Saves:
 
     @cached_property
     def all(self) -> Sequence[Save]:
-        """Returns the saves that processes began, committed or failed to make, each process's own, in order of time."""
+        """Returns all saves in order of time, one for each process that began, committed or failed to make the save."""
         return sorted(_joined(self.run.checkpoints), key=lambda save: save.at)
 
     @cached_property
     def whole(self) -> Sequence[Save]:
-        """Returns committed saves in order of their commits. A part by only one rank does not count as a save."""
+        """Returns committed saves in order of their commits. Only the last rank's commit completes a save."""
         return sorted((save for save in self.all if save.how == COMMITTED), key=lambda save: save.last_at)
 
     @cached_property
@@ -116,7 +116,7 @@ class Saves:
 
     @cached_property
     def seen_steps(self) -> frozenset[int] | None:
-        """Returns the steps of all saves seen in the store; `None`: they cannot be seen, or a step is unknown."""
+        """Returns the steps of all saves seen in the store, or `None` if saves cannot be seen or a step is unknown."""
         left = (self.store.left or {}).values()
         known = {each.step for each in self.store.seen} | {each.get("step") for each in left}
         watched = any(map(self._is_watched, {save.series for save in self.store.whole}))
@@ -138,19 +138,19 @@ class Saves:
 
     @property
     def left_untold(self) -> int:
-        """Returns the newest step in the store at the end if no process logged a save of it or a later one, else 0."""
+        """Returns the step of the newest save in the store at the end if it is later than all logged saves, else 0."""
         newest = max(self.store.left_steps(), default=0)
         return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
     def good(self) -> Sequence[Save]:
-        """Returns saves that are neither missing nor bad: committed ones or, if no save is logged, seen ones."""
+        """Returns valid saves (neither missing nor bad) that were committed or, if the log has no saves, seen."""
         seen = () if self.run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
     @cached_property
     def seen(self) -> Sequence[Save]:
-        """Returns the saves that the harness saw, if it saw none before the job had done the saved step."""
+        """Returns the saves that the harness saw, or none if any was seen before the job had done the saved step."""
         told = (each for each in self.store.seen if each.step is not None)
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
         work = Work(self.run)
@@ -205,19 +205,19 @@ class Saves:
         return Word(words[0][0]) if words and not done else None
 
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
-        """Returns the last step saved at `path` by `until`, or `None` if `step` was ever saved there by then."""
+        """Returns the step last saved at `path` by `until`, or `None` if `step` itself had been saved there, too."""
         last = last_by(self._by_path.get(path, []), until)
         return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
-        """Returns the last path by `until` of a save with this file name, if none was ever made at `path` itself."""
+        """Returns where a save of this file name was last made by `until`, if no save was ever made at `path`."""
         paths, by_last_name = self._absolute
         if not path.startswith("/") or path.rstrip("/") in paths:
             return ""
         return last_by(by_last_name.get(last_name(path), []), until) or ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
-        """Returns the digest committed by `until` for `step` at `path`, or else at any path; "" if several differ."""
+        """Returns the digest committed by `until` for `step` at `path`, or else anywhere (empty if commits differ)."""
         known = -1 if step is None else step
         at, content = self._contents.get((known, path)) or self._contents.get((known, ""), (NEVER, ""))
         return content if at <= until else ""
@@ -249,7 +249,7 @@ class Saves:
 
     @cached_property
     def _spoilt(self) -> tuple[Sequence[tuple[int, int]], Mapping[int, int]]:
-        """Returns two times for each fault with unknown damage: when it acted, and when it and all earlier such faults
+        """Returns two times for each fault with unknown damage: when the fault acted, and when all such faults so far
         were over. The second result maps each step to the time of the first known damage to its save."""
         overs, damaged = list[tuple[int, int]](), dict[int, int]()
         spoilers = (fault for fault in self.run.faults if fault.spoils and fault.injected is not None)
@@ -291,8 +291,8 @@ class Saves:
 
     @cached_property
     def _contents(self) -> Mapping[tuple[int, str], tuple[int, str]]:
-        """Maps each (step, path), and each (step, "") for all its paths, to the time of the first commit there and the
-        digest of what was committed. A digest is empty if commits disagree."""
+        """Maps each (step, path), and (step, "") for all paths, to the time of the first commit and the digest of the
+        committed content. The digest is empty if commits have different content."""
         found: dict[tuple[int, str], tuple[int, str]] = {}
         for save in (save for save in self.all if save.told and save.content):
             for key in {(save.step, ""), (save.step, save.path)}:
@@ -316,7 +316,7 @@ class Saves:
 
     @cached_property
     def _absolute(self) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[int, str]]]]:
-        """Returns all absolute paths of logged saves, and by file name the pairs (time, whole path) of its saves."""
+        """Returns all absolute paths of logged saves, and maps each file name to pairs (time, absolute path)."""
         told = [(save.at, save.path) for save in self.all if save.path.startswith("/")]
         return frozenset(path.rstrip("/") for _, path in told), grouped((last_name(each[1]), each) for each in told)
 

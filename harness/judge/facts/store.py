@@ -83,7 +83,7 @@ class Save:
 
 @dataclass(frozen=True)
 class Seen:
-    """One observation of a complete checkpoint in the store, which was the same in two looks of the harness."""
+    """One observation of a complete checkpoint in the store, found unchanged in two scans by the harness."""
 
     at: int
     step: int | None
@@ -111,7 +111,7 @@ class Seen:
 
 
 class Store:
-    """The checkpoints seen in a run's store. `whole`: committed saves in order; `usual`: the fault-free run's store."""
+    """The checkpoints seen in a run's store. `whole` lists committed saves; `usual` is the fault-free run's store."""
 
     def __init__(self, run: Timeline, whole: Sequence[Save], sound_at: SoundAt, usual: "Store | None"):
         self.run, self.usual, self.sound_at = run, usual, sound_at
@@ -149,7 +149,7 @@ class Store:
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to the looks that saw it. They may differ, as its files may arrive one after the other."""
+        """Maps each save to its observations, which may differ because files may arrive one after the other."""
         margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
         begun = dict[str, int]()  # when the next save of the same name or step began
         for save in reversed(self.whole if self.seen else ()):
@@ -167,7 +167,7 @@ class Store:
 
     @cached_property
     def sound(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to the looks that show it whole, before a fault may have damaged it or it was removed."""
+        """Maps each save to those observations that no damage by a fault and no removal can have affected."""
         sound = []
         for save, each in ((save, each) for save, looks in self.sights.items() for each in looks):
             went = first_from(self.removed.get(last_name(each.path), []), each.at)
@@ -181,7 +181,7 @@ class Store:
         return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
 
     def late_ns(self, of: Callable[[Any], Any]) -> int:
-        """Returns the median or maximum (`of`) of the ns between a save's end and its first sighting; 0: none."""
+        """Returns the median or maximum (`of`) time in ns until the harness saw a save, or 0 if it saw no save."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def went(self, save: Save) -> int:
@@ -195,8 +195,8 @@ class Store:
         return save.size if seen is None or seen.size is None else seen.size
 
     def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
-        """Returns the number of tensors in the save of `step` and the smallest number in any other save if the first
-        number is smaller, or else `None`. Saves that ended before the time `since` are ignored."""
+        """Returns two numbers of tensors, in the save of `step` and the smallest in any other save, if the first one is
+        smaller, or else `None`. Saves that ended before the time `since` are ignored."""
         looks = ((save.step, seen) for save, seen in self.undamaged.items() if save.last_at >= since)
         counts = {number: seen.told.get("tensor_count") for number, seen in looks}
         mine = counts.pop(step, None)
@@ -212,7 +212,7 @@ class Store:
         return list(last.values()) if len(last) > 1 else ()
 
     def rewritten(self, which: int) -> Iterator[Save]:
-        """Yields saves whose digest of files (0) or tensors (1) changed, without growing, after they were seen."""
+        """Yields saves whose digest of files (`which` = 0) or tensors (1) changed later without growth in size."""
         for save in self.named:
             told = [each for each in self.sound.get(save, ()) if each.digests[1] and each.size]
             looks = [(each.size or 0, each.digests[which]) for each in told]
@@ -227,7 +227,7 @@ class Store:
 
     @cached_property
     def alike(self) -> Mapping[tuple[str, str], Mapping[Save, str]]:
-        """Maps pairs of a series of saves and a property, such as the number of tensors, to each save's value."""
+        """Maps (series of saves, property), such as the number of tensors, to the property's value in each save."""
         found: dict[tuple[str, str], dict[Save, str]] = {}
         for save in self.whole:
             folder = last_name(save.path.rstrip("/").rpartition("/")[0])
@@ -247,13 +247,13 @@ class Store:
         return touches(self._hiding, begin, end)
 
     def shown_since(self, save: Save, until: int) -> int:
-        """Returns when the time up to `until` without a fault that hides this save began: at its commit, or later."""
+        """Returns since when, up to `until`, no fault has hidden this save: since its commit or the end of a fault."""
         place = bisect.bisect_right(self._hiding, until, key=lambda window: window[0])
         return max(save.last_at, self._hiding[place - 1][1]) if place else save.last_at
 
     def redone(self, save: Save, until: int) -> int:
-        """Returns the first restart after a save that a fault hid before `until`, if a later save has the same step.
-        What the harness saw after that restart is no sign of the hidden save. Else returns `NEVER`."""
+        """Returns the time of the first restart after a save that a fault hid, if the job then saved the step again, or
+        else `NEVER`. Observations after this restart may show the repeated save."""
         if self.shown_since(save, until) == save.last_at:
             return NEVER
         restarted = first_from(self._restarts, save.last_at)

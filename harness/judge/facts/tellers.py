@@ -42,12 +42,12 @@ def figure_again(repeats: bool, name: str) -> By:
 
 
 def went_on(identical: bool) -> By:
-    """Returns how strong the evidence is that the second restart should not have done later steps than the run."""
+    """Returns how strong the evidence of an error is if the second restart did later steps than the run."""
     return SEEN if identical else By.TOLD  # a job may end once its loss is low enough
 
 
 def since_change(sure: bool) -> By:
-    """Returns how strong the evidence is of a figure since a change of the job: weak if the change may explain it."""
+    """Returns how strong the evidence of an error is after the job was changed: weak if the change may explain it."""
     return SEEN if sure else By.TOLD
 
 

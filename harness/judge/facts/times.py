@@ -1,7 +1,7 @@
 """Finds impossible times: logged times that contradict each other or the harness's observations.
 
-The docstring of the assumption `times-possible` lists them. A contradiction that a fault-free run also has is ignored,
-because the trainer always logs in this way.
+The docstring of the assumption `times-possible` lists all kinds of impossible times. A contradiction that a fault-free
+run also has is ignored, because the trainer logs like this even without faults.
 """
 
 import functools
@@ -70,7 +70,7 @@ class Told:
 
     @functools.cached_property
     def free(self) -> Ints:
-        """Returns for each step when its process became free: the end of the step before, or its start."""
+        """Returns when each step's process became free: at the end of the previous step, or at the process's start."""
         return np.where(self.first, self.started, np.roll(self.end, 1))
 
     def named(self, row: int) -> str:
@@ -85,8 +85,8 @@ class Told:
 
     @functools.cached_property
     def tracks(self) -> tuple[Ints, Ints]:
-        """Returns fingerprints of `COPIED_STEPS` step durations in a row, all different, and the row of each one's last
-        step. Its number is a multiple of `COPIED_STEPS`, so that the fingerprints of two logs cover equal steps."""
+        """Returns fingerprints of `COPIED_STEPS` different step durations in a row, and the row of each last step. Each
+        last step is a multiple of `COPIED_STEPS`, so that fingerprints of two logs cover equal steps."""
         ends = self.run.steps.step % limits.COPIED_STEPS == 0
         last = np.flatnonzero(ends[self.order][limits.COPIED_STEPS - 1 :]) + limits.COPIED_STEPS - 1
         first = last - limits.COPIED_STEPS + 1
@@ -96,7 +96,7 @@ class Told:
         return np.concatenate(prints), np.concatenate(rows)
 
     def _varied(self, last: Ints) -> tuple[Ints, Ints]:
-        """Returns fingerprints and rows as `tracks` does, only of rows in `last` with all different durations."""
+        """Returns what `tracks` returns, for the last steps in rows `last`, if all step durations in a row differ."""
         rows = last[:, None] - np.arange(limits.COPIED_STEPS)
         lengths = self.end[rows] - self.free[rows]
         varied = (np.diff(np.sort(lengths, axis=1), axis=1) != 0).all(axis=1)
@@ -192,7 +192,7 @@ def _longer_saves(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def outside_node(run: Timeline) -> Iterator[Odd]:
-    """Yields a text on a step that began before the job had the node, and on a wait longer than the job had it."""
+    """Yields a text if a step began before the job got its node, or if a wait took longer than the job had the node."""
     told = Told(run)
     if not len(told.end):
         return
@@ -229,7 +229,7 @@ def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
 
 
 def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
-    """Yields a text if steps took exactly as many ns as another process's, in this or another run, by fine clocks."""
+    """Yields a text if fine clocks show exactly the same step times (ns) for two processes, of one run or two runs."""
     logs = [each for each in (run, *others) if 0 < each.grain < limits.FINE_NS]
     if run not in logs:
         return
@@ -259,7 +259,7 @@ def _noticed_before(run: Timeline) -> Iterator[Odd]:
 
 
 def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
-    """Yields each recovery that was logged long before the harness saw it: fault, logged end, when it was seen."""
+    """Yields (fault, logged end, time when seen) of each recovery that the harness saw long after its logged end."""
     if not any(fault.recovered is not None for fault in run.faults) or not len(run.steps):
         return
     epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)

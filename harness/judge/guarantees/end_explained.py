@@ -1,14 +1,14 @@
 """A fault explains each death.
 
-A fault that kills explains the death of its target, if the target was alive then. If it kills a rank, it explains the
-deaths of all ranks, because a failed collective fails on all, until a rank has done a step in a new process group. A
-replacement node explains deaths of workers running when it came. A fault that may stop a healthy job (a partition, a
-hang, a full store) explains each death while it acts. An exit with code 75 is explained if the job starts again with
-more ranks, or after a notice by the harness or engine. A fault that only slows the job explains no death, and neither
-does a notice that only the trainer reports. A death may be logged 1 s before its cause. An exit code 128 + n counts as
-signal n. A segmentation fault (or SIGILL, SIGFPE) is explained only for the target of a fault that kills; an exit that
-the worker logs as an `error`, only by a fault on this worker that kills or may stop the job. A damaged checkpoint with
-right digests explains each death of a worker that loaded it.
+A fault that kills explains the death of its target, if the target was alive when the fault struck. A fault that kills a
+rank explains the deaths of all ranks, because their collectives fail, until they have done a step in a new process
+group. A replacement node explains deaths of workers running when it came. A fault that may stop a healthy job (a
+partition, a hang, a full store) explains each death while it acts. An exit with code 75 is explained if the job starts
+again with more ranks, or after a notice by the harness or engine. A fault that only slows the job explains no death,
+and neither does a notice that only the trainer reports. A death may be logged 1 s before its cause. An exit code 128 +
+n counts as signal n. Only a fault that kills explains a segmentation fault (or SIGILL, SIGFPE), and only of its target.
+Only a fault on the worker that kills or may stop the job explains an exit that the worker logs as an `error`. A damaged
+checkpoint with right digests explains each death of a worker that loaded it.
 """
 
 from typing import Any

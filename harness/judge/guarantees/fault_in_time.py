@@ -6,7 +6,7 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw if the fault struck after all work was done or, if it only slows, in the last half step."""
+    """Yields a flaw if a fault struck too late: after all work or, if it only slows, in the last half step time."""
     work = evidence.work
     at = min(fault.strikes, default=acted_at(fault)) - evidence.run.uncertainty_ns
     if work.finished and at > work.over:

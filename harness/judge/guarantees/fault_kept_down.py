@@ -50,7 +50,7 @@ def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
 
 
 def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw for each node never taken after its notice, and for each rank that left cleanly, not killed."""
+    """Yields a flaw for each node not taken after a notice, and for each rank that exited by itself, not by a kill."""
     for target in fault.targets if fault.notice_ns is not None else ():
         if target.get("rank") is None and key_of(target) in evidence.places.kept:
             yield f"gave {target.get('node')} a notice, but never took the node"

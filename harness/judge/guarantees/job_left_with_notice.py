@@ -1,7 +1,7 @@
 """No node leaves the job unless it was taken or had a notice.
 
-A node whose command ends with code 75, or with code 0 while other nodes go on, must have been taken or had a notice.
-A node on which a fault strikes each new life may leave the job.
+A node whose command ends with code 75, or with code 0 while other nodes go on, must have been taken or had a notice. A
+node may leave the job without a notice if a fault strikes the node again after each restart.
 """
 
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach

@@ -1,8 +1,8 @@
 """Somebody reacts to a fault that demands that its node be left: the job reports it, leaves the node, or stops.
 
 If a job ignores a bad GPU, the same processes on its node train to the end, and no process reports a `diagnosis` that
-may mean that node. The run is inconclusive, because the log holds no reaction of other systems. If another system
-reacts, switch this off by `expect: {reaction: off}`.
+may mean that node. If no reaction is logged, the run is inconclusive, because other systems may have reacted. If
+another system reacts to faults, switch this guarantee off by `expect: {reaction: off}`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _about(diagnosis: Mapping[str, Any], struck_ones: Sequence[Process]) -> bool:
-    """Returns True if a diagnosis says what is wrong, and accuses one of these ranks or nodes, or none at all."""
+    """Returns True if a diagnosis names a problem, and accuses a struck rank or node, or nobody in particular."""
     suspects = [each for each in diagnosis.get("who") or () if each.keys() & {"rank", "node"}]
     right = any(
         each.get("rank") == one.rank or each.get("node") == one.node for each in suspects for one in struck_ones

@@ -1,15 +1,15 @@
 """A job whose configuration was changed on purpose goes on from the same weights, with the new configuration.
 
-The first step after the change is computed with the restored weights, before any new update: its loss, gradient norm
-and digest of the weights must be the fault-free run's. `loss_continuity` says how closely; with `mode: final`, the loss
-may be off by 30 %, or by five times its scatter. The run fails if it is off, and the changed words concern only updates
-(learning rate, weight decay). Any other change, such as of the batch or the code, may move a loss by as much as `mode:
-final` allows; more is inconclusive. With `shown_by: loss`, this step's loss is not judged.
+The first step after the change uses the restored weights, before any update: its loss, gradient norm and digest of the
+weights must be the fault-free run's. `loss_continuity` sets the allowed difference; with `mode: final`, the loss may be
+off by 30 %, or by five times its scatter. A larger difference fails the run if only settings of updates were changed
+(learning rate, weight decay). After any other change, such as of the code, the limit is that of `mode: final`, and a
+larger difference is inconclusive. With `shown_by: loss`, loss and gradient norm of the first step are not judged.
 
-A fault such as `hot_update` may name a figure of each step that shows the change. Over 90 % of the steps since then
-must differ from the fault-free run's in this figure, by more than rounding. If under 10 % do, the run fails: the job
-went on with the configuration from before, and did not say so. Anything in between, or an untold figure, is
-inconclusive. A job that refuses the new configuration does no more steps, and is not judged here.
+The fault `hot_update` may name a logged value that must show the change (`shown_by`), such as the learning rate. In 90
+% of the steps since the change, this value must differ from the fault-free run's by more than rounding. If under 10 %
+of the steps differ, the run fails: the job kept the old configuration. If 10 to 90 % differ, or if the value is not
+logged, the run is inconclusive. A job that refuses the new configuration does no more steps, and is not judged here.
 """
 
 from collections.abc import Mapping
@@ -47,8 +47,8 @@ def _named(evidence: Analysis) -> list[str]:
 
 
 def _shown(evidence: Analysis, name: str) -> tuple[int, int, bool]:
-    """Returns how many steps since the change differ from the fault-free run's in a figure, how many tell it in both
-    runs, and whether the run does not tell it as often as the fault-free run does, or both do not."""
+    """Returns three results on the logged value `name` since the change: in how many steps it differs from the
+    fault-free run's, how many steps of both runs log it, and True if this run or both runs log it too rarely."""
     usual, last = evidence.usual_run, evidence.run.changed_after
     if usual is None or last is None:
         return 0, 0, False
@@ -65,7 +65,7 @@ def _shown(evidence: Analysis, name: str) -> tuple[int, int, bool]:
 
 
 def _other_weights(evidence: Analysis, usual: Steps) -> Breaches:
-    """Yields a breach if the first step after the change was computed with other weights than the fault-free run's."""
+    """Yields a breach if the first step after the change was not computed with the fault-free run's weights."""
     steps, first = evidence.run.steps, (evidence.run.changed_after or 0) + 1
     same = evidence.comparison is not None and evidence.comparison.first_divergent_step is None
     known = _of_updates_alone(evidence)
@@ -92,8 +92,8 @@ def _other_weights(evidence: Analysis, usual: Steps) -> Breaches:
 
 
 def _allowed(evidence: Analysis, step: int, closely: bool) -> tuple[Kind, Mapping[str, float]]:
-    """Returns the evidence for how much figures of a step may differ, and how much: as `loss_continuity` allows if
-    they are compared `closely`, and else as `mode: final` does."""
+    """Returns the kind of evidence for the limits, and how much loss and gradient norm of a step may differ: as
+    `loss_continuity` allows if `closely` is True, or else as `mode: final` allows."""
     bounds, named = evidence.continuity, _named(evidence)
     usual = losses.surviving(evidence.usual_run.steps) if evidence.usual_run else evidence.curve
     row, mode = int(np.searchsorted(usual.step, step)), bounds.mode if bounds and closely else "final"
@@ -114,7 +114,7 @@ def _allowed(evidence: Analysis, step: int, closely: bool) -> tuple[Kind, Mappin
 
 
 def _of_updates_alone(evidence: Analysis) -> bool:
-    """Returns True if each change on purpose concerns updates alone, and no other fault moves figures."""
+    """Returns True if planned changes concern only updates, and no other fault changes computed values."""
     struck = [fault for fault in evidence.run.faults if fault.injected is not None]
     return all(fault.updates_only if fault.changes else not (fault.drifts or fault.diverges) for fault in struck)
 

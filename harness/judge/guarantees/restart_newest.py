@@ -1,8 +1,8 @@
 """Each restart takes the newest sound checkpoint, and passes over only damaged checkpoints.
 
 The newest checkpoint has the highest step of all that were committed (by the last rank, if each saves a part) before
-the restart began to load. A restart may take an older one if the job decided to roll back, if a fault may have damaged
-all newer ones, or if the restart reports that it passed over each of them. The run fails if the harness had seen a
+the restart began to load. A restart may take an older checkpoint if the job decided to roll back, if a fault may have
+damaged all newer ones, or if the restart reports each newer one as passed over. The run fails if the harness had seen a
 passed-over checkpoint complete and no fault can have damaged it, or if a job restarts from scratch although a
 checkpoint had been committed. Exported weights, and the dump of a worker that ends by an error, count only if the job
 makes no other saves. The run is inconclusive if a checkpoint was committed while a fault hid the store, the harness
@@ -44,7 +44,7 @@ def hidden(evidence: Analysis, restart: Restart) -> Breaches:
 
 
 def older(choice: Choice) -> Breaches:
-    """Yields a breach for each rank that restored an older save though a newer one was not passed over before."""
+    """Yields a breach for each rank that restored an older save than the newest one not reported as passed over."""
     restart, newer = choice.restart, choice.unnamed
     for each, step in restart.states:
         save = newer if step else choice.newest

@@ -1,7 +1,7 @@
 """A job that restarts by itself again and again gets further, or gives up.
 
-A restart makes progress if it goes on from a later step than each start before it, as after a new checkpoint. Restarts
-do not count if a fault was at work since the start before. The bound `max_restarts_without_progress` counts all.
+A restart makes progress if it goes on from a later step than each start before it. Restarts do not count if a fault
+acted since the previous start. The bound `max_restarts_without_progress` counts all restarts without progress.
 """
 
 from harness.judge.facts.restarts import in_vain

@@ -1,8 +1,8 @@
 """Each restart restores exactly what was saved, and never a checkpoint that a fault damaged.
 
 The run fails if a restart loads a checkpoint in which a fault damaged tensors, and no rank reports the damage. A
-damaged checkpoint counts as sound again once the job has saved it anew. If its digests are right, a restart may load it
-unawares, as long as the job rolls back all steps that follow.
+damaged checkpoint counts as sound again once the job has saved it anew. A restart may load a damaged checkpoint with
+right digests, as long as the job rolls back all steps that follow.
 """
 
 from harness.judge.facts.restarts import Restore

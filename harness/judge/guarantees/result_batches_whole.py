@@ -32,8 +32,8 @@ def nothing(evidence: Analysis) -> str:
 
 
 def _uneven(evidence: Analysis, rows: Ints) -> Breaches:
-    """Yields a breach on a rank with no sample of a batch that is large enough for all ranks, or with far fewer than
-    another, if the fault-free run does not do so at this number of ranks. `rows`: of `samples_counted`, not empty."""
+    """Yields a breach if a rank gets no sample of a batch that is large enough for all, or far fewer than another rank,
+    unless the fault-free run does so, too, at this number of ranks. `rows` are those of `samples_counted`."""
     run, fault_free = evidence.run, evidence.usual_run
     usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one rank
     if fault_free is not None:
