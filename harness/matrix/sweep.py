@@ -27,9 +27,9 @@ REPEATS = ("repeat", "repeat-2", "repeat-3")  # names of repeats of the run, mad
 
 
 class Forgotten(NamedTuple):
-    """Findings on files, other than saves, that a restart did not write. `compared` counts the files of the
-    uninterrupted run that the harness looked for in the restart. `unseen` is the reason why the harness could not look
-    for files in the restart, or is empty."""
+    """Describes the files, other than saves, that the uninterrupted run wrote but a restart did not. `compared` counts
+    the files of the uninterrupted run that the harness looked for in the restart. `unseen` is the reason why the
+    harness could not look for files in the restart, or is empty."""
 
     words: tuple[str, ...] = ()
     compared: int = 0
@@ -127,8 +127,8 @@ class Sweep:
 
     @property
     def known_saves(self) -> str:
-        """Returns the number of the uninterrupted run's saves in words. If the harness found no save, the text counts
-        the saves that the trainer logged."""
+        """Returns the number of the uninterrupted run's saves as a text such as `3 saves`. If the harness found no
+        save, the text counts the saves that the trainer logged."""
         return counted(len(self.saves), "save") if self.saves or not self.told else counted(self.told, "told save")
 
     @property

@@ -1,4 +1,4 @@
-"""Lets suites, stored results and the pre-launch checklist hold sweeps (restarts of a job from several saves)."""
+"""Adds sweeps (restarts of a job from several saves) to suites, stored results and the pre-launch checklist."""
 
 from __future__ import annotations
 

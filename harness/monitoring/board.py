@@ -1,5 +1,5 @@
-"""Holds the present values of all metrics that a job's monitoring serves. A metric that was never measured is absent;
-each has a limited number of series."""
+"""Holds the present values of all metrics that a job's monitoring serves. A metric that was never measured is absent.
+Each metric has at most `SERIES_MAX` series."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Distribution:
 
 @dataclass
 class Board:
-    """The present values of all metrics. It is not thread-safe: users share a lock."""
+    """The present values of all metrics. A `Board` is not thread-safe: its users share a lock."""
 
     values: dict[str, dict[Labels, float]] = field(default_factory=dict)
     distributions: dict[str, dict[Labels, Distribution]] = field(default_factory=dict)
 
     def set(self, name: str, value: float, *labels: str) -> None:
-        """Sets a metric's value: of a gauge, or a total that is counted elsewhere. `labels`: values in the order of the
-        declaration."""
+        """Sets the value of a gauge, or of a counter that is counted elsewhere. `labels` holds the values of the
+        metric's labels, in the order in which the metric declares them."""
         series = self._series(name, labels, self.values)
         if series is not None:
             series[_short(labels)] = value
@@ -61,11 +61,11 @@ class Board:
         found.total += value
 
     def value(self, name: str, *labels: str) -> float | None:
-        """Returns a value, or `None` if it was not measured."""
+        """Returns the current value of a metric, or `None` if the metric was not measured."""
         return self.values.get(name, {}).get(labels)
 
     def _series(self, name: str, labels: Labels, kept: dict[str, dict[Labels, T]]) -> dict[Labels, T] | None:
-        """Returns the values of one metric by labels, if a value with these labels fits below the limit."""
+        """Returns the values of one metric by labels, or `None` if a value with new labels exceeds the limit."""
         assert len(labels) == len(BY_NAME[name].labels), f"{name} has the labels {BY_NAME[name].label_names}"
         series = kept.setdefault(name, {})
         if len(series) < SERIES_MAX or _short(labels) in series:

@@ -1,7 +1,8 @@
-"""Counts checkpoints during a run: which are whole, which failed, and how often one is committed.
+"""Counts complete and failed checkpoints during a run, and measures the usual time between two commits.
 
-Each rank may commit its own part. A checkpoint is whole when all ranks that began it have committed their parts, as
-many as of the checkpoint before. The judge later counts again from the whole log, which shows more.
+Each rank may commit its own part of a checkpoint. A checkpoint is complete when all ranks that began it have committed
+their parts, and no earlier checkpoint since the job's restart had more parts. After the run, the judge counts the
+checkpoints again from the complete log.
 """
 
 from __future__ import annotations
@@ -44,8 +45,7 @@ class Saves:
     _commits_s: deque[float] = field(default_factory=lambda: deque(maxlen=COMMITS_KEPT))
 
     def absorb(self, restarts: int, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> Done | None:
-        """Takes an event on a checkpoint, and returns the checkpoint that it completes, if any. `restarts`: restarts of
-        the job so far."""
+        """Takes a checkpoint event after `restarts` job restarts. Returns a checkpoint that is complete or failed."""
         if restarts > self._restarts:  # workers were replaced: those that saved are gone
             self._open.clear()
             self._restarts, self._parts = restarts, 1

@@ -1,5 +1,5 @@
-"""Declares all metrics that a job's monitoring serves: name, kind, labels and meaning. `make docs` writes the page from
-it."""
+"""Declares all metrics that a job's monitoring serves: name, kind, labels and meaning. `make docs` writes a page of the
+documentation from these declarations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANK = f"0 to {RANKS_SHOWN - 1}; the higher ones together are `{OTHER}`"
 @dataclass(frozen=True)
 class Metric:
     """The declaration of one metric that is served: name, kind, labels and meaning. `labels`: the meaning of each
-    label. The name ends with the unit, and a counter's with `_total`."""
+    label. A metric's name ends with its unit, and the name of a counter ends with `_total`."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]

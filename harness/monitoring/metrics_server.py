@@ -36,10 +36,8 @@ Answer = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def place(where: str) -> tuple[str, int]:
-    """Returns address and port of `:9464`, `10.0.0.5:9464` or `[::1]:9464`. Without an address: only this host.
-
-    Raises `UsageError` for another form.
-    """
+    """Returns address and port of `:9464`, `10.0.0.5:9464` or `[::1]:9464`. Without an address, returns 127.0.0.1.
+    Raises `UsageError` if `where` has another form."""
     found = _WHERE.fullmatch(where)
     if found is None or int(found["port"]) > 65535:
         raise UsageError(f"--metrics {where!r}: write :PORT, or ADDRESS:PORT to serve others, e.g. :9464")
@@ -53,10 +51,9 @@ def place(where: str) -> tuple[str, int]:
 
 
 def is_own_host(host: str) -> bool:
-    """Returns False for names that another DNS may point here: a foreign page could read the metrics in a browser.
-
-    Addresses, names that are not public, and this host's own names are allowed. Old scrapers send no name.
-    """
+    """Returns False for a host name that DNS rebinding may use: a web page could then read the metrics in a browser.
+    Allows IP addresses, names that are not public, and this host's own names. Allows an empty name, which old scrapers
+    send."""
     name = re.sub(r":\d*\Z", "", host.lower())
     if "." not in name:
         return True
@@ -73,8 +70,8 @@ def _full_name() -> str:
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """A web server for metrics, whose threads end with this process. Their number is limited: a new connection replaces
-    the oldest. Host names are not looked up."""
+    """A web server for metrics, whose threads end with this process. Above `CONNECTIONS_MAX` connections, a new one
+    replaces the oldest. The server does not look up host names."""
 
     daemon_threads = True
     request_queue_size = 32
@@ -95,7 +92,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Ends connections that take too long. Called twice a second."""
+        """Ends connections that take too long. `socketserver` calls this method twice a second."""
         for request, since in list(self._since.items()):
             if time.monotonic() - since > ENDS_WITHIN_S:
                 _hang_up(request)
@@ -117,7 +114,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Shuts a connection down. Its thread then reads the end or fails to write, and closes it."""
+    """Shuts a connection down. The thread that serves the connection then ends."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -162,10 +159,8 @@ class _Kept:
 
 @contextlib.contextmanager
 def serving(where: str, budget: float | None = None, books: Books = ask) -> Iterator[tuple[Monitor, str]]:
-    """Serves metrics during the `with` block. Yields the observer that collects them, and their address.
-
-    Raises `UsageError` for an invalid address, `CannotRunError` for one that is not available.
-    """
+    """Serves metrics during the `with` block. Yields the observer that collects the metrics, and the URL of the
+    metrics. Raises `UsageError` for an invalid address, and `CannotRunError` if the address is not available."""
     address, port = place(where)
     monitor = Monitor(books, budget)
     registry = CollectorRegistry()

@@ -27,9 +27,9 @@ FILES = ("report.html", "report.json", "report.md")
 
 
 def log(run_dir: pathlib.Path, uri: str) -> str:
-    """Logs a judged run into the experiment with its scenario's name. Returns the id that MLflow gave it.
+    """Logs a judged run into the experiment with its scenario's name. Returns MLflow's id of the new run.
 
-    Raises `ChaosError` if there is no report, or if MLflow does not take it.
+    Raises `ChaosError` if the run has no report, or if MLflow does not accept the run.
     """
     from mlflow import MlflowClient
     from mlflow.entities import Metric

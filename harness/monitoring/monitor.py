@@ -1,4 +1,4 @@
-"""Collects the metrics of a running job. The job's loop only passes data on; a thread of its own counts."""
+"""Collects the metrics of a running job. The job's loop only passes events on, and a separate thread counts them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Books = Callable[[pathlib.Path, pathlib.Path | None], Mapping[str, object] | Non
 
 @dataclass
 class _Job:
-    """The data on one job that its loop passes to the monitoring. Only the thread of that loop writes its fields."""
+    """The data that the loop of a job passes to the monitoring. Only the thread of that loop sets these fields."""
 
     stage: Stage | None = None
     status: Status | None = None
@@ -55,11 +55,9 @@ class _Job:
 
 
 class Monitor(CampaignObserver):
-    """Watches one job at a time, and gives its metrics to Prometheus' client library. Each job begins anew.
-
-    `books` computes the ledger of a run's folder and its fault-free runs; `None`: it could not. `budget`: the share of
-    GPU time that may be wasted if the scenario does not state it.
-    """
+    """Watches one job at a time, and gives its metrics to Prometheus' client library. The metrics start again with each
+    job. `books` computes the ledger (the use of GPU time) from the folders of a run and its fault-free runs, or returns
+    `None` if this fails. `budget` is the share of GPU time that may be wasted if the scenario does not state it."""
 
     def __init__(self, books: Books | None = None, budget: float | None = None) -> None:
         self._books, self._budget = books, budget
@@ -150,7 +148,7 @@ class Monitor(CampaignObserver):
         self._board.set("chaos_harness_longest_tick_seconds", max(recent, default=0.0))
 
     def _settle(self, books: Books) -> float:
-        """Computes the wasted GPU time of a running job once. Returns the seconds until the next time."""
+        """Computes the wasted GPU time of a running job once. Returns the seconds until the next computation."""
         job, stage = self._job, self._job.stage
         if stage is None or job.status is None or job.over:
             return LEDGER_EVERY_S
@@ -168,7 +166,7 @@ class Monitor(CampaignObserver):
 
 
 def show_ledger(board: Board, told: Mapping[str, object]) -> None:
-    """Sets the metrics of GPU time, as `harness.campaign.ledger_so_far` has computed it."""
+    """Sets the metrics of GPU time from values that `harness.campaign.ledger_so_far` has computed."""
     accounts = told["accounts"]
     assert isinstance(accounts, Mapping)
     for account, seconds in accounts.items():

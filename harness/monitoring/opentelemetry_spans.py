@@ -1,7 +1,7 @@
 """Sends a run as OpenTelemetry spans to a collector over OTLP/HTTP: the run, its faults, recoveries and phases.
 
-The spans are sent when the run is over, with the times of its event log. Their ids are derived from the run's id, so
-that a run that is sent twice is the same trace.
+The spans are sent when the run is over, with the times of its event log. The ids of the spans are derived from the
+run's id, so that a run that is sent twice makes only one trace.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TEXT_MAX = 1000
 
 
 def endpoint(url: str) -> str:
-    """Returns the collector's address for traces, with the path of OTLP if it has none. Raises `UsageError`."""
+    """Returns the collector's address for traces: `url`, with the path `/v1/traces` if `url` has no path."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"--otlp {url!r}: write the address of a collector, e.g. http://127.0.0.1:4318")
@@ -45,9 +45,9 @@ def endpoint(url: str) -> str:
 
 
 def send(run_dir: pathlib.Path, url: str) -> str:
-    """Sends a stored run to an OpenTelemetry collector, as spans. Returns the id of its trace, in hexadecimal.
+    """Sends a stored run to an OpenTelemetry collector, as spans. Returns the id of the run's trace, in hexadecimal.
 
-    Raises `EventLogError` for an unreadable log, `ChaosError` if the collector does not take it.
+    Raises `EventLogError` for an unreadable log, and `ChaosError` if the collector does not accept the spans.
     """
     to = endpoint(url)
     run = timeline.load(run_dir)
@@ -126,7 +126,7 @@ def _value(value: str | int | float | bool) -> str | int | float | bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences the exporter's log, because our own error reports its failures once."""
+    """Silences OpenTelemetry's own log, because `_send` reports a failed export."""
     logger = logging.getLogger("opentelemetry")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

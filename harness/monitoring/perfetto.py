@@ -1,5 +1,5 @@
-"""Defines the export `perfetto`: a run as a trace for ui.perfetto.dev. It has a track for each rank with its processes
-and steps, tracks for phases, recoveries, faults and checkpoints, and the loss as a counter.
+"""Defines the export `perfetto`: a run as a trace for ui.perfetto.dev. The trace has a track for each rank with its
+processes and steps, tracks for phases, recoveries, faults and checkpoints, and the loss as a counter.
 
 The format is Chrome's JSON trace, which Perfetto reads. Times are in microseconds. Slices of one track nest; events
 that may overlap (faults, checkpoints) are asynchronous pairs.
@@ -118,7 +118,7 @@ def _steps(run: Timeline, together: int) -> Iterator[Event]:
 
 
 def _groups(run: Timeline, together: int) -> Iterator[Ints]:
-    """Yields groups of consecutive steps of one process, as row numbers, rank by rank in order of time."""
+    """Yields groups of consecutive steps of one process, as row numbers of `run.steps`, sorted by rank and time."""
     steps = run.steps
     order = np.lexsort((steps.end, steps.process, steps.rank))
     cuts = np.flatnonzero(np.diff(steps.process[order])) + 1

@@ -16,7 +16,7 @@ Kind = Literal["run", "phase", "recovery", "recovery phase", "fault", "checkpoin
 @dataclass(frozen=True)
 class Span:
     """A named span of time in a run, in ns on the harness's monotonic clock, such as a fault or a recovery. `parent` is
-    an index in the same list, or -1."""
+    the index of the enclosing span in the list of all spans, or -1."""
 
     kind: Kind
     name: str
@@ -65,7 +65,7 @@ def _fault(run: Timeline, fault: FaultRecord) -> Span:
 
 
 def _checkpoints(run: Timeline) -> Iterator[Span]:
-    """Yields spans from a checkpoint's first begin to its commit, or to the next begin if it never ended."""
+    """Yields spans of checkpoints, from the first begin to a commit or failure or, without these, to the run's end."""
     begun: dict[int, int] = {}
     for event in run.checkpoints:
         step = int(event.get("step", -1))

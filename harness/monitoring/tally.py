@@ -1,6 +1,6 @@
-"""Counts a running job's events into its metrics, beside its live state.
+"""Computes the metrics of a running job from its events and its live state.
 
-Events are checked before. A trainer's figure counts only if it is possible as a measurement.
+A trainer's event counts only if its values are possible.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SPENT = {
 
 @dataclass
 class Tally:
-    """The metrics of one job as far as they come from its events and its live state. `now_s` is the harness's wall
-    clock when the events were read."""
+    """The metrics of one job that are computed from its events and its live state. `now_s` is the harness's wall clock
+    when the events were read."""
 
     board: Board
     progress: LiveProgress = field(default_factory=lambda: LiveProgress(steps_kept=1))
@@ -90,7 +90,7 @@ class Tally:
             self.board.set("chaos_checkpoint_interval_seconds", interval)
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_s: float) -> None:
-        """Counts one event of the job. An impossible event only raises the count of such events."""
+        """Counts one event of the job. An event with impossible values only raises the number of odd events."""
         role, name = header.get("role"), event["event"]
         self.board.add("chaos_harness_events_total", 1, role if role in ROLES else OTHER)
         odd = not self.progress.absorb(header, event, int(now_s * 1e9))

@@ -1,4 +1,4 @@
-"""Starts our modules on a node from the place to which this source was delivered: a folder or a zip archive."""
+"""Starts the harness's modules on a node, from the folder or zip archive that holds the harness there."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ def place() -> str:
 
 
 def command(python: str, where: str, module: str, arguments: Sequence[str] = (), packages: bool = False) -> list[str]:
-    """Returns the command that starts `module`. Neither the working folder nor a variable there can change its code.
-
-    With `packages`, the interpreter's installed packages are found, too.
-    """
+    """Returns the command that starts `module`. No file in the working folder and no environment variable on the node
+    can change which code runs. With `packages`, the module can import the interpreter's installed packages, too."""
     return [python, "-I", *([] if packages else ["-S"]), "-c", _CODE, where, module, *arguments]
 
 
 def with_delivered(env: Mapping[str, str], where: str) -> dict[str, str]:
-    """Returns the trainer's environment. The delivered archive is first on its path or, if the trainer is to be
-    observed, follows the folder of the module that Python runs at its start. Our libraries come first, too."""
+    """Returns the environment for a trainer, with the harness's folder or archive first in PYTHONPATH. If the trainer
+    is to be observed, the folder of a `sitecustomize` module precedes the harness. The harness's fault libraries come
+    first in LD_LIBRARY_PATH and LD_PRELOAD."""
     if env.get(GPU_ENV):
         libraries = [env[GPU_ENV], *([env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else [])]
         env = {**env, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}

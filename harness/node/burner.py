@@ -1,4 +1,4 @@
-"""A process that loads the CPU, the memory bandwidth or a GPU of a node, as a stranger would. Standard library only.
+"""A process that loads the CPU, the memory bandwidth or a GPU of a node, as other tenants do. Standard library only.
 
     burner KIND DESCRIPTOR NUMBER
 

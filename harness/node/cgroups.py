@@ -1,8 +1,8 @@
 """Manages the control groups of a node, one for CPU and one for memory, which count and limit its use (v1 and v2).
 
 A node's groups exist from its start, so that they count all of its use. A group's name is
-`chaos-<harness>@<run>@<node>`, where `<harness>` identifies the process that made it. The function `sweep` removes the
-groups of one run, or those of dead harnesses. These groups are empty, because their node died before.
+`chaos-<harness>@<run>@<node>`, where `<harness>` identifies the process that made it. After the processes of a node
+have ended, the function `sweep` removes the groups of one run, or those of dead harnesses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ SELF = pathlib.Path("/proc/self")
 
 @dataclass(frozen=True)
 class Parent:
-    """The control group below which a controller's new groups are made: the caller's own, or the nearest possible."""
+    """The control group below which new groups are made: the caller's own group, or the nearest possible group
+    above."""
 
     controller: str
     version: int
@@ -36,7 +37,7 @@ class Parent:
 
 
 def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | str:
-    """Returns the group for new control groups, or why there is none, by `mountinfo` and `cgroup` of `proc`."""
+    """Returns the group below which new control groups can be made, or the reason why that is impossible."""
     proc = proc or SELF
     own = groups.of_process(proc / "cgroup")
     unified: Parent | str = f"no cgroup hierarchy with the controller `{controller}` is mounted"
@@ -49,7 +50,7 @@ def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | s
 
 
 def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
-    """Finds a control group in which ours may limit this controller. In version 2, its parent must delegate it."""
+    """Returns the nearest cgroup v2 group that delegates this controller to its child groups, or why there is none."""
     path = mount.locate(own)
     while True:
         handed_down = ""
@@ -88,7 +89,7 @@ class Group:
         (self.path / "cgroup.procs").write_text(str(pid))
 
     def write(self, name: str, value: str) -> None:
-        """Writes a setting of the control group. The first write of each setting keeps the value before."""
+        """Writes a setting of the control group. Keeps the setting's original value for `restore`."""
         file = self.path / name
         self.before.setdefault(name, file.read_text().strip())
         file.write_text(value)
@@ -108,7 +109,7 @@ class Group:
 
 
 def create(controller: str, owner: str, run_id: str, node: str) -> Group | None:
-    """Makes a control group for a node. Returns `None` if that is impossible."""
+    """Makes a control group for a node. Returns `None` if the group cannot be made."""
     parent = find_parent(controller)
     if isinstance(parent, str):
         return None
@@ -142,7 +143,8 @@ _MEMORY_FILES = {
 
 
 def limit_memory(group: Group, limit_bytes: int) -> None:
-    """Limits memory: above the limit the kernel kills, and does not swap. Raises `FaultError` if more is in use."""
+    """Limits memory: above the limit, the kernel kills a process instead of swapping. Raises `FaultError` if the group
+    already uses more memory, which cannot be freed."""
     memory, swap = _MEMORY_FILES[group.version]
     try:
         group.write(memory, str(limit_bytes))
@@ -155,7 +157,7 @@ def limit_memory(group: Group, limit_bytes: int) -> None:
 
 
 def unreclaimable_bytes(group: Group) -> int:
-    """Returns the bytes that only the end of a process frees: anonymous and shared memory, and the kernel's own."""
+    """Returns the bytes that are freed only when a process ends: anonymous, shared and kernel memory."""
     stat = group.table("memory.stat")
     if group.version == 2:
         return stat["anon"] + stat["shmem"] + stat.get("kernel", 0)
@@ -168,7 +170,7 @@ def kills(group: Group) -> int:
 
 
 def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
-    """Returns control groups that this run has left or, without a run, that dead harnesses have. Changes nothing."""
+    """Returns the control groups left behind by the run `run_id` or, without `run_id`, by all dead harnesses."""
     # Searched everywhere: the sweeping process may be in another group than the harness was.
     roots = {m.point for m in groups.mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
     # One that vanishes during the search is skipped: `os.walk` omits what it cannot list.
@@ -182,10 +184,8 @@ def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
 
 
 def sweep(run_id: str | None = None) -> int:
-    """Removes leftover control groups and returns their number. Can be called again.
-
-    Raises `BackendError` for groups that are still in use, after it has tried all.
-    """
+    """Removes leftover control groups and returns their number. A second call does no harm. Tries to remove every
+    group, then raises `BackendError` if some groups are still in use."""
     found = leftovers(run_id)
     deadline = time.monotonic() + REMOVED_S_MAX
     each(lambda path: _remove(path, deadline), found)

@@ -1,12 +1,12 @@
 """Copies checkpoints between nodes without a shared disk, through a server (the vault) in the control pod.
 
-An entry that appears in a node's checkpoint folder by a rename is whole. It is sent to the vault, which the other nodes
-ask for news. An entry that is deleted on one node is deleted everywhere. Copies are made in the background: if a node
-dies just after it made a checkpoint, the checkpoint is lost, and the job goes on from the one before. Names that begin
-with a dot are unfinished work and are not copied.
+A trainer renames a finished checkpoint into the node's checkpoint folder. The node then sends the checkpoint to the
+vault, and the other nodes ask the vault for new checkpoints. A checkpoint that is deleted on one node is deleted on all
+nodes. Copies are made in the background: if a node dies just after it made a checkpoint, the checkpoint is lost, and
+the job goes on from the one before. Files whose names begin with a dot are unfinished and are not copied.
 
 A vault answers `GET /entries?after=N` (waits for news), and GET, PUT and DELETE of `/entries/<name>`, a tar archive.
-Requests need the run's token.
+Each request must carry the run's token.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Shelf:
 
 
 class Vault:
-    """The server that holds all nodes' checkpoints. It listens on the pod's own address once it is constructed."""
+    """The server that holds all nodes' checkpoints. The constructor starts to listen at `address`."""
 
     def __init__(self, folder: pathlib.Path, address: str, token: str):
         folder.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ class Copies:
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
-        """Starts to copy checkpoints, which are up to date when it returns. Raises `OSError` if the vault is away."""
+        """Copies the vault's checkpoints, then goes on in the background. Raises `OSError` if the vault is down."""
         place = urllib.parse.urlsplit(self._url)
         try:
             socket.create_connection((place.hostname, place.port), REACH_S_MAX).close()
@@ -209,7 +209,7 @@ class Copies:
                     self._upload(name, inode)
 
     def pull(self, after: int) -> int:
-        """Copies the vault's new and removed checkpoints here. Waits a moment for changes after that version."""
+        """Copies the vault's changes to this node. Waits a moment for a change if the version is still `after`."""
         news = json.loads(self._ask("GET", f"/entries?after={after}"))
         version, entries = int(news["version"]), news["entries"]
         with self._lock:
@@ -270,8 +270,8 @@ class Copies:
                 _remove(incoming)
 
     def _discard(self, name: str) -> None:
-        """Removes a checkpoint, which is first moved away at once. Raises `OSError`; the next `pull` removes the rest.
-        Half an entry in its place would look like a new entry of this node, and be sent to all others."""
+        """Renames a checkpoint, then removes it: a half-removed checkpoint under its own name would be sent to all
+        other nodes as a new one. If the removal fails with an `OSError`, the next `pull` completes the removal."""
         doomed = self._folder / f"{_DELETED}{name}"
         _remove(doomed)
         with contextlib.suppress(FileNotFoundError):
@@ -295,7 +295,7 @@ def _remove(folder: pathlib.Path) -> None:
 
 
 def _unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:
-    """Unpacks an archive of files and folders into `folder`. Raises `tarfile.TarError` for any other member."""
+    """Unpacks an archive of files and folders into `folder`. Raises `tarfile.TarError` for links and unsafe paths."""
     folder.mkdir()
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():

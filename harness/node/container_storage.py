@@ -1,8 +1,9 @@
 """Lets a container's file operations be delayed or refused, by a file system that only this container sees.
 
-For each folder of a node, one process on the daemon's host mounts over the folder in the container's mount namespace,
-and becomes the containers' user. From then on it does the node's file operations, or fails them. It ends with the
-harness, and the mount ends with the container. The host itself sees the folder as it is.
+For each folder of a node, one process on the daemon's host mounts a file system over the folder in the container's
+mount namespace, and then runs as the containers' user. This process carries out the node's file operations, or makes
+them fail. The process ends with the harness, and the mount ends with the container. The host itself still sees the
+original folder.
 
     python -m harness.node.container_storage LINK PID FOLDER UID GID
 """
@@ -35,16 +36,14 @@ def why_not(address: str, user: str) -> str:
 
 
 class Storage:
-    """The folders of a node that can be disturbed. Answers a lab's calls on storage (`storage.add`, …)."""
+    """The folders of a node in which faults can disturb file operations. Answers calls such as `storage.add`."""
 
     def __init__(
         self, pid: int, folders: Sequence[pathlib.Path], user: str, marks: Mapping[str, str], log: pathlib.Path
     ):
-        """Starts a process with a file system for each folder. `pid`: the container's first process, in the host's
-        numbers; `marks`: of our processes.
-
-        Raises `BackendError` if the kernel refuses.
-        """
+        """Starts a process with a file system for each folder. `pid` is the host's process id of the container's first
+        process. `marks` holds environment variables that identify the harness's processes. Raises `BackendError` if a
+        file system cannot be mounted."""
         self._systems: dict[str, rpc.Line] = {}
         try:
             for folder in folders:
@@ -66,7 +65,7 @@ class Storage:
         return self._systems[folder].call(method.removeprefix("storage."), limit_s, **params)
 
     def close(self) -> None:
-        """Ends the processes of the container's file systems, even if they wait."""
+        """Ends the processes of the container's file systems, even if they hang."""
         systems, self._systems = self._systems, {}
         for line in systems.values():
             line.close()

@@ -1,7 +1,7 @@
 """Sends files below a folder to the harness while they are written, so that a pod's logs outlive the pod.
 
-The kernel reports every write (inotify). So the last lines of a killed process are sent a moment later, and no volume
-has to be read afterwards.
+The kernel reports every write (inotify). Therefore, the last lines of a killed process are sent a moment later, and no
+volume has to be read after the run.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Follower:
-    """Reports new data in files. `tell` gets `{"event": "wrote", "name", "offset", "data"}`; `data` is in Latin-1.
+    """Reports new data in files to `tell`, as `{"event": "wrote", "name", "offset", "data"}` with `data` in Latin-1.
 
-    Of event files, only whole lines are sent, because an emitter may take half a line back.
+    Sends only whole lines of event files, because an emitter may remove a half-written line.
     """
 
     def __init__(self, root: pathlib.Path, folders: Sequence[str], tell: Tell):
@@ -38,7 +38,7 @@ class Follower:
                 raise OSError(ctypes.get_errno(), f"inotify_add_watch {folder}")
 
     def absorb(self) -> None:
-        """Reports all new data, once `descriptor` is readable. It looks at all files, whichever one changed."""
+        """Reports all new data in all files. Call this method when `descriptor` is readable."""
         try:
             while os.read(self.descriptor, 64 * 2**10):
                 continue

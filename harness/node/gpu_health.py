@@ -1,8 +1,8 @@
 """Makes GPUs seem sick to the processes of a node, by a small C library in place of NVIDIA's, and a file for each node.
 
-The library is first on the library path of all processes of the node from their start (`boot.with_delivered`). It reads
-the node's file at each call, so that no process has to start again. Other calls go to the node's real library, if there
-is one. No driver, no GPU and no process outside of the node is affected.
+The library is first on the library path of all processes of the node from their start (`boot.with_delivered`). The
+library reads the node's file at each call, so that running processes see changes. Calls to functions that it lacks go
+to the node's real library, if there is one. No driver, no GPU and no process outside of the node is affected.
 
     python -m harness.node.gpu_health      prints, several times a second, what a process of this node is told
 """
@@ -74,10 +74,8 @@ def make_states(run_dir: pathlib.Path, nodes: Sequence[str], gpus: int) -> None:
 
 
 def set_health(run_dir: pathlib.Path, node: str, device: int, health: Mapping[str, int]) -> None:
-    """Changes these figures of a GPU of the node, for running processes, too. If empty, nothing is changed any more.
-
-    With `xid`, the processes get one such error, too.
-    """
+    """Sets the values that processes read for a GPU of the node; running processes see the change. An empty `health`
+    restores the real values. If `health` has an `xid`, the processes also get one error with this XID number."""
     content = (run_dir / FOLDER / node).read_bytes()
     devices = dict(enumerate(_DEVICE.iter_unpack(content[_COUNT.size :])))
     before = dict(zip(FIELDS, devices[device]))  # errors stay: who looks later must hear of them, and nobody twice
@@ -96,7 +94,7 @@ def _write(run_dir: pathlib.Path, node: str, gpus: int, devices: Mapping[int, Se
 
 @functools.cache
 def why_not() -> str | None:
-    """Returns why GPUs cannot be made to seem sick here, or `None`, after trying it."""
+    """Tries to make a GPU seem sick. Returns the reason if that fails on this machine, else `None`."""
     with owner_names.temporary_folder() as run_dir:
         try:
             marks = prepare(run_dir) | {"CHAOS_NODE": "probe"}
@@ -155,7 +153,7 @@ def _device(nvml: Any, number: int) -> dict[str, Any]:
 
 
 def _watch(once: bool) -> None:
-    """Prints a line of JSON at each look: the GPUs' figures, and the errors (XID) since the first look."""
+    """Prints a line of JSON every 0.1 s: the GPUs' values, and the errors (XID) since the first line."""
     nvml = ctypes.CDLL(LIBRARY)
     ours = pathlib.Path(os.environ.get(boot.GPU_ENV, "/"), LIBRARY)
     maps = pathlib.Path("/proc/self/maps").read_text()

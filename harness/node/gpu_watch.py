@@ -25,7 +25,7 @@ class GpuWatch:
         self._lines = -1
 
     def watch(self, pid: int | None) -> str | None:
-        """Begins to read GPUs as this process sees them (`None`: stops). Returns the process's CUDA_VISIBLE_DEVICES."""
+        """Begins to read GPUs as process `pid` sees them; `None` stops. Returns the process's CUDA_VISIBLE_DEVICES."""
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -44,7 +44,7 @@ class GpuWatch:
         return env.get("CUDA_VISIBLE_DEVICES")
 
     def newest(self) -> dict[str, Any]:
-        """Returns the newest state of the watched GPUs and its age, and the error if there is no state."""
+        """Returns the newest values of the watched GPUs and their age, or an error if no values were read."""
         if self._lines < 0:
             raise UsageError("nobody watches the GPUs of this node")
         size = os.fstat(self._lines).st_size

@@ -59,7 +59,7 @@ def be_prompt() -> None:
 
 
 def be_punctual() -> None:
-    """Makes this process, which mostly waits, run as soon as it has work; without the right, by a larger CPU share."""
+    """Makes this process run as soon as it has work, by real-time scheduling or, if forbidden, a larger CPU share."""
     be_prompt()
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
@@ -113,17 +113,17 @@ def set_name(name: str) -> None:
 
 
 def map_user_namespace(uid: int, gid: int, inside: tuple[int, int] = (0, 0)) -> None:
-    """Maps the user `inside` a new user namespace (root) to `uid` and `gid` outside, which must be the caller's."""
+    """Maps the ids `inside` a new user namespace (by default root) to the caller's own `uid` and `gid` outside."""
     # The kernel lets an ordinary user map a group only after giving up setgroups.
     for name, text in (("setgroups", "deny"), ("uid_map", f"{inside[0]} {uid} 1"), ("gid_map", f"{inside[1]} {gid} 1")):
         pathlib.Path(f"/proc/self/{name}").write_text(text)
 
 
 def enter_mount_namespace() -> None:
-    """Gives this process and its children mounts that others do not see. They end with the last of these processes.
+    """Gives this process and its children mounts that others do not see, until the last of these processes ends.
 
-    A caller that is not root keeps its ids, but gets a user namespace, in which it may mount. Later mounts outside are
-    visible inside.
+    A caller that is not root keeps its ids, but gets a user namespace, in which it may mount. Mounts that are made
+    outside later are visible inside.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0:
@@ -134,6 +134,6 @@ def enter_mount_namespace() -> None:
 
 
 def names_every_user() -> bool:
-    """Returns True if each user and group has an id here. In a user namespace, all unmapped ones share one id."""
+    """Returns True if every user and group has an id of its own. In a user namespace, unmapped users share one id."""
     maps = (pathlib.Path(f"/proc/self/{name}").read_text().split() for name in ("uid_map", "gid_map"))
     return all(each == ["0", "0", str(2**32 - 1)] for each in maps)

@@ -23,7 +23,7 @@ Call = Callable[..., Awaitable[Any]]  # takes the lab first; its result must be 
 
 
 class Host(Protocol):
-    """A virtual node, as far as calls in other modules use it."""
+    """The parts of a virtual node that calls in other modules use."""
 
     name: str
     address: str
@@ -38,7 +38,7 @@ class Host(Protocol):
 
 
 class Wired(Protocol):
-    """A virtual node whose packets all pass a network device of its own, at these hooks of the kernel."""
+    """A virtual node with a network device of its own. `hooks` are the kernel hooks that the node's packets pass."""
 
     lab: Lab
     address: str
@@ -64,7 +64,7 @@ class Disturbance(abc.ABC):
         self.undo = contextlib.AsyncExitStack()
 
     async def begin(self) -> None:
-        """Begins a network disturbance completely or not at all. Raises `OSError` if the kernel refuses."""
+        """Begins a network disturbance fully or not at all. Raises `OSError` if the kernel refuses the disturbance."""
         try:
             await self._act()
         except BaseException:
@@ -72,12 +72,12 @@ class Disturbance(abc.ABC):
             raise
 
     async def end(self) -> None:
-        """Undoes the network disturbance. Can be called again."""
+        """Undoes the network disturbance. A second call does nothing."""
         await self.undo.aclose()
 
     @abc.abstractmethod
     async def _act(self) -> None:
-        """Acts step by step, and pushes the undo function of each step on `undo`."""
+        """Begins the disturbance step by step, and pushes the undo function of each step on `undo`."""
 
     async def counts(self) -> dict[str, int]:
         return {}
@@ -93,7 +93,7 @@ class Disturbance(abc.ABC):
 
 
 class Lab(Children):
-    """All virtual nodes of a run. `hosts` maps `<name>.<incarnation>` to the node, dead ones included."""
+    """All virtual nodes of a run. `hosts` maps the key `<name>.<incarnation>` to the node, also for dead nodes."""
 
     def __init__(self, run_id: str, namespaces: bool, control_address: str, addresses: Iterator[str]):
         super().__init__()
@@ -137,7 +137,7 @@ class Lab(Children):
         print(f"{time.time():.3f} {text}", file=sys.stderr, flush=True)
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work` beside the calls, in a task. The lab keeps a reference, or the event loop could drop it."""
+        """Runs `work` in a background task. The lab keeps a reference, because the event loop could drop the task."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -3,10 +3,10 @@
     harness ──socket──► labd (init of the lab's namespaces) ──socket──► init of each node
        └─────► keeper ────┘
 
-The keeper forks labd and watches it and the harness from outside. Whichever of the three dies, by whatever
-signal, the other two end the lab: labd sees the end of the socket, the harness's pidfd and the keeper's pidfd,
-and gets a death signal from the kernel; the keeper sees both pidfds. With labd its namespaces go, and with them
-every process, device and mount. Without namespaces labd kills its process tree, and the keeper what labd left.
+The keeper forks labd and watches it and the harness from outside. If the harness, labd or the keeper dies, the other
+two end the lab: labd watches its socket and the pidfds of the harness and the keeper, and gets a death signal from the
+kernel; the keeper watches the pidfds of both others. When labd ends, the kernel ends its namespaces, with every
+process, device and mount. Without namespaces, labd kills its process tree, and the keeper kills what labd left.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ _claims: list[socket.socket] = []
 
 
 def _claim_block() -> int:
-    """Claims a block of loopback addresses for this lab, by its third byte; the claim ends with its last holder."""
+    """Claims a block of loopback addresses for this lab, and returns the third byte. The claim ends with the lab."""
     for block in range(PLAIN_LABS_MAX):
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:

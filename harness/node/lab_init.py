@@ -1,7 +1,7 @@
 """Runs the init of a node in the local lab, which first builds the node around itself, like a container's init.
 
-In namespaces, the init is process 1 of the node, and the node dies with it. Without namespaces, it is the subreaper of
-all processes of the node. It is forked from labd, and talks to labd over one socket.
+In namespaces, the init is process 1 of the node, and the node dies with it. Without namespaces, the init is the
+subreaper of all processes of the node. The daemon labd forks the init, and talks to it over one socket.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _build(setup: Setup) -> None:
 
 
 def _number_processes(setup: Setup) -> None:
-    """Starts process ids at another number on each node, as on real nodes: they share /tmp, with ids in file names."""
+    """Starts process ids at a different number on each node, because nodes share /tmp, where file names contain ids."""
     run, node = zlib.crc32(setup.run_dir.encode()), int.from_bytes(socket.inet_aton(setup.address)[2:])
     with contextlib.suppress(OSError):  # a kernel without CONFIG_CHECKPOINT_RESTORE
         pathlib.Path("/proc/sys/kernel/ns_last_pid").write_text(str(1024 + (run + 331 * node) % 30_011))
@@ -122,7 +122,7 @@ def _mount_names(hosts: str) -> None:
 
 
 def _mount_shared_memory() -> None:
-    """Mounts shared memory: new data ends with the node, as on a real one; existing data can be read."""
+    """Mounts /dev/shm: the node sees existing data there, and data that the node writes vanishes with the node."""
     kernel.mount("tmpfs", "/sys", "tmpfs")
     for name in ("written", "work"):
         os.mkdir(f"/sys/{name}")
@@ -136,7 +136,7 @@ def _mount_shared_memory() -> None:
 
 
 def _name(name: str, address: str) -> None:
-    """Writes the node's name and address into /etc/hosts, in place: the mounted file must stay the same."""
+    """Writes a node's name and address into /etc/hosts. Changes the file in place, because the file is a mount."""
     with open("/etc/hosts", "r+", encoding="utf-8") as file:
         others = [line for line in file if line.split()[1:] != [name]]
         file.seek(0)
@@ -145,7 +145,7 @@ def _name(name: str, address: str) -> None:
 
 
 def _mount_sysfs() -> None:
-    """Mounts /sys. If a container does not let a user do so, the node sees the host's devices."""
+    """Mounts /sys. If a container forbids the mount, the node sees the host's devices."""
     outside = os.open(GROUPS, os.O_PATH | os.O_CLOEXEC) if os.path.isdir(GROUPS) else None
     try:
         kernel.mount("sysfs", "/sys", "sysfs", NOTHING_SPECIAL)
@@ -195,7 +195,7 @@ class LabInit(Init):
         return spawn.execute(command, env, log, run_folder_view.give_up_mounting)
 
     async def _freeze(self) -> None:
-        """Stops all the node's processes before it returns: a stop signal acts only once a process is scheduled."""
+        """Sends SIGSTOP to all the node's processes, and waits until all of them have stopped."""
         self._signal(signal.SIGSTOP, None)
         deadline = time.monotonic() + FREEZE_S_MAX
         while moving := [each.pid for each in self._others() if each.state in "RS"]:
@@ -223,7 +223,7 @@ class PlainInit(LabInit):
         return spawn.execute(command, env, log)
 
     def _signal_all(self, signum: int) -> int:
-        """Sends a signal to all processes of the node: for SIGSTOP and SIGKILL, until every one found has got it."""
+        """Signals all processes of the node. For SIGSTOP and SIGKILL, repeats until it finds no new process."""
         told: set[tuple[int, int]] = set()
         rounds = FREEZE_ROUNDS_MAX if signum in (signal.SIGSTOP, signal.SIGKILL) else 1
         for _ in range(rounds):
@@ -235,7 +235,7 @@ class PlainInit(LabInit):
         return len(told)
 
     def _signal_in_turn(self, signum: int) -> None:
-        """Sends a signal to the processes last found, because a search for all takes longer than a turn."""
+        """Sends a signal to the node's processes. Searches for new ones only every 0.5 s, because a search is slow."""
         if time.monotonic() - self._looked > LOOK_FOR_NEW_S:
             self._members, self._looked = self._others(), time.monotonic()
         for process in self._members:

@@ -1,7 +1,7 @@
 """Answers labd's calls on virtual nodes: make one, run its command, signal and kill its processes.
 
 Two kinds of node share one interface: `NamespaceNode` is a small host of its own, `PlainNode` a process tree. `CALLS`
-are the calls that this module answers. The first argument of each is the lab.
+are the calls that this module answers. The first argument of each call is the lab.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ View = tuple[str, tuple[str, ...]]  # the run's folder, and what of it the node 
 
 
 class LabNode(abc.ABC):
-    """One virtual node: the first one in its place, or a later replacement."""
+    """One virtual node, which may be the replacement for an earlier node of the same name."""
 
     def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
         self.lab = lab
@@ -54,7 +54,7 @@ class LabNode(abc.ABC):
         return f"{self.name}.{self.incarnation}"
 
     async def create(self) -> list[Any]:
-        """Starts a virtual node. Returns host and port of its metadata endpoint. A failure leaves nothing behind."""
+        """Starts a virtual node, or leaves nothing behind. Returns host and port of the node's metadata endpoint."""
         ours, theirs = socket.socketpair()
         try:
             with lab_init.stage("node processes"):
@@ -208,9 +208,9 @@ class NamespaceNode(LabNode):
 
 
 def _hosts_text(lab: Lab) -> str:
-    """Returns the hosts file of a virtual node, with all nodes' addresses, as nothing may wait for a name server.
+    """Returns the hosts file of a virtual node, with all nodes' addresses, so that no look-up waits for a name server.
 
-    A node's name leads to its newest incarnation.
+    A node's name maps to the address of its newest incarnation.
     """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{lab.control_address} control"]
     newest = {host.name: host.address for host in lab.hosts.values() if isinstance(host, LabNode)}
@@ -223,7 +223,7 @@ def _hosts_text(lab: Lab) -> str:
 
 
 def _fork_init(link: socket.socket, report: int) -> None:
-    """Starts a node's init process in new namespaces, from a helper, because `unshare` only concerns later children."""
+    """Starts a node's init process in new namespaces. Runs in a helper process, as `unshare` changes its caller."""
     flags = kernel.CLONE_NEWNET | kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
     try:
         with lab_init.stage("node namespaces"):
@@ -235,7 +235,7 @@ def _fork_init(link: socket.socket, report: int) -> None:
 
 
 class PlainNode(LabNode):
-    """A virtual node without namespaces: the processes below its init, and all that have the node's mark."""
+    """A virtual node without namespaces: its init's descendants, and processes with its name in their environment."""
 
     def _fork(self, link: socket.socket) -> int:
         return spawn.fork(lambda: lab_init.main(link), keep=(link.fileno(),))

@@ -1,7 +1,8 @@
 """Finds and removes what is left of a lab if all processes that clean up were killed.
 
-Namespaces clean up by themselves. A lab without namespaces may leave processes if the harness, its keeper and labd were
-killed at once. These processes have our marker in their environment; no others are killed.
+A lab with namespaces leaves nothing, because the kernel cleans up. A lab without namespaces may leave processes if the
+harness, its keeper and labd were killed at once. Only processes with the harness's marker in their environment are
+killed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _command(pid: int) -> str:
 
 
 def leftovers(run_id: str | None = None) -> list[Leftover]:
-    """Returns processes that the run `run_id` has left or, without an id, that dead harnesses have. Changes nothing."""
+    """Returns the processes left behind by the run `run_id` or, without `run_id`, by all dead harnesses."""
     found = []
     for process in processes.every():
         marks = processes.environment(process.pid) if process.running else {}
@@ -51,10 +52,8 @@ def leftovers(run_id: str | None = None) -> list[Leftover]:
 
 
 def sweep(run_id: str | None = None, limit_s: float = 5.0, exempt: tuple[int, ...] = ()) -> int:
-    """Kills leftover processes, except those in `exempt`, and returns their number. Can be called again.
-
-    Raises `BackendError` if some are still there after `limit_s`.
-    """
+    """Kills leftover processes, except those in `exempt`, and returns their number. A second call does no harm. Raises
+    `BackendError` if some processes are still there after `limit_s`."""
 
     def find() -> list[ProcEntry]:
         return [item.process for item in leftovers(run_id) if item.process.pid not in exempt]

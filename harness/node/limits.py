@@ -1,7 +1,7 @@
 """Limits a node's share of the machine's CPUs and memory, and starts processes that compete for them.
 
-Limits end with the process that set them. Only control groups last: they are made with a node, and removed after the
-lab has ended.
+Most limits end with the process that set them. Control groups are made with a node, and removed after the lab has
+ended.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PROGRESS = struct.Struct("q")
 
 
 class Limits:
-    """A node's limits on CPUs and memory. Made before its first process, so that control groups count all of them."""
+    """A node's CPU and memory limits, made before the node's first process so that cgroups count all processes."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class Limits:
         names: Callable[[], Collection[str]],
         accounted_for: str | None = None,
     ):
-        """`names` holds the names of all nodes on this machine. `accounted_for`: the run, if control groups can be used
-        here."""
+        """`names` returns the names of all nodes on this machine. `accounted_for` is the run's id, or `None` if control
+        groups cannot be used."""
         self.node = node
         self._children, self._names = children, names
         self._init_pid = init_pid
@@ -92,7 +92,7 @@ class Limits:
         return cgroups.throttled_ns(self._groups["cpu"]) if "cpu" in self._groups else 0
 
     def crowd(self, kind: str, load: float | None) -> None:
-        """Starts processes that compete for the node's CPUs. `None` ends them."""
+        """Starts processes that load the node's CPUs, memory or GPU, or ends them if `load` is `None`."""
         if kind not in burner.KINDS:
             raise UsageError(f"unknown kind of load {kind!r}; choose one of: {', '.join(burner.KINDS)}")
         if load is None:
@@ -132,7 +132,7 @@ class Limits:
         self._affinity = {}
 
     def _own_cpus(self) -> set[int]:
-        """Returns this node's CPUs, if nodes share the machine's evenly. If there are too few, nodes share a CPU."""
+        """Returns this node's part of the machine's CPUs, divided evenly. With too few CPUs, nodes share a CPU."""
         cpus = sorted(os.sched_getaffinity(0))
         names = sorted(set(self._names()))
         place, count = names.index(self.node.rpartition(".")[0]), len(names)
@@ -149,7 +149,7 @@ class Limits:
         return MemoryUse(sum(_anonymous_bytes(each.pid) for each in self.members()), self._watchdog_kills)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str) -> str:
-        """Limits the node's memory (`None`: no limit). Returns the limit's keeper: the kernel, or our watchdog."""
+        """Limits the node's memory (`None`: no limit). Returns who enforces the limit: `kernel` or `watchdog`."""
         if limit_bytes is not None and limit_bytes <= 0:
             raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
         if limit_bytes is None:
@@ -193,7 +193,7 @@ class Limits:
         return [each for each in found if each is not None and each.running]
 
     async def fill_memory(self, size_bytes: int, spare: bool) -> int:
-        """Fills the node's memory by a child process. Returns how many bytes it got."""
+        """Fills the node's memory by a child process. Returns how many bytes the child got."""
         progress = mmap.mmap(-1, _PROGRESS.size)
         start_read, start_write = os.pipe()
         score = KILLED_NEXT if spare else KILLED_FIRST
@@ -220,7 +220,7 @@ class Limits:
         return _got(progress)
 
     async def _filled(self, done: asyncio.Event, kills_before: int, spare: bool, full: Callable[[], bool]) -> None:
-        """Waits until the child has all its memory and the limit's watchdog has seen it, or a process is killed."""
+        """Waits until the child process has all its memory and the watchdog has seen this, or a process is killed."""
         deadline = time.monotonic() + FILL_S_MAX
         while not done.is_set() and not full() and time.monotonic() < deadline:
             if spare and self.memory_use().kills > kills_before:
@@ -274,7 +274,7 @@ def _confine(members: list[processes.ProcEntry], cpus: set[int]) -> dict[int, se
 
 
 def _release(members: list[processes.ProcEntry], before: dict[int, set[int]]) -> None:
-    """Lets threads run on the CPUs on which they might run before. New threads get the CPUs of the others."""
+    """Restores the CPUs on which threads could run before. New threads get the largest of these CPU sets."""
     if not before:
         return
     usual = max(before.values(), key=len)

@@ -1,7 +1,7 @@
 """Serves the cloud metadata endpoint of a node: the eviction notices of EC2, GCP and Azure, at one address.
 
-EC2: a session token is required (PUT, version 2 of the service), `spot/instance-action` is 404 until a notice.
-GCP: `instance/preempted` is FALSE or TRUE and can be waited for. Azure: scheduled events, with acknowledgement.
+EC2 requests need a session token (IMDSv2), and `spot/instance-action` answers 404 until an eviction notice. GCP's
+`instance/preempted` answers FALSE or TRUE, at once or after a change. Azure's scheduled events can be acknowledged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Notice:
-    """An eviction that one cloud provider announces. `at_s` is wall-clock time."""
+    """An eviction that one cloud provider announces. `at_s` is the wall-clock time of the eviction."""
 
     provider: str
     at_s: float
@@ -67,7 +67,7 @@ def environment(endpoint: str) -> dict[str, str]:
 
 
 class Endpoint:
-    """Answers metadata requests of one node. It runs in labd, so that faults on the node do not disturb it."""
+    """Answers metadata requests of one node. The endpoint runs in the node's init process."""
 
     def __init__(self, node: str):
         self.node = node
@@ -92,7 +92,7 @@ class Endpoint:
         self._server = await asyncio.start_server(self._handle, sock=listener, limit=REQUEST_BYTES_MAX)
 
     def close(self) -> None:
-        """Closes the listening socket and all connections, because each keeps the node's network namespace alive."""
+        """Closes the listening socket and all connections, as open sockets keep the node's network namespace alive."""
         if self._server is not None:
             self._server.close()
         for writer in self._writers:

@@ -6,16 +6,16 @@ Any trainer may import this file: standard library only, no thread, no buffer.
     emit = Emitter.open("trainer", rank=rank, local_rank=local_rank, world_size=world_size)
     emit("step", step=step, begin_ns=begin, loss=loss)
 
-One writer, one file, one process: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<rank>-<start>.jsonl`. Each event
-is one line, written by one `os.write` to an `O_APPEND` descriptor, so that SIGKILL tears at most the last line.
-Outside a harness (`CHAOS_EVENTS` unset) every call returns at once.
+Each writer in each process has a file of its own: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<rank>-<start>.jsonl`.
+Each event is one line, written by one `os.write` to an `O_APPEND` descriptor, so that SIGKILL tears at most the last
+line. Outside a harness (`CHAOS_EVENTS` unset) every call returns at once.
 
-Each attempt to write a line gets the next number, from 0 for the header. A missing number is a line that was lost to a
-full disk, or later. A fork of the process counts its own lines.
+Each attempt to write a line gets the next number, from 0 for the header. A missing number means that a line was lost,
+for example because the disk was full. A forked process numbers its own lines.
 
 The first line, the header, names the writer. `harness.log.vocabulary` declares the fields of the header and of each
-event; docs/events.md is the same as a page. A number that is not finite is written as the
-string `"nan"`, `"inf"` or `"-inf"`.
+event; docs/events.md lists these fields. A number that is not finite is written as the string `"nan"`, `"inf"` or
+`"-inf"`.
 """
 
 from __future__ import annotations
@@ -103,10 +103,8 @@ class Emitter:
 
     @classmethod
     def open(cls, role: str, **identity: Any) -> Emitter:
-        """Returns this process's writer of events, as its environment says; it writes nothing outside of a harness.
-
-        `began` is when the process began, a `Moment`; by default now. All other arguments go into the header.
-        """
+        """Returns an emitter for this process, which writes nothing if the variable `CHAOS_EVENTS` is not set. `began`
+        is when the process began, a `Moment`; by default now. All other arguments go into the header."""
         began = identity.pop("began", None)
         directory = os.environ.get(EVENTS_DIR_ENV)
         if not directory:
@@ -143,7 +141,8 @@ class Emitter:
         self("phase", name=name, edge="end")
 
     def failpoint(self, name: str, **fields: Any) -> None:
-        """Marks a named place at which a fault may strike. Writes an event only if the plan names this place."""
+        """Marks a named place in the trainer's code at which the harness can inject a fault. Writes an event only if
+        the plan names this place."""
         if self._holds is not None and self._holds.wants(name):
             self("failpoint", name=name, **fields)
 
@@ -154,7 +153,7 @@ class Emitter:
         return self
 
     def __reduce__(self) -> tuple[type[Emitter], tuple[None]]:
-        """Pickles as a silent emitter, because in another process the descriptor is another file."""
+        """Pickles as an emitter that writes nothing, because file descriptors are not valid in another process."""
         return Emitter, (None,)
 
     def close(self) -> None:
@@ -182,13 +181,14 @@ class Emitter:
         return mono_ns
 
     def _go_on_in_fork(self) -> None:
-        """Counts a fork's own lines, which stand between those of its parent. The parent writes a missing header."""
+        """Numbers a fork's lines separately in the parent's file. The fork writes nothing if the file has no header
+        yet."""
         self._begin_to_count(0, f',"line_fork":{time.monotonic_ns()}')
         if self._header:
             self._fd = -1
 
     def _write(self, line: bytes) -> bool:
-        """Writes a line to the event file. If a full disk has refused the header so far, that is written first."""
+        """Writes a line to the event file. Writes the header first if a full disk has refused it before."""
         data = self._header + line
         try:
             written = os.write(self._fd, data)
@@ -203,7 +203,7 @@ class Emitter:
 
 
 def _line(record: dict[str, Any], at: Moment | None = None) -> tuple[bytes, int]:
-    """Returns the record as a line with its time but without its end, and its monotonic time."""
+    """Returns the record with its time as JSON without the closing brace, and the record's monotonic time."""
     record["wall_ns"], record["mono_ns"] = _, mono_ns = at or (time.time_ns(), time.monotonic_ns())
     return json.dumps(finite(record), separators=(",", ":"))[:-1].encode(), mono_ns
 

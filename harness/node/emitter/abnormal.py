@@ -53,7 +53,7 @@ OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a 
 
 
 def loss_improvement(losses: Sequence[float]) -> float | None:
-    """Returns the share by which the mean loss of 50 steps is below that of the 100 steps before; `None` if too few."""
+    """Returns by what share the mean of the last 50 losses is below that of the 100 before; `None` if under 150."""
     if len(losses) < LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS:
         return None
     recent = losses[-LOSS_RECENT_STEPS:]
@@ -72,8 +72,8 @@ def gradient_spikes(norm: float, before: Sequence[float]) -> bool:
 
 
 def loss_spikes(loss: float, before: Sequence[float]) -> bool:
-    """Returns True if a loss is no number, or is above the median of earlier losses by 30 % and by five times their
-    spread (the median distance from the median, times 1.4826 to be like a standard deviation)."""
+    """Returns True if a loss is NaN or infinite, or exceeds the median of earlier losses by 30 % and by five times
+    their spread (1.4826 times the median absolute deviation, an estimate of the standard deviation)."""
     if len(before) < NORMS_MIN:
         return False
     usual = statistics.median(before)
@@ -82,7 +82,7 @@ def loss_spikes(loss: float, before: Sequence[float]) -> bool:
 
 
 def steps_are_slow(times: Sequence[float]) -> bool:
-    """Returns True if the last steps took 15 % longer than those before. All ranks may be slow alike."""
+    """Returns True if the median time of the last 50 steps is over 15 % above that of the 100 steps before."""
     if len(times) < TIMES_RECENT + TIMES_BEFORE:
         return False
     usual = statistics.median(times[-TIMES_RECENT - TIMES_BEFORE : -TIMES_RECENT])
@@ -95,18 +95,18 @@ def waits_for_data(waited: Sequence[float], times: Sequence[float]) -> bool:
 
 
 def checkpoint_is_late(since: float, interval: float) -> bool:
-    """Returns True if the last commit is more than twice the interval ago, both in steps or both in seconds."""
+    """Returns True if the time since the last commit exceeds two intervals, both in steps or both in seconds."""
     return since > CHECKPOINT_INTERVALS * interval
 
 
 def replay_from(steps: int) -> int:
-    """Returns the step from which a `Watch` (the rules' memory of one process) must see steps again to decide alike: it
-    keeps 150 steps, and checks lasting states at every 50th."""
+    """Returns the step from which a new `Watch` must see steps again to reach the decisions of one that saw all steps.
+    A `Watch` keeps 150 steps, and checks for lasting states, such as slow steps, at every 50th."""
     return max(0, steps // LOSS_RECENT_STEPS - 4) * LOSS_RECENT_STEPS
 
 
 class Watch:
-    """Finds abnormal events in one process's steps, given in order. A lasting state is reported once in 50 steps."""
+    """Finds abnormal events in one process's steps, given in order. Reports a lasting state once in 50 steps."""
 
     def __init__(self) -> None:
         kept = LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS
@@ -121,7 +121,8 @@ class Watch:
         return gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float, took: float, waited: float) -> list[str]:
-        """Adds a step, and returns the kinds of its abnormal events. `took`, `waited` (for data): in one unit."""
+        """Adds a step, and returns the kinds of its abnormal events. `took` is the duration of the step, and `waited`
+        is the time spent waiting for data, in the same unit."""
         self._steps += 1
         found = [GRADIENT] if self.norm_spikes(grad_norm) else []
         self._losses.append(loss)
@@ -137,7 +138,7 @@ class Watch:
 
 
 class Growth(NamedTuple):
-    """How fast a process's memory grows. `full_in_s` is the time in s until its limit at this rate."""
+    """How fast a process's memory grows. `full_in_s` is the time in seconds until the memory limit at this rate."""
 
     bytes_per_s: float
     full_in_s: float
@@ -147,9 +148,9 @@ class Leak:
     """Finds out whether a process's memory grows steadily and comes near its limit.
 
     Readings lie ever further apart, so that slow leaks are found as well as quick ones. The newer half of the readings
-    is used, so that the growth at the start is forgotten. The rate is their Theil–Sen slope: the median of the slopes
-    between all pairs (Sen, 1968, doi:10.1080/01621459.1968.10480934). A trend is followed into the future as far as it
-    reaches back.
+    is used, so that the growth at the start is forgotten. The rate is the Theil–Sen slope of the readings: the median
+    of the slopes between all pairs (Sen, 1968, doi:10.1080/01621459.1968.10480934). A process leaks if it would reach
+    its limit within the time that the used readings span, or within 60 s.
     """
 
     def __init__(self) -> None:
@@ -160,7 +161,8 @@ class Leak:
         return not self._readings or now_s - self._readings[-1][0] >= self._every_s
 
     def read(self, now_s: float, resident: int, free: int) -> Growth | None:
-        """Returns the growth of a process's memory if it leaks, else `None`. `resident`: bytes; `free`: bytes left."""
+        """Returns the growth of a process's memory if it leaks, else `None`. `resident` holds the bytes in use, and
+        `free` the bytes left until the limit."""
         self._readings.append((now_s, resident))
         if len(self._readings) >= MEMORY_KEPT:
             self._readings, self._every_s = self._readings[::2], 2 * self._every_s
@@ -176,10 +178,8 @@ class Leak:
 
 
 class Spikes:
-    """Counts successive steps with a loss or gradient norm far above the usual. Three of them mean divergence.
-
-    Abnormal values never become usual, however long they last.
-    """
+    """Counts successive steps with a loss or gradient norm far above the usual. Three such steps in a row mean
+    divergence. Abnormal values are never added to the usual values, however long they last."""
 
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=LOSSES_KEPT)
@@ -191,7 +191,7 @@ class Spikes:
         return loss_spikes(loss, self._losses) or gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float) -> bool:
-        """Counts a step. Returns True if the training diverges, by its values in this and earlier steps."""
+        """Counts a finished step. Returns True if the training diverges by the values in this and earlier steps."""
         if self.abnormal(loss, grad_norm):
             self.in_a_row += 1
         else:

@@ -39,8 +39,8 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def break_device(kind: str, append: Append) -> None:
-    """Makes every device call of this thread fail from now on: on a GPU by a real illegal access if `kind` asks for
-    one; otherwise PyTorch's operators raise the same error."""
+    """Makes every later device call of this thread fail. The kind `illegal_access` causes a real illegal memory access
+    on a GPU. Without a GPU, or for another kind, PyTorch's operators raise the error that CUDA would report."""
     if kind == "illegal_access" and _on_gpu():
         _go_astray()
         try:

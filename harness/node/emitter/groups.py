@@ -34,7 +34,7 @@ def mounts(path: pathlib.Path) -> Iterator[Mount]:
 
 
 def of_process(path: pathlib.Path) -> dict[str, str]:
-    """Returns a process's control group for each controller; that of version 2 has the empty name."""
+    """Returns a process's control group for each controller. The key of the cgroup v2 group is an empty text."""
     groups: dict[str, str] = {}
     for line in path.read_text().splitlines():
         _, controllers, group = line.split(":", 2)

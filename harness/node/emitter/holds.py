@@ -1,8 +1,8 @@
-"""Stops a trainer at planned places, ends it there, or tells it a wrong rank, as a fault has ordered.
+"""Injects a fault into a trainer when it logs a planned event: pauses, ends or disturbs it, or gives it a wrong rank.
 
-The emitter loads this module only if `CHAOS_HOLDS` names a list of such places. The harness arms and releases a place
-by files that a node can only read. A process claims a strike by a file in `CHAOS_ANSWERS`, the folder of the node's
-answers. The strike happens once the harness has granted it, so that its reason is logged first.
+The emitter loads this module only if `CHAOS_HOLDS` names a file with planned faults. The harness arms a fault, and ends
+a pause, by files that a node can only read. A process claims a fault by a file in the node's folder `CHAOS_ANSWERS`,
+and carries out the fault once the harness has granted the claim, so that the harness logs the fault first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def load(path: str, rank: int | None, append: Append) -> Holds | None:
-    """Returns the planned places in a file at which a fault stops or strikes this process; `None` if there are none."""
+    """Reads from a file the faults that are planned for this process. Returns `None` if the file names no fault."""
     try:
         holds = json.loads(pathlib.Path(path).read_text())
     except (OSError, ValueError):
@@ -31,12 +31,12 @@ def load(path: str, rank: int | None, append: Append) -> Holds | None:
 
 
 def granted(token: str, node: str) -> str:
-    """Returns the name to which the harness renames a strike's file to let a process on this node be struck."""
+    """Returns the name to which the harness renames the file `token` to grant a fault to a process on this node."""
     return f"{token}.{node}"
 
 
 class Holds:
-    """The planned places at which a fault stops or strikes one process. `append` writes an event, past these places."""
+    """The faults that are planned for one process. `append` writes an event without triggering a fault."""
 
     def __init__(self, holds: list[dict[str, Any]], rank: int | None, append: Append):
         self._holds = [hold for hold in holds if hold.get("rank") in (None, rank)]
@@ -47,7 +47,7 @@ class Holds:
         return failpoint in self._names
 
     def reached(self, record: Mapping[str, Any]) -> None:
-        """Stops the process while a fault holds the place that this event marks, or lets the planned strike hit it."""
+        """If this event triggers a planned fault, carries out the fault, or pauses until the harness ends the pause."""
         for hold in self._holds:
             matches = all(record.get(key) == value for key, value in hold["match"].items())
             if matches and os.path.exists(hold["armed"]):
@@ -57,7 +57,7 @@ class Holds:
                     _wait(hold.get("limit_s", HOLD_S_MAX), lambda: os.path.exists(hold["released"]))  # noqa: B023
 
     def _be_struck(self, hold: Mapping[str, Any], step: int | None) -> None:
-        """Carries out the fault's strike, if one is left for this process: ends it, misleads it, or damages it."""
+        """If the harness grants the fault: ends this process, gives it a wrong rank or world size, or disturbs it."""
         if not any(_take(token) for token in hold["tokens"]):
             return
         if hold.get("does"):
@@ -79,7 +79,7 @@ class Holds:
 
 
 def _take(token: str) -> bool:
-    """Returns True if the harness lets this process, and no other one, be struck."""
+    """Claims a fault, and returns True if the harness grants the fault to this process."""
     answers = os.environ.get(ANSWERS_ENV)
     if not answers or not os.path.exists(token):
         return False

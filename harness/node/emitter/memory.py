@@ -43,7 +43,7 @@ def _machine() -> Iterator[Room]:
 
 
 def _groups() -> Iterator[Room]:
-    """Yields limits of this process's control group and the groups above. Caches that can be dropped do not count."""
+    """Yields limits of this process's control group and the groups above. Inactive caches do not count as used."""
     try:
         own = groups.of_process(SELF / "cgroup")
         mounts = list(groups.mounts(SELF / "mountinfo"))

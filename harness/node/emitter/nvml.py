@@ -1,4 +1,4 @@
-"""Reads facts about this machine's GPUs by NVIDIA's library. An unknown figure is left out, and never 0."""
+"""Reads facts about this machine's GPUs by NVIDIA's library. An unknown value is left out, and never reported as 0."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def opened() -> Iterator[Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Returns facts on this machine's GPUs: `gpu` (model), `gpus` (number), `driver`, `cuda_driver`; or none."""
+    """Returns the known facts on this machine's GPUs: `gpu` (model), `gpus` (number), `driver` and `cuda_driver`."""
     with opened() as nvml:
         count = _told(nvml.nvmlDeviceGetCount) if nvml else None
         if not count:
@@ -71,7 +71,7 @@ def facts() -> dict[str, Any]:
 
 
 class Xids:
-    """Collects the GPU driver's errors (XID) from now on: `count`, `last` by GPU. `nvml` is from `opened`."""
+    """Collects the errors (XID) that the GPU driver reports from now on: for each GPU, the number and the last one."""
 
     def __init__(self, nvml: Any):
         self.count, self.last = dict[int, int](), dict[int, int]()
@@ -103,14 +103,14 @@ def _address(gpu: Any) -> int | None:
 
 
 def samples(nvml: Any, xids: Xids | None = None) -> list[Sample]:
-    """Returns the figures of every GPU of this machine, such as its temperature. `nvml` is from `opened`."""
+    """Returns the figures of every GPU of this machine, such as its temperature."""
     if xids:
         xids.new()
     return [sample(nvml, number, xids) for number in range(_told(nvml.nvmlDeviceGetCount) or 0)]
 
 
 def unwell(limit_s: float = 10.0) -> list[str]:
-    """Returns in words which GPUs are sick by NVML, asked in a thread, because NVML may hang."""
+    """Returns a text for each GPU problem that NVML reports. Asks NVML in a thread, because NVML may hang."""
     told, asked = list[str](), threading.Event()
 
     def ask() -> None:
@@ -128,10 +128,9 @@ def unwell(limit_s: float = 10.0) -> list[str]:
 
 
 def number_of(local_rank: int, visible: str | None, uuids: Sequence[str | None]) -> int | None:
-    """Returns NVML's number of the GPU that CUDA calls `local_rank`, or `None` if there is no such GPU.
-
-    `visible` is CUDA_VISIBLE_DEVICES, with numbers or beginnings of UUIDs; `None`: all GPUs. `uuids`: of all GPUs.
-    """
+    """Returns NVML's number of the GPU that CUDA calls `local_rank`, or `None` if there is no such GPU. `visible` is
+    CUDA_VISIBLE_DEVICES, with numbers or beginnings of UUIDs, or `None` for all GPUs. `uuids` holds the UUIDs of all
+    GPUs."""
     named = range(len(uuids)) if visible is None else [each.strip() for each in visible.split(",")]
     name = str(named[local_rank]) if local_rank < len(named) else ""
     if name.isdecimal():
@@ -140,7 +139,7 @@ def number_of(local_rank: int, visible: str | None, uuids: Sequence[str | None])
 
 
 def uuids(nvml: Any) -> list[str | None]:
-    """Returns the UUID of each GPU of this machine. `nvml` is from `opened`."""
+    """Returns the UUID of each GPU of this machine."""
 
     def uuid(number: int) -> str | None:
         return _text(_told(lambda: nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(number))))
@@ -149,7 +148,7 @@ def uuids(nvml: Any) -> list[str | None]:
 
 
 def sample(nvml: Any, number: int, xids: Xids | None = None) -> Sample:
-    """Returns the figures of one GPU, such as its temperature. `xids` holds its errors so far."""
+    """Returns the figures of one GPU, such as its temperature. `xids` holds the XID errors of all GPUs so far."""
     seen: dict[str, Any] = {"xid": xids.last.get(number), "xids": xids.count.get(number)} if xids else {}
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(number)

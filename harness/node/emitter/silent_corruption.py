@@ -1,8 +1,6 @@
-"""Corrupts one bit of one number in a rank's process, without any sign to the training.
-
-The next step of an optimizer shows which numbers there are; from the step after that, the bit is wrong. A bit that is
-corrupted again is stuck: it keeps the value that it got the first time.
-"""
+"""Corrupts one bit of one number in a rank's process, without any sign to the training. The next step of an optimizer
+chooses the number, and the bit is wrong from the step after that. If a fault corrupts the bit in several steps, the bit
+is set to the same wrong value each time."""
 
 from __future__ import annotations
 
@@ -22,8 +20,9 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def corrupt(order: str, append: Append, step: int | None, over: Callable[[], bool], seed: int) -> None:
-    """Begins to corrupt a number in memory. `order`: a JSON object with `what`, `bit`, `every` and `steps`, as
-    `silent_data_corruption` has them. `step`: the last one that was done. `over`: ends it before its last step."""
+    """Begins to corrupt a number in memory. `order` holds `what`, `bit`, `every` and `steps` of the fault
+    `silent_data_corruption` as JSON. `step` is the last finished step. If `over` returns True, the corruption ends
+    early."""
     if "torch" not in sys.modules:
         append({"event": "failpoint", "name": CHOSEN, "text": "this process has not imported torch"})
         append({"event": "failpoint", "name": OVER})
@@ -58,12 +57,12 @@ class Corruption:
         self.handles: list[Any] = []
 
     def begin(self) -> None:
-        """Hooks the optimizer's steps so that they corrupt a number, but not within a running hook, where none can be
-        added. No hook is ever removed, as hooks may be running then."""
+        """Registers a hook for optimizer steps. The hook `after` is registered later: PyTorch fails if a running hook
+        adds another of its kind. Optimizer hooks are never removed, because they may be running."""
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_pre_hook(self.before)
 
     def before(self, optimizer: Any, *_: Any) -> None:
-        """Chooses the number to corrupt in the first step; corrupts a sharded gradient, as no earlier hook sees one."""
+        """In the first step, chooses the number. Later, corrupts a sharded gradient, which no earlier hook sees."""
         if self.ended:
             return
         if self.optimizer is None:
@@ -104,7 +103,7 @@ class Corruption:
     # The number
 
     def choose(self) -> str:
-        """Chooses the number to corrupt among all parameters of the optimizer. Returns why there is none, or ""."""
+        """Chooses the number to corrupt among all parameters of the optimizer. Returns "" or the reason for failure."""
         held = [each for group in self.optimizer.param_groups for each in group["params"]]
         held = [each for each in held if each.grad is not None and local(each).is_floating_point()]
         position = int(self.dice.random() * sum(local(each).numel() for each in held))
@@ -128,7 +127,7 @@ class Corruption:
         return ""
 
     def find_owner(self) -> tuple[Any, str]:
-        """Returns the module that holds this parameter, and the parameter's longest name in any outer module."""
+        """Returns the module that holds this parameter, and the parameter's full name in the outermost module."""
         kind, found, name = self.torch.nn.Module, None, ""
         for each in [each for each in gc.get_objects() if issubclass(type(each), kind)]:
             if any(own is self.parameter for own in each.parameters(recurse=False)):
@@ -138,7 +137,7 @@ class Corruption:
         return found, name or f"a tensor of shape {tuple(self.parameter.shape)}"
 
     def state(self) -> Any:
-        """Returns an optimizer state with one value for each element of the parameter, such as a moment; or `None`."""
+        """Returns an optimizer state of the parameter's shape, such as Adam's moments, or `None` if none exists."""
         held = (local(each) for each in self.optimizer.state.get(self.parameter, {}).values() if hasattr(each, "shape"))
         shape = local(self.parameter).shape
         return next((each for each in held if each.shape == shape and each.is_floating_point()), None)
@@ -173,7 +172,7 @@ class Corruption:
             self.end(why)
 
     def safely(self, act: Callable[[], str]) -> str:
-        """Calls a function of the fault and returns its result, or its error: a mistake must not fail the training."""
+        """Calls `act`, and returns its result or the text of its error, because an error must not end the training."""
         try:
             return act()
         except Exception as error:
@@ -185,13 +184,14 @@ def is_sharded(tensor: Any) -> bool:
 
 
 def local(tensor: Any) -> Any:
-    """Returns this rank's part of a distributed tensor; any other tensor itself."""
+    """Returns this rank's part of a distributed tensor, or the tensor itself if it is not distributed."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
 def set_bit(tensor: Any, element: int, bit: int, value: bool | None) -> tuple[list[int], float, float, bool]:
-    """Sets one bit of one element (by flat index); `None` flips it. Returns the element's place, the number before and
-    after, and the bit's value. `bit` is a float32's; in another type, the bit as far from the sign, or the last."""
+    """Sets one bit of the element with the flat index `element` to `value`, or flips the bit if `value` is `None`.
+    Returns the element's index in the tensor, its number before and after, and the bit's new value. `bit` is the bit's
+    number in a float32. Other types use the bit at the same distance from the sign bit, or bit 0."""
     torch = sys.modules["torch"]
     tensor = tensor.data  # its version stays: nobody is to know
     index = [int(each) for each in torch.unravel_index(torch.tensor(element), tensor.shape)]

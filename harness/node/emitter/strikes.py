@@ -1,7 +1,6 @@
-"""Faults inside a trainer's process: an exception, a held interpreter lock, a memory leak, or the user's own code.
-
-This module is loaded only for a strike that the harness has granted. Each fault logs its begin and end as a failpoint.
-"""
+"""Faults inside a trainer's process: an exception, a held interpreter lock, a memory leak, or the user's own code. A
+trainer loads this module only when the harness has granted a fault. Each fault logs its begin and end as a
+failpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ Append = Callable[[dict[str, Any]], int]
 
 
 class Inside:
-    """The argument of a user's `inject` function: rank and last step. A value is `None` if this process lacks it."""
+    """The argument of a user's `inject` function: rank and last step. An unknown value is `None`."""
 
     def __init__(self, rank: int | None, step: int | None, append: Append):
         self.rank, self.step = rank, step
@@ -52,10 +51,11 @@ def strike(
     over: Callable[[], bool] = lambda: False,
     seed: int = 0,
 ) -> None:
-    """Carries out a fault within this trainer's process. `raise`: an exception with this text comes up in the calling
-    thread, soon. `seize`: no thread runs for this many seconds. `leak`: memory is taken until `over`; "BYTES_PER_S
-    BYTES_AT_MOST". `call`: `inject` of this source is called. `break_device`: device calls fail from now on, by this
-    kind of error. `corrupt`: a bit goes wrong, as `silent_corruption` says, in a number drawn by `seed`."""
+    """Carries out a fault within this trainer's process. `raise` soon raises an exception with the text `argument` in
+    the calling thread. `seize` lets no Python thread run for `argument` seconds. `leak` takes memory until `over`
+    returns True, as `argument` says: "BYTES_PER_S BYTES_AT_MOST". `call` calls the function `inject` in the source code
+    `argument`. `break_device` makes later GPU calls fail with the error `argument`. `corrupt` calls
+    `silent_corruption.corrupt`."""
     if what == "raise":
         append({"event": "failpoint", "name": RAISED, "text": str(argument)})
         _raise_soon(str(argument))
@@ -90,7 +90,7 @@ def _call(source: str, inside: Inside) -> dict[str, str]:
 
 
 def _raise_soon(text: str) -> None:
-    """Raises an exception in the trainer's own code a moment later, where no code that guards logging swallows it."""
+    """Raises an exception in this thread after it has left the harness's code, which could swallow the exception."""
     victim = threading.get_ident()
     kind = type("InjectedError", (RuntimeError,), {"__str__": lambda self: text, "__module__": "builtins"})
 
@@ -113,7 +113,7 @@ def _is_ours(frame: types.FrameType | None) -> bool:
 
 
 def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
-    """Takes memory at this rate and writes to it, as unwritten pages do not count. Frees it at the end."""
+    """Takes memory at `rate` bytes/s, and writes to the memory to make it resident. At the end, frees the memory."""
     begin, taken = time.monotonic(), list[mmap.mmap]()
     while not over():
         due = min(most, rate * (time.monotonic() - begin))
@@ -127,7 +127,7 @@ def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
 
 
 def _seize(seconds: float) -> float:
-    """Stops all Python threads: sleeps in C with the interpreter lock. Returns how long another thread stood still."""
+    """Stops all Python threads by sleeping in C with the interpreter lock. Returns how long another thread waited."""
     over, gap = threading.Event(), [0.0]
 
     def tick() -> None:

@@ -21,8 +21,8 @@ UNANSWERED_MIN = 2  # tries in a row to send the same segment, from which on a c
 
 
 class Connection(NamedTuple):
-    """A TCP connection. `rtt_us`: smoothed round trip, 0 if not measured lately; `sent_again`: segments sent more than
-    once; `stuck`: 1 if no answers come now."""
+    """A TCP connection. `rtt_us` is the smoothed round trip time, or 0 if not measured lately. `sent_again` counts
+    retransmitted segments. `stuck` is 1 if the peer does not answer now."""
 
     local: str  # address
     peer: str
@@ -32,7 +32,7 @@ class Connection(NamedTuple):
 
 
 def connections() -> Iterator[Connection]:
-    """Yields the TCP connections that are open or being opened. Raises `OSError` if the kernel does not tell them."""
+    """Yields the TCP connections that are open or being opened. Raises `OSError` if the kernel does not answer."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
         netlink.settimeout(1.0)
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -44,8 +44,8 @@ def connections() -> Iterator[Connection]:
 
 
 def by_peer() -> list[dict[str, object]]:
-    """Returns one entry for each pair of addresses, except pairs on this host: the slowest round trip, and the sums of
-    the other figures, the worst first. Empty if the kernel does not tell the connections."""
+    """Returns the slowest round trip and the sums of the other values for each pair of different addresses, the worst
+    pair first. Returns an empty list if the kernel does not list the connections."""
     found: dict[tuple[str, str], Connection] = {}
     with contextlib.suppress(OSError, struct.error):
         for each in itertools.islice(connections(), CONNECTIONS_MAX):

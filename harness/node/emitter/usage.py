@@ -1,4 +1,4 @@
-"""Logs the use of a node's network links, memory and GPUs, in the node's first worker. Standard library only."""
+"""Logs the use of a node's network links, memory and GPUs, from the node's first worker. Standard library only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _watch(emit: Emitter, every_s: float) -> None:
 
 
 def tell_peers(emit: Emitter) -> None:
-    """Logs only the TCP connections to peers, as a process does that ends because of a peer."""
+    """Logs only the TCP connections to peers, for a process that ends because a peer failed."""
     emit("usage", peers=tcp.by_peer())
 
 

@@ -1,8 +1,8 @@
-"""Notices `sync` and `syncfs` of a node's processes, of which the kernel tells no file system in user space.
+"""Detects `sync` and `syncfs` calls by a node's processes, which the kernel does not report to FUSE file systems.
 
-A filter of system calls (seccomp) stops them, and tells this process, which looks up the name `MARK` in each recorded
-folder concerned. The file system there takes that look-up as the flush. Then the call continues. Data that a process
-wrote into mapped memory is recorded as written when the kernel writes it back, so `msync` alone flushes it.
+A seccomp filter pauses each `sync` or `syncfs` call. This process then looks up the name `MARK` in each recorded folder
+concerned, which the folder's file system records as a flush, and lets the call continue. Data in mapped memory is
+recorded when the kernel writes it back: `sync` does not flush this data, but `msync` does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Program(ctypes.Structure):
 
 
 class Flushes:
-    """Watches the calls of this process and of all that it starts from now on, but must not flush itself."""
+    """Watches `sync` calls of this process and its later children. The process must not call `sync` itself."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         """Raises `OSError` if the kernel refuses the filter."""
@@ -55,7 +55,7 @@ class Flushes:
             raise OSError(number, f"sync cannot be watched: {os.strerror(number)}")
 
     def take(self) -> None:
-        """Marks one flush, and lets it continue. Call it whenever `listener` can be read."""
+        """Marks one `sync` call in the folders, then lets the call continue. Call this when `listener` is readable."""
         notice = bytearray(_NOTICE.size)
         with contextlib.suppress(FileNotFoundError):  # the process was killed meanwhile
             fcntl.ioctl(self.listener, _RECEIVE, notice)
@@ -64,7 +64,7 @@ class Flushes:
             fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(identity, 0, 0, _CONTINUE))
 
     def _mark(self, path: str) -> None:
-        """Marks the folders on the file system that holds `path`, or all of them without a path."""
+        """Looks up `MARK` in the recorded folders on the file system of `path` or, without a path, in all of them."""
         with contextlib.suppress(OSError):  # no such descriptor: the call itself fails, too
             device = os.stat(path).st_dev if path else None
             for folder in self._folders:

@@ -1,8 +1,9 @@
 """Defines a file system that shows a folder as it is, until a fault tells it to delay or refuse operations.
 
-It is one process of the lab. It is mounted over the folder before the nodes are made, so that every node sees it, but
-nothing outside of the lab. The folder itself stays visible from outside, and holds the durable data. Several threads
-read requests from the kernel. A request that must wait gets a thread of its own, and delays no other one.
+The file system is one process of the lab. The lab mounts the file system over the folder before the nodes are made, so
+that every node sees it, but nothing outside of the lab. Outside, the original folder stays visible and holds the
+durable data. Several threads read requests from the kernel. A request that must wait gets a thread of its own, and
+delays no other one.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _SILENT = {Code.FORGET, Code.BATCH_FORGET, Code.INTERRUPT}
 
 
 class Paths:
-    """Maps the kernel's numbers of files to the files' present paths."""
+    """Maps the node ids by which the kernel names files to the files' current paths."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,7 +81,7 @@ class Paths:
         return f"{parent}/{name}" if parent else name
 
     def number(self, path: str, inode: int) -> int:
-        """Returns the kernel's number of a file. A file that replaced another file gets a new number."""
+        """Returns the kernel's node id of a file. A file that replaced another file gets a new id."""
         with self._lock:
             known = self._numbers.get(path)
             if known is not None and known[1] == inode:
@@ -106,7 +107,7 @@ class Paths:
 
 class FileSystem:
     def __init__(self, folder: pathlib.Path):
-        """Opens the folder that the file system will show. Later mounts over the folder have no effect here."""
+        """Opens the folder that the file system will show. Later mounts over the folder do not hide its files."""
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         self._root = f"/proc/self/fd/{root}/"
         self._paths = Paths()
@@ -121,7 +122,7 @@ class FileSystem:
         }
 
     def mount(self, folder: pathlib.Path, pid: int = 0) -> None:
-        """Mounts the file system for this process, or for process `pid`. Raises `OSError` if the kernel refuses."""
+        """Mounts the file system for this process or for `pid`. Raises `OSError` if the kernel refuses the mount."""
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         owner = f"user_id={os.geteuid()},group_id={os.getegid()}"
         options = f"fd={self._device},rootmode=40000,{owner},allow_other,default_permissions"
@@ -132,7 +133,7 @@ class FileSystem:
             kernel.mount("chaos", str(folder), "fuse.chaos", flags, options)
 
     def serve(self) -> None:
-        """Begins to answer the kernel's requests. Before that, a process that uses a file here waits."""
+        """Begins to answer the kernel's requests. Before this call, any access to the mounted folder blocks."""
         for number in range(READERS):
             threading.Thread(target=self._serve, name=f"reader-{number}", daemon=True).start()
 
@@ -146,10 +147,8 @@ class FileSystem:
             return self._numbers
 
     def remove(self, number: int) -> None:
-        """Ends a rule. Lost power comes back with this, without the data that was not durable. Can be called again.
-
-        Raises `OSError` if an operation still waits for the rule afterwards.
-        """
+        """Ends a rule. If the rule simulates a power failure, the power comes back, without the data that was not
+        durable. A second call does nothing. Raises `OSError` if an operation still waits for the rule afterwards."""
         with self._lock:
             ended = [rule for rule in self._rules if rule.number == number]
             self._rules = tuple(rule for rule in self._rules if rule.number != number)
@@ -173,8 +172,8 @@ class FileSystem:
         raise UsageError(f"unknown storage rule {number}")
 
     def try_out(self, rule: dict[str, Any], pid: int | None) -> dict[str, int]:
-        """Returns how active rules equal to this one answer operations of the node of `pid` (`None`: of any node):
-        delays and errors. Changes nothing, and is not counted."""
+        """Returns the delay and the errors that active rules equal to `rule` would cause on the node of process `pid`
+        (`None`: on any node). The trial changes no file and no counter."""
         spec = StorageRule(**rule | {"operations": tuple(rule["operations"])})
         alike = [each for each in self._rules if each.spec == spec and (pid is None or each.covers(pid))]
         met = [[each.would(operation) for each in alike] for operation in spec.operations]
@@ -290,8 +289,8 @@ class FileSystem:
         return wire.ENTRY.pack(self._paths.number(path, found.st_ino), 0, 0, 0, 0, 0) + self._shown(found)
 
     def _shown(self, found: os.stat_result) -> bytes:
-        """Returns a file's attributes. An unknown owner or group, such as a project's, is shown as ours, because the
-        kernel refuses writes to such files. The real file's own rights decide."""
+        """Returns a file's attributes. An owner or group without an id in this namespace is shown as this process's
+        own, because the kernel would refuse writes. The real file's permissions still apply."""
         uid = os.geteuid() if self._strangers and found.st_uid == NO_ID else found.st_uid
         gid = os.getegid() if self._strangers and found.st_gid == NO_ID else found.st_gid
         return wire.pack_attributes(found, uid, gid)
@@ -486,10 +485,9 @@ def main(
     become: Callable[[], None] = lambda: None,
     make: Callable[[pathlib.Path], FileSystem] = FileSystem,
 ) -> None:
-    """Mounts the file system (for `pid`, if given), reports this, then answers calls until the caller is gone.
-
-    With `become`, it gives up rights that it no longer needs after mounting. `make` makes the folder's file system.
-    """
+    """Mounts the file system (for `pid`, if given), reports success, then answers calls until the caller is gone.
+    After mounting, calls `become` to give up rights that are no longer needed. The function `make` creates the file
+    system."""
     system = start(link, folder, pid, become, make)
     if system is not None:
         answer(link, system)
@@ -502,7 +500,8 @@ def start(
     become: Callable[[], None] = lambda: None,
     make: Callable[[pathlib.Path], FileSystem] = FileSystem,
 ) -> FileSystem | None:
-    """Mounts a file system over a folder, and reports over `link` that it did, or the error (and returns `None`)."""
+    """Mounts a file system over a folder, and reports success or the error over `link`. Returns `None` after an
+    error."""
     kernel.set_name("lab-storage")
     os.umask(0)
     path = pathlib.Path(folder)
@@ -519,7 +518,7 @@ def start(
 
 
 def wait_ready(link: socket.socket) -> None:
-    """Waits until the process at the other end has mounted its file system. Raises `StageError` if that was refused."""
+    """Waits until the process at the other end has mounted its file system. Raises `StageError` if the mount failed."""
     link.settimeout(READY_S_MAX)
     rpc.result(rpc.receive(link))
     link.settimeout(None)

@@ -1,6 +1,6 @@
-"""Answers calls to disturb storage: a file system process for each folder, and rules for its operations.
+"""Answers calls to disturb storage, by a file system process for each folder and rules for its file operations.
 
-`CALLS` are the calls that this module answers. The first argument of each is the lab.
+`CALLS` are the calls that this module answers. The first argument of each call is the lab.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def why_no_device() -> str:
 
 
 async def examine(lab: Lab) -> str:
-    """Returns why file operations cannot be disturbed here, or an empty text if they can. Leaves nothing behind."""
+    """Tries out a file system that can disturb operations. Returns why it does not work here, or an empty text."""
     if reason := why_no_device():
         return reason
     with owner_names.temporary_folder() as place:

@@ -1,8 +1,8 @@
 """Defines a file system that records each change of its files: the operations in order, and all written bytes.
 
 The record consists of two files in a folder that no node sees: `operations.jsonl`, one operation a line, and `data`,
-the written bytes one after the other. A line has the fields of `harness.explore.operations.Operation`. The record
-numbers files by itself: each file gets a new number. A line `{"ended": WHY}` says that the record is incomplete.
+the written bytes one after the other. Each operation has the fields of `harness.explore.operations.Operation`. The
+record gives each new file a new number. A line `{"ended": WHY}` says that the record is incomplete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHANGING = {
 
 
 class Record:
-    """The recorded changes of a folder, in two files. At a limit or on a full disk the record ends, not the job."""
+    """The recorded changes of a folder. At its size limit or on a full disk, the record ends but the job goes on."""
 
     def __init__(self, folder: pathlib.Path, operations_max: int = OPERATIONS_MAX, bytes_max: int = DATA_BYTES_MAX):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC

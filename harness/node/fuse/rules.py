@@ -1,6 +1,6 @@
 """Defines rules for disturbed file operations: which are delayed or fail, and what a power failure loses.
 
-A `FileRule` is an active `harness.node.types.StorageRule`. It decides on operations, and counts its effects.
+A `FileRule` is an active `harness.node.types.StorageRule`. Each rule disturbs file operations, and counts its effects.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Verdict:
 
 @dataclass
 class Volatile:
-    """A file's data that is not durable yet. `descriptor` is our own, as the job may have closed the file."""
+    """A file's data that is not durable yet. `descriptor` is a duplicate, as the job may close the file."""
 
     descriptor: int
     ranges: list[tuple[int, int]] = field(default_factory=list)  # offset, size
 
 
 class FileRule:
-    """An active rule that disturbs file operations. `pid` is any process of its node, whose PID namespace shows which
-    processes the rule concerns; `None`: those of every node. Raises `OSError` if this process is gone."""
+    """An active rule that disturbs file operations. The rule concerns all processes in the PID namespace of process
+    `pid` or, if `pid` is `None`, of every node. Raises `OSError` if process `pid` is gone."""
 
     def __init__(self, number: int, spec: StorageRule, pid: int | None):
         unknown = set(spec.operations) - set(STORAGE_OPERATIONS)
@@ -85,7 +85,7 @@ class FileRule:
         return operation in self.spec.operations and self._named(paths)
 
     def judge(self, operation: str, paths: tuple[str, ...], size: int, verdict: Verdict) -> None:
-        """Adds to an operation's answer what this rule does to it, if the rule concerns the operation."""
+        """Adds this rule's delay or error to `verdict`, the operation's answer, if the rule concerns the operation."""
         with self._lock:
             # A lie about fsync or rename comes out at the first operation after the rename.
             lie_comes_out = self.spec.power in ("fsync_lied", "rename_lost") and self._renamed is not None
@@ -137,7 +137,7 @@ class FileRule:
             return delay_s, self.off or self.spec.hang or bool(self.errno and written and not spent)
 
     def holds(self) -> bool:
-        """Returns True if operations that wait for this rule get no answer while it is active."""
+        """Returns True if waiting operations get no answer as long as the rule is active."""
         return self.off or self.spec.hang
 
     def told(self) -> dict[str, int]:
@@ -152,7 +152,7 @@ class FileRule:
 
     @contextlib.contextmanager
     def waiting(self, request: int, thread: int, size: int) -> Iterator[None]:
-        """Counts how long a disturbed operation waits in the `with` block, and its bytes at the end."""
+        """Measures how long a disturbed operation waits in the `with` block, then counts the operation's bytes."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             if not self._waiting:
@@ -196,7 +196,7 @@ class FileRule:
                 self._renamed = (old, new)
 
     def lose(self, rename: Callable[[str, str], None]) -> None:
-        """Discards all data that was not durable when the simulated power failed. Does so only once."""
+        """Discards all data that was not durable when the simulated power failed. A second call discards nothing."""
         with self._lock:
             if self.spec.power == "rename_lost" and self._renamed is not None and not self.counts["lost_renames"]:
                 old, new = self._renamed
@@ -231,7 +231,7 @@ def state_of(thread: int) -> str:
 
 
 def lose_pages(volatile: Volatile, keep: float, dice: random.Random) -> int:
-    """Zeroes written pages, except a share that `dice` chooses. Returns the number of zeroed bytes."""
+    """Zeroes the file's written pages, except for a random share `keep`. Returns the number of zeroed bytes."""
     pages = {
         page
         for offset, size in volatile.ranges

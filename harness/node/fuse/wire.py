@@ -82,7 +82,7 @@ class Code(enum.IntEnum):
 
 @dataclass(frozen=True)
 class FuseRequest:
-    """A request of the kernel to a file system. `body` follows the header, and is valid until the next is read."""
+    """A request of the kernel. `body` holds the bytes after the header, until the next request overwrites them."""
 
     code: int
     unique: int
@@ -124,7 +124,7 @@ def reply(device: int, unique: int, body: bytes | memoryview = b"", error: int =
 
 
 def refuse_interrupts(device: int, unique: int) -> None:
-    """Tells the kernel that no request can be interrupted, while one is open. An older kernel ignores this."""
+    """Tells the kernel, before request `unique` is answered, to interrupt no request. Older kernels ignore this."""
     reply(device, unique | INTERRUPT_BIT, error=errno.ENOSYS)
 
 

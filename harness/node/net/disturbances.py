@@ -1,6 +1,6 @@
-"""Disturbs the network of virtual nodes. Each disturbance begins and ends as a whole, and leaves no trace.
+"""Disturbs the network of virtual nodes. Each disturbance begins completely or not at all, and leaves nothing behind.
 
-`CALLS` are the calls that this module answers. The first argument of each is the lab. Traffic is given as
+`CALLS` are the calls that this module answers. The first argument of each call is the lab. Traffic is given as
 `{"direction": egress | ingress | both, "peers": null (everything) | "nodes" (all but the control host) | addresses,
 "spared": addresses}`.
 """
@@ -38,7 +38,7 @@ def _wheres(traffic: Traffic) -> list[Where]:
 
 
 def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match, ...]]:
-    """Returns conditions on packets of `traffic`: a packet must meet all conditions of one group."""
+    """Returns groups of conditions: a packet belongs to `traffic` if it meets all conditions of one group."""
     own: Field = "source" if where == "sent" else "destination"
     other: Field = "destination" if where == "sent" else "source"
     spared = list(traffic["spared"])
@@ -52,7 +52,7 @@ def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match
 
 
 def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
-    """Returns packet rules for a node's own end of the traffic. They skip packets from the node to itself."""
+    """Returns packet rules for a node's own end of the traffic. The rules skip packets from the node to itself."""
     rules = []
     for where in _wheres(traffic):
         away = Match("destination" if where == "sent" else "source", host.address, equal=False)
@@ -203,7 +203,7 @@ def _host(lab: Lab, node: str) -> NamespaceNode:
 
 
 def _beginning(kind: Callable[..., Disturbance]) -> Call:
-    """Returns a function that begins a network disturbance of this kind, and returns its number."""
+    """Returns a function that begins a network disturbance of this kind and returns the disturbance's number."""
 
     async def begin(lab: Lab, host: Wired, **params: Any) -> int:
         disturbance = kind(lab, host, **params)
@@ -222,7 +222,7 @@ shape, impair, cut, unplug = map(_beginning, (Shape, Impaired, Cut, Unplug))
 
 
 async def heal(lab: Lab, number: int) -> None:
-    """Ends a network disturbance. One that has ended already is no error."""
+    """Ends a network disturbance. Does nothing if the disturbance has ended already."""
     disturbance = lab.disturbances.get(number)
     if disturbance is not None:
         await disturbance.end()
@@ -237,7 +237,7 @@ async def counts(lab: Lab, number: int) -> dict[str, int]:
 
 
 async def examine(lab: Lab, host: Wired) -> dict[str, str]:
-    """Maps each act on a node's network that the kernel refuses to the reason, by trying each one."""
+    """Tries each network disturbance on a node. Returns the disturbances that the kernel refuses, with reasons."""
     tries: dict[str, Disturbance] = {
         "network rate": Shape(lab, host, 10**9, EVERYTHING),
         "network delay": Impaired(lab, host, {"delay_s": 0.001}, EVERYTHING),
