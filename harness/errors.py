@@ -39,7 +39,8 @@ class UsageError(ChaosError):
 
 
 class ScenarioError(UsageError):
-    """A mistake in a scenario file, with its place. `problems` holds texts `file:line:column: message`."""
+    """A mistake in a scenario file, with its file, line and column. `problems` holds texts
+    `file:line:column: message`."""
 
     def __init__(self, problems: list[str]):
         super().__init__("\n".join(problems))
@@ -67,7 +68,8 @@ class EventLogError(ChaosError):
 
 
 def each(act: Callable[[T], object], items: Iterable[T]) -> None:
-    """Calls a function on each item, even after failures. Raises `BackendError` with all failures."""
+    """Calls a function on each item, even if some calls raise `BackendError`. Raises one `BackendError` with the texts
+    of all failures at the end."""
     failed = []
     for item in items:
         try:
@@ -79,7 +81,8 @@ def each(act: Callable[[T], object], items: Iterable[T]) -> None:
 
 
 def described(error: BaseException) -> str:
-    """Returns the kind and the text of an error. For an unknown member of an enumeration, adds the known ones."""
+    """Returns the kind and the text of an error. For an unknown member of an enumeration, adds the names of the known
+    members."""
     members = getattr(getattr(error, "obj", None), "__members__", ()) if isinstance(error, AttributeError) else ()
     known = f"; choose one of: {', '.join(members)}" if members else ""
     return f"{type(error).__name__}: {error}{known}"

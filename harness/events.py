@@ -1,4 +1,5 @@
-"""Provides the emitter for trainers: `from harness.events import Emitter` (see `harness.node.emitter`)."""
+"""Provides the `Emitter`, with which a trainer logs its events: `from harness.events import Emitter` (see
+`harness.node.emitter`)."""
 
 from harness.node.emitter import EXIT_LEFT, TELLS, Emitter, abnormal, memory, nvml, usage
 

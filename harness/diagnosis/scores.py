@@ -1,4 +1,5 @@
-"""Scores a diagnoser over many runs: by kind, with intervals, and by whether it knows only the first rank. Pure."""
+"""Scores a diagnoser over many runs: by kind of fault, with confidence intervals, and separately for faults on the
+first rank or node. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Share(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Returns Wilson's 95 % score interval, or `None` without a try."""
+        """Returns Wilson's 95 % score interval, or `None` if there were no tries."""
         if not self.tries:
             return None
         share, spread = self.hits / self.tries, Z * Z / self.tries
@@ -49,7 +50,8 @@ def fisher(first: Share, second: Share) -> float:
 
 @dataclass
 class KindScore:
-    """The grades of a diagnoser on all faults of one kind, and its answers with this kind."""
+    """The grades that a diagnoser got for all faults of one kind, and how many of its answers with this kind were
+    true."""
 
     grades: Counter[Grade] = field(default_factory=Counter)
     answers: Counter[bool] = field(default_factory=Counter)  # by whether they are true of a fault
@@ -65,12 +67,14 @@ class KindScore:
 
     @property
     def recall(self) -> Share:
-        """Returns the share of a kind's faults with a right answer. An unsure diagnoser is neither right nor wrong."""
+        """Returns the share of a kind's faults with a right answer. Leaves out faults about which the diagnoser said
+        that it was unsure."""
         return Share(self.grades[Grade.RIGHT], self.grades.total() - self.grades[Grade.UNSURE])
 
     @property
     def found(self) -> Share:
-        """Returns the share of answers that were right, coarse or late."""
+        """Returns the share of a kind's faults that the diagnoser found, even if its answer was late, or coarse (naming
+        only the node or nobody)."""
         return Share(sum(self.grades[grade] for grade in FOUND), self.recall.tries)
 
     @property
@@ -88,8 +92,9 @@ class KindScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """A diagnoser's scores. `controls`: in how many runs without a fault nothing was accused. `benign`: how many faults
-    that need no answer led to no wrong one. `first`, `others`: victims found at index 0, and elsewhere."""
+    """The scores of a diagnoser over many runs. `controls` is the share of runs without a fault in which the diagnoser
+    accused nothing. `benign` is the share of harmless faults about which the diagnoser gave no wrong answer. `first` is
+    the share of victims found on rank 0 or on the first node, and `others` is the share of all other victims found."""
 
     kinds: Mapping[Kind, KindScore]
     total: KindScore
@@ -104,7 +109,8 @@ class Scores:
 
     @property
     def index_0_differs(self) -> bool | None:
-        """Returns True if faults at index 0 are found significantly more or less often; `None` if unknown."""
+        """Returns True if the diagnoser finds faults on rank 0 or on the first node significantly more or less often
+        than others, or `None` if one of these two groups is empty."""
         return fisher(self.first, self.others) < SIGNIFICANT if self.first.tries and self.others.tries else None
 
     @property
@@ -118,7 +124,7 @@ class Scores:
 
 
 def scores_of(runs: Iterable[RunGrade]) -> Scores:
-    """Returns the scores over all graded runs."""
+    """Returns a diagnoser's scores over all graded runs."""
     graded = list(runs)
     faults = [fault for run in graded for fault in run.faults]
     benign = [fault for fault in faults if fault.injected.truth.benign]

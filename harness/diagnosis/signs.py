@@ -1,4 +1,5 @@
-"""Finds incidents that a single process's log shows: losses, saves, damaged checkpoints, memory. Pure."""
+"""Finds incidents in a single process's log: bad losses, slow or failed saves, damaged checkpoints, scarce memory.
+Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def signs(view: View) -> Iterator[Incident]:
 
 
 def _losses(worker: Worker) -> Iterator[Incident]:
-    """Yields the first loss or gradient norm that is no number, else the first loss that stays far too high."""
+    """Yields the first loss or gradient norm that is NaN or infinite, or else the first loss that stays far too
+    high."""
     loss, norm, ends = (worker.steps[name] for name in ("loss", "grad_norm", "end"))
     places, words = np.flatnonzero(_broken(loss) | _broken(norm)), "is no number"
     if not len(places) and len(loss) > BEFORE + 1:
@@ -48,7 +50,8 @@ def _losses(worker: Worker) -> Iterator[Incident]:
 
 
 def _broken(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Marks logged losses or norms that are NaN or infinite. A value that was not logged is a NaN with a sign."""
+    """Marks logged losses or norms that are NaN or infinite. A NaN with a negative sign stands for a value that was not
+    logged."""
     return np.isinf(values) | (np.isnan(values) & ~np.signbit(values))
 
 
@@ -66,7 +69,8 @@ def _memory(worker: Worker) -> Iterator[Incident]:
 
 
 def _saves(view: View) -> Iterator[Incident]:
-    """Yields the first save, after a usual one, that failed, took far longer, or delayed later ones for long."""
+    """Yields each save that failed, took far too long, or long held up later saves, unless the save before had the same
+    problem."""
     saves = [event for event in view.told("checkpoint.committed") if event.fields.get("duration_ns")]
     usual = float(np.median([event.fields["duration_ns"] for event in saves])) if len(saves) >= SAVES_MIN else 0.0
     patience, before, skipped = max(SLOW_SAVE_NS, SLOW_SAVE_TIMES * usual), "", list[Event]()
@@ -88,7 +92,7 @@ def _saves(view: View) -> Iterator[Incident]:
 
 
 def _fallbacks(view: View) -> Iterator[Incident]:
-    """Yields each damaged checkpoint that a restart passed over, once."""
+    """Yields each damaged checkpoint that a restart skipped, only once if several restarts skipped it."""
     seen = set()
     for event in view.told("restored"):
         for passed in event.fields.get("fallback") or ():

@@ -1,7 +1,8 @@
 """Finds what slowed a job that went on: one long step, or a stretch of slow steps. Pure.
 
 The time of a rank's step has four parts: its own work, data, checkpointing, and the wait in the gradients' all-reduce.
-A rank that is slow by itself makes its peers wait there. If even the last rank to arrive waits, the network is slow.
+A rank that is slow by itself makes its peers wait in the all-reduce. If even the last rank to reach the all-reduce
+waits in it, the network is slow.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ Matrix = npt.NDArray[np.float64]  # ns, by rank and step
 
 @dataclass(frozen=True)
 class World:
-    """Workers that did the same steps together. `took` and `parts` have one row a worker and one column a step."""
+    """Workers that did the same steps together. `took` (step times) and `parts` (times of a step's parts) have one row
+    per worker and one column per step."""
 
     workers: Sequence[Worker]
     steps: npt.NDArray[np.int64]
@@ -49,7 +51,7 @@ class World:
 
 
 def slowness(view: View) -> Iterator[Incident]:
-    """Yields stalls and slow stretches of a job, each group of workers in order of time."""
+    """Yields incidents of slow links, stalls (single long steps) and stretches of slow steps."""
     known = [world for world in _worlds(view) if len(world.workers) > 1]
     usual = {name: _median([world.parts[name] for world in known]) for name in PARTS}
     usual["took"] = _median([world.took for world in known])
@@ -75,8 +77,8 @@ def slowness(view: View) -> Iterator[Incident]:
 
 
 def _on_a_link(links: Links, found: Iterable[Incident]) -> Iterator[Incident]:
-    """Adds to incidents of the network the node whose connections were bad. Those of the network get the node whose
-    connections were bad. If none was bad, the ranks waited for something else."""
+    """Adds to incidents of the network the node whose connections were bad. Drops a network incident if no connection
+    was bad although enough nodes logged theirs: the ranks waited for something else."""
     for each in found:
         bad = links.bad_node(each.begin, each.known) if each.kind is Kind.NETWORK else None
         if bad and bad.node:
@@ -152,7 +154,7 @@ def _stragglers(world: World) -> Iterator[Incident]:
 
 
 def _stretches(slow: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.int64]]:
-    """Splits windows of slow steps where all windows between them, without a step in common, were usual."""
+    """Groups windows of slow steps: a new group begins if a window begins over `WINDOW` steps after the one before."""
     places = np.flatnonzero(slow)
     return filter(len, np.split(places, np.flatnonzero(np.diff(places) > WINDOW) + 1))
 
@@ -160,7 +162,8 @@ def _stretches(slow: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.int64]]:
 def _stretch(
     world: World, places: npt.NDArray[Any], kind: Kind, who: tuple[Suspect, ...], decision: Decision, why: str
 ) -> Incident:
-    """Returns an incident for successive windows of slow steps, known once the first window is full."""
+    """Returns an incident for successive windows of slow steps, whose evidence is complete at the end of the first
+    window."""
     first, last = int(places[0]), int(places[-1]) + WINDOW - 1
     shown = f"{why} (steps {world.steps[first]} to {world.steps[last]})"
     evidence = _figures(world, first, first + WINDOW)

@@ -1,4 +1,5 @@
-"""Reads and runs a suite of jobs whose diagnoses are graded. The seed draws the ranks and nodes that faults strike.
+"""Reads and runs a suite of jobs with injected faults, on which diagnosers are graded. The given seed decides which
+ranks and nodes the faults hit.
 
     version: 1
     name: who-was-it
@@ -14,8 +15,8 @@
         faults: [{id: kill, fault: rank_kill, when: {step: 50}, target: {rank: any}}]
       - {name: healthy, stack: ddp, repeat: 20}
 
-Each job runs once for each repetition, with a seed of its own, and is kept: the same command goes on with those that
-are missing. No fault-free run is made beside it, and nothing is judged but the answers.
+Each repetition of a job is a run with a seed of its own. All runs are kept, and the same command again makes only the
+missing runs. The suite makes no fault-free runs for comparison, and grades only the diagnosers' answers.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ Answerer = Callable[[RunTruth, pathlib.Path], list[Answer]]  # takes a run's fol
 
 
 class Told(Parameters):
-    """The files with a diagnoser's answers that a run left: their path in its folder, and their reader."""
+    """A diagnoser's answer files in the folder of a run: the reader for them (`read`), and their path (`files`)."""
 
     read: str | dict[str, Any]
     files: Line
@@ -68,13 +69,15 @@ class Told(Parameters):
         return self.read if isinstance(self.read, str) else next(iter(self.read))
 
     def answers(self, truth: RunTruth, folder: pathlib.Path) -> list[Answer]:
-        """Returns the answers in the run's files; none if it left no such file. Raises `AnswersError`."""
+        """Returns the diagnoser's answers in the run's files, or an empty list if the run left no answer file. Raises
+        `AnswersError`."""
         reader, place = build_reader(yaml.safe_dump(self.read)), folder / self.files
         return read_answers(place, reader) if reader.finds(place) else []
 
 
 class Stack(Parameters):
-    """A trainer with its command, as a suite tests it. `workload` is as in a scenario."""
+    """A training stack of a suite: a trainer with its workload, and the diagnosers that answer about its runs.
+    `workload` has the same keys as in a scenario file."""
 
     title: Line = ""
     workload: dict[str, Any]
@@ -91,7 +94,8 @@ def _built_in(name: str) -> Answerer:
 
 
 class Job(Parameters):
-    """One job of a suite. `faults`, `abort`, `limits`: as in a scenario; without faults it is a control."""
+    """One job of a suite. `faults`, `abort` and `limits` are written as in a scenario file; a job without faults is a
+    healthy control."""
 
     name: Name
     stack: Name
@@ -112,7 +116,7 @@ class Suite(Parameters):
 
 @dataclass(frozen=True)
 class Run:
-    """One planned run of a suite for diagnosers. `name`: of its folder."""
+    """One planned run of a suite for diagnosers. `name` is the name of the run's folder."""
 
     name: str
     job: Job
@@ -143,7 +147,7 @@ def load_runs(path: pathlib.Path, seed: int, backend: str) -> tuple[Suite, list[
 
 
 def _scenario(document: Document, root: Any, place: int, path: pathlib.Path) -> Scenario:
-    """Returns a job as a scenario, whose values keep their places in the file."""
+    """Returns a job of the suite as a scenario, so that error messages give each value's place in the suite's file."""
     job = root[KEY][place]
     workload = root["stacks"][job["stack"]]["workload"]
     if "steps" in job:
@@ -160,7 +164,7 @@ def _scenario(document: Document, root: Any, place: int, path: pathlib.Path) -> 
 def run_suite(
     runs: Sequence[Run], folder: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
 ) -> None:
-    """Makes the missing runs, until the user stops. A run that cannot be made is reported and left out."""
+    """Makes the suite's missing runs, until the user stops. A run that cannot be made is reported and left out."""
     for number, run in enumerate(runs, 1):
         place = folder / run.name
         if is_made(place):

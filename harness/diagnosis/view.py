@@ -1,8 +1,9 @@
-"""Selects the part of a run's event log that any cluster has. It is the only input of the baseline. Pure.
+"""Selects the events of a run's log that the logs of any cluster would show, too. The baseline diagnoser reads only
+this selection. Pure.
 
-Only listed events and fields are kept. Left out are the plan, faults, impairments, effects, the harness's looks at the
-store, failpoints, the trainer's own alarms, and digests of weights. Of an alarm, only the stack is kept, as py-spy or
-faulthandler prints it into the trainer's output.
+Only the events and fields in `KEPT` are selected. The selection leaves out the plan, faults, impairments, effects, what
+the harness saw in the checkpoint store, failpoints, the trainer's own alarms, and digests of weights. Of a trainer's
+alarm, only the stack trace is kept, as py-spy or faulthandler prints it into the trainer's output.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ Key = tuple[str, int]  # node and incarnation
 
 
 class Event(NamedTuple):
-    """One logged event. `at` is in ns on the run's clock; `place` says who logged it."""
+    """One logged event. `at` is in ns on the run's clock; `place` tells who logged the event, such as
+    `rank 3 on node1`."""
 
     at: int
     name: str
@@ -66,7 +68,8 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker process. The columns of `steps` are parallel. `ended`: the launcher's `worker.exit`, if any."""
+    """One worker process. Each column of `steps` has one entry per logged step. `ended` is the launcher's event
+    `worker.exit`, or `None` if the launcher logged no exit."""
 
     rank: int
     key: Key
@@ -96,8 +99,9 @@ class Worker:
 
 
 class Node(NamedTuple):
-    """One node as its launcher and the cluster log it. `launcher`: events of its launcher. `ended`: its command's end,
-    if it was seen. `allocated`: to train; else it serves the job, with a store perhaps."""
+    """One node as its launcher and the cluster log it. `launcher` holds the events of the node's launcher. `ended` is
+    the logged end of the node's command, or `None`. `allocated` is True if the job trains on this node; other nodes
+    serve the job, for example with a store."""
 
     key: Key
     launcher: Sequence[Event]
@@ -107,7 +111,8 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A run as any cluster's logs show it. Times are ns on the run's clock; `wall_offset_ns`: wall clock minus that."""
+    """The part of a run's log that the logs of any cluster would show, too. Times are in ns on the run's clock.
+    `wall_offset_ns` is the wall clock minus the run's clock."""
 
     workers: Sequence[Worker]  # in order of start
     nodes: Sequence[Node]
@@ -121,14 +126,14 @@ class View:
         return {str(each.get("local")): node for node, event in usage for each in event.fields.get("peers") or ()}
 
     def told(self, name: str) -> list[Event]:
-        """Returns the events of this name of all workers and launchers, in order of time."""
+        """Returns all events with this name that workers and launchers logged, in order of time."""
         found = [event for worker in self.workers for event in worker.told(name)]
         found += [event for node in self.nodes for event in node.launcher if event.name == name]
         return sorted(found, key=lambda event: event.at)
 
 
 def view_of(log: Log) -> View:
-    """Returns the part of a log that any cluster has, in linear time."""
+    """Selects the part of a run's log that the logs of any cluster would show, too, in linear time."""
     told = [(writer, sorted(_kept(writer), key=lambda event: event.at)) for writer in log.writers]
     cluster = [event for writer, events in told if writer.role == "harness" for event in events]
     launchers = {_key(event.fields): list[Event]() for event in cluster}
@@ -149,7 +154,8 @@ def view_of(log: Log) -> View:
 
 
 def _worker(writer: Writer, events: Sequence[Event], exits: Mapping[tuple[Key, object], Sequence[Event]]) -> Worker:
-    """Returns a worker with its end: the first exit of its process id on its node after its start."""
+    """Returns a worker, with the first logged exit of its process id on its node after its start as the worker's
+    end."""
     header, key = writer.header, _key(writer.header)
     seen = (event for event in exits.get((key, header.get("pid")), ()) if event.at >= header["at"])
     steps = {column: writer.steps[column] for column in COLUMNS}
@@ -170,7 +176,7 @@ def _kept(writer: Writer) -> Iterator[Event]:
 
 
 def _stack(detail: object) -> str:
-    """Returns the innermost lines of the last stack in an alarm's text. The rest of the text is left out."""
+    """Returns the innermost lines of the last stack in an alarm's text. Leaves out the rest of the alarm's text."""
     lines = str(detail or "").splitlines()
     begins = [place for place, line in enumerate(lines) if line.startswith(STACK_BEGIN)]
     return "\n".join(lines[begins[-1] + 1 :][:STACK_LINES]) if begins else ""

@@ -7,11 +7,13 @@ Each of the following rules can explain the death of a process. A fault that onl
   replacement node's arrival explains deaths of running workers, because a new process group is formed. A fault that can
   stop a healthy job (`stops`), such as a partition, explains every worker's death while it is active. A `stops` fault
   also explains later deaths of workers that were alive when the fault ended. A peer's death is no longer explained once
-  the peer did a step in a new process group, or long survived the fault (see `_Root`). A peer's segmentation fault is
-  never explained. A peer's exit with a logged error is explained only by a `stops` fault that targeted the peer.
-* A damaged checkpoint with right digests explains the death of a worker that loaded it.
-* A fault that strikes each new life of a node explains that its launcher leaves the job (code 75), whenever later.
-* A confirmed notice to leave (see `given`), or a later start of the job with more ranks, explains a worker's exit.
+  the peer did a step in a new process group, or a step long after the fault (see `_Root`). A peer's segmentation fault
+  is never explained. A peer's exit with a logged error is explained only by a `stops` fault that targeted the peer.
+* A damaged checkpoint whose digests are correct explains the death of a worker that loaded it.
+* A fault that comes back after each restart of a node explains any later exit of its launcher with code 75 (the node
+  leaves the job).
+* A confirmed notice to leave (see `given`), or a later start of the job with more ranks, explains a worker's clean
+  exit.
 
 A worker whose end is in no log counts as dead, too, if other workers did steps without this worker.
 """
@@ -67,7 +69,7 @@ class End(NamedTuple):
 
     @property
     def places(self) -> frozenset[_Place]:
-        """Returns two targets at which a fault can hit this process: the whole node, and the rank on this node."""
+        """Returns the two fault targets that contain this process: the whole node, and the rank on this node."""
         return frozenset((*self.key, rank) for rank in (None, self.rank))
 
     def is_in(self, places: Set[_Place]) -> bool:
@@ -102,7 +104,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
-    """Yields the deaths during the run, also exits with 0 before the last step, that no known cause explains."""
+    """Yields the deaths during the run that no known cause explains, including workers' exits with code 0 before the
+    last step."""
     released = max((slot.released for slot in run.slots), default=run.end)
     over = released if run.aborted is None else min(released, run.aborted)  # the harness itself causes later ends
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
@@ -114,7 +117,8 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
 
 
 def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
-    """Yields the time span from each notice of the harness until it took the node, in which a job may save and exit."""
+    """Yields the time span from each notice that the harness gave until it took the node: a job may save and exit in
+    this span."""
     doubt = _doubt(run)
     for fault in run.faults:
         if fault.injected is not None and fault.notice_ns:
@@ -123,9 +127,10 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
-    """Returns the logged notices to leave the job that a known cause confirms: a fault that takes a node or asks a rank
-    to end, or an engine that takes a node. For a notice to a slow rank, the cause is a fault that slows its node; to a
-    peer, one that made another worker leave. A notice that only the trainer reports explains no death."""
+    """Returns the logged notices to leave the job that a known cause confirms: a fault or the cluster manager takes the
+    node, or a fault asks the rank to end. A node's notice to itself, as unfit, needs a fault on this node that does not
+    kill; a notice from a peer needs a cause that made another worker leave. A notice to leave that only the trainer
+    reports explains no death."""
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") in GAVE_UP}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
     taken = {slot.key: slot.released for slot in run.slots if not slot.kept}
@@ -183,7 +188,8 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
 
 def _vanished(run: Timeline) -> Iterator[End]:
     """Yields the ends of workers that disappeared: other workers did steps without them, but no log has their exit.
-    Workers without a step are left out, as a launcher without a log may have given up this start and tried again."""
+    Leaves out workers that did no step, as a launcher that writes no log may have given up this start and tried
+    again."""
     ends = [(slot.released, slot.key) for slot in run.slots]
     ends += [(exit_["at"], key_of(exit_)) for exit_ in run.exits if exit_["rank"] is None]
     over = {node: at for at, node in sorted(ends, reverse=True)}  # the first end of each node
@@ -199,16 +205,18 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Returns True if no log has the exit of `gone`, or if a worker of the later `world` has its rank and node."""
+    """Returns True if no log has the exit of `gone`, or if a newer worker in the process group `world` has its rank and
+    node."""
     later = (run.processes[row] for row in world if run.processes[row].started > gone.last_seen)
     return gone.exited is None or any((*each.key, each.rank) == (*gone.key, gone.rank) for each in later)
 
 
 @dataclass(frozen=True)
 class _Root:
-    """A cause of workers' deaths from the time `at` on, except at the nodes and ranks `beyond`. A step in a process
-    group of `unsettled`, which had a victim, proves no survival. A step that begins at `survived` or later proves that
-    its process survived. This cause explains a death with a logged error only at the fault's targets `aim`."""
+    """A cause that explains deaths of workers from the time `at` on, but not on the nodes and ranks in `beyond`.
+    Process groups in `unsettled` had a victim: a step in these groups does not prove that a process survived. A step
+    that begins at `survived` or later proves that its process survived. This cause explains a death with a logged error
+    only at the fault's targets `aim`."""
 
     at: int
     beyond: Set[_Place] = frozenset()
@@ -266,7 +274,8 @@ class _Inquest:
         return any(self._goes_with(death, root) for root in self._roots.within(since, death.at + self._doubt))
 
     def _left_in_peace(self, death: End) -> bool:
-        """Returns True if the process exited cleanly after a notice, or before a start of the job with more ranks."""
+        """Returns True if the process exited cleanly after a notice to leave, or before a start of the job with more
+        ranks."""
         if death.code not in (None, *CLEAN_CODES):
             return False
         if death.rank is None and death.code == EXIT_LEFT and self._lemons.get(death.node, NEVER) <= death.at:
@@ -283,8 +292,8 @@ class _Inquest:
         return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
-        """Returns the earliest time at which a cause of this death can lie: the process's start or, if later, the end
-        of its first step in its last process group that is not in `unsettled`."""
+        """Returns the earliest time at which this death can have been caused. A cause cannot be earlier than the
+        process's start or, if later, the end of its first step in its last process group outside of `unsettled`."""
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
         return max([death.started - self._doubt, *settled])
@@ -302,8 +311,9 @@ class _Inquest:
             yield from self._lives.at((node, incarnation), rank, moment)
 
     def _after_kill(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields the causes of peers' deaths after a fault that kills: each strike, and the end of each victim. A
-        victim's end is a cause, too, because a launcher may start a peer between the strike and the victim's end."""
+        """Yields the causes of peers' deaths after a fault that kills: each time at which the fault killed, and the end
+        of each victim. A victim's end is a cause, too, because a launcher may start a peer between the kill and the
+        victim's end."""
         aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
         targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
         left = [max(acted_at(fault), self._last_word(other)) for other in targets if other.at < first]
@@ -314,9 +324,10 @@ class _Inquest:
         yield from (_Root(at, aim, unsettled) for at in ends)
 
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields the causes of peers' deaths after a fault that can stop a job: its end, and the end of each target
-        that outlived it. A process survived it if it begins a step after the next commit, when some trainers notice a
-        failed save, and a minute after the fault, within which launchers notice missing heartbeats."""
+        """Yields the causes of peers' deaths after a fault that can stop a job: the fault's end, and the end of each
+        target that outlived the fault. A process survived the fault if it begins a step over a minute after the fault's
+        end and after the next save: launchers notice missing heartbeats within a minute, and some trainers notice a
+        failed save only at the next one."""
         healed, aim = healed_at(self._run, fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER
@@ -326,7 +337,8 @@ class _Inquest:
                 yield _Root(other.at, aim, survived=survived, aim=aim)
 
     def _last_word(self, death: End) -> int:
-        """Returns the last log line of a worker, or of a node's workers. Exits are logged later than they happen."""
+        """Returns the time of the last log line of a worker, or of a node's workers. Exits are logged later than they
+        happen."""
         seen = (self._run.processes[row].last_seen for row in death.processes)
         return max(seen, default=death.at if death.rank is None else death.started)
 

@@ -1,18 +1,21 @@
 """The tolerance interval of mode `envelope`: the limits within which a run is allowed to differ from a fault-free run.
 
-The judged run and further fault-free runs (*repeats*) are compared with one fault-free run, in stretches of steps:
+The judged run and further fault-free runs (*repeats*) are compared with one fault-free run, in stretches of steps.
+Three limits apply to their differences from this run.
 
-* In each step, `single` allows 3 times the repeats' largest difference up to this step, at most 5 times that in the
-  same and the two neighbouring stretches, because one run can drift sooner than another.
-* For the mean difference in a stretch, `lasting` allows 5 times the repeats' largest mean so far. A mean is far below
-  the largest difference, so `lasting` finds a lasting deviation long before `single`.
-* In the n-th step after a run diverges, `soon` allows 10 times the repeats' largest difference in their first n steps:
-  runs that differ by rounding alone stay close for long. More is inconclusive, because rounding errors grow faster in
-  some phases of a training.
+The limit `single` applies to each step: 3 times the repeats' largest difference up to this step, but at most 5 times
+their largest difference in this stretch and its two neighbours, because one run can drift sooner than another.
 
-Each limit allows at least the possible rounding error (see `_rounding`). A single repeat can be close to the fault-free
-run by chance, and would fail up to 1 in 10 healthy runs. So limits from fewer than `ENOUGH` repeats fail no run, and
-the harness makes more fault-free runs.
+The limit `lasting` applies to the mean difference in a stretch: 5 times the repeats' largest mean difference so far.
+The mean difference is far below the largest one, so `lasting` finds a lasting deviation long before `single` does.
+
+The limit `soon` applies to the n-th step after a run diverges: 10 times the repeats' largest difference in their first
+n steps. Runs that differ by rounding alone stay close for long. A difference above `soon` is inconclusive, because
+rounding errors grow faster in some phases of a training.
+
+Each limit allows at least the possible rounding error (see `_rounding`). Limits from a single repeat would fail up to 1
+in 10 healthy runs, because the repeat can be close to the fault-free run by chance. Limits from fewer than `ENOUGH`
+repeats fail no run; the harness then makes more fault-free runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,7 +97,8 @@ class Envelope:
             yield lasts.first, lasts.last
 
     def sees(self, found: Comparison) -> list[Sight]:
-        """Returns by stretch, once the runs diverged, the smallest lasting loss deviation that is sure to be found."""
+        """Returns the smallest lasting loss deviation that the limits surely detect, for each stretch of steps since
+        the runs diverged."""
         parted = _parted(found)
         if parted is None:
             return []
@@ -139,7 +143,8 @@ class Envelope:
 
 
 def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
-    """Returns a text if the run exceeds the limits before any fault struck, so that the band is too narrow for it."""
+    """Returns a text if the run exceeds the tolerance limits before any fault was injected, so that the limits are too
+    narrow for the run."""
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
@@ -180,7 +185,8 @@ class Resumed:
 
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
-    """Returns how a resume without a fault changes values on as many ranks, and on other ranks; empty: it does not."""
+    """Returns two texts on how a fault-free resume changes the computed values: on the same number of ranks, and on
+    another. A text is empty if the resume was not found to change anything."""
     if resumed is None or alone is None:
         return "", ""
     # Each run of a pair is compared with a band around the other, because all resumed runs may differ by as much.

@@ -1,4 +1,5 @@
-"""Tells which faults of a run struck, which faults people stopped, and which effects of faults were measured."""
+"""Tells which faults of a run were injected, which ones a user stopped early, and which effects of faults were
+measured."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ def struck(evidence: Evidence) -> Iterator[FaultRecord]:
 
 
 def stopped(work: Work, fault: FaultRecord) -> int | None:
-    """Returns for how many ns a fault had acted when people stopped it too early, or `None` if nobody did."""
+    """Returns for how many ns a fault had acted when a user stopped it too early, or `None` if no user did."""
     at = fault.cancelled
     if at is None or not work.has_steps or work.last_end <= at:
         return None
@@ -53,8 +54,9 @@ class Effect:
 
     @property
     def acted(self) -> bool:
-        """Returns True if all planned victims were hit, or if an amount, such as a delay in ms, is above 0. If 0 is
-        expected, at most 0 must be measured; 0 of 0 victims (unit ending in "gone") is no effect."""
+        """Returns True if all planned victims were hit, or if an amount, such as a delay in ms, is above 0. If the
+        expected amount is 0, at most 0 must be measured; 0 hit of 0 planned victims (unit ending in "gone") is no
+        effect."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:

@@ -60,9 +60,9 @@ def settle(
     windows: Sequence[Window],
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
-    """Assigns the time of all GPU slots to accounts. `windows`: outages and slow intervals that faults caused;
-    `own_steps`: step times at sizes that no fault-free run has. A step belongs to the window in which it ended; other
-    time is split at the edges of windows. Raises `AssertionError` if a slot's accounts do not add up."""
+    """Assigns the time of all GPU slots to accounts. `windows` holds the outages and slow intervals that faults caused;
+    `own_steps` holds step times at world sizes that no fault-free run has. A step belongs to the window in which it
+    ended; other time is split at the edges of windows. Raises `AssertionError` if a slot's accounts do not add up."""
     windows = by_time.union(windows)
     segments = _split(timeline.segments, windows)
     of_faults = _inside(np.array([segment.end for segment in segments], np.int64), windows)
@@ -135,8 +135,9 @@ class _StepShares:
         return ended, np.stack([recompute, data, stall, drag, left - drag]), free
 
     def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
-        """Returns how long a fault made each step stand still, at sizes that no fault-free run has: the time for which
-        a process was frozen or, for a step of over `LONE_FACTOR` times the longest usual one, its excess if larger."""
+        """Returns for each step how long a fault made the step stand still, at world sizes that no fault-free run has.
+        The result is the time for which a process was frozen or, for a step of over `LONE_FACTOR` times the longest
+        usual step, its excess over this step if larger."""
         longest = self.own[self.steps.epoch[rows]]
         counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)
         stood = np.where(counts, left - longest, 0)

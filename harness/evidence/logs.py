@@ -39,15 +39,15 @@ class Evidence:
     before_change: Self | None = None  # with the fault-free runs, if they count only up to `run.changed_after`
 
     def without_change(self) -> Self:
-        """Returns the evidence without what is not comparable if a fault changed the job's command on purpose: all
-        fault-free runs have the command from before. The first of them still shows the steps until then."""
+        """Returns the evidence without the fault-free runs if a fault changed the job's command, because they ran the
+        old command. The field `before_change` keeps the fault-free runs, to judge the steps before the change."""
         if self.run.changed_after is None:
             return self
         return replace(self, before_change=self, fault_free=None, calibration=(), resumed={})
 
     @property
     def usual_run(self) -> Timeline | None:
-        """Returns the fault-free run, also if it is comparable only up to `run.changed_after`."""
+        """Returns the fault-free run, even if it is comparable only up to the step `run.changed_after`."""
         return self.before_change.fault_free if self.before_change else self.fault_free
 
     @cached_property
@@ -106,7 +106,8 @@ def _drill(folder: pathlib.Path) -> Timeline | str:
 
 
 def part_of(whole: Evidence) -> Evidence:
-    """Returns the evidence of one rehearsal: fault-free runs are cut to its steps, and those that resume left out."""
+    """Returns the evidence of one rehearsal: cuts the fault-free runs to its steps, and leaves out runs that resume
+    from a save."""
     fault_free = None if whole.fault_free is None else window.fault_free_part(whole.fault_free, whole.run)
     calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
     return replace(whole, fault_free=fault_free, calibration=calibration, resumed={})
@@ -154,9 +155,10 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
-    """Returns why differences from the fault-free run are no errors, or an empty text: the run differs already at a
-    step well before the first fault (in a run without faults and restarts, at any step) and, unless that is the very
-    first step, in nearly all steps from then on, as a trainer that is not deterministic does."""
+    """Returns why differences from the fault-free run are no errors, or an empty text: a trainer that is not
+    deterministic differs in nearly all steps. The differences must begin well before the first fault or, in a run
+    without faults and restarts, at any step. Differences that begin later than the first compared step must go on in
+    nearly all further steps."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

@@ -19,7 +19,8 @@ _COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied", "sync_ns")
 
 @dataclass(frozen=True)
 class Curve:
-    """The logged values of each surviving step: of the lowest rank that logs a loss, or means (see `surviving`)."""
+    """The logged values of each step that was not rolled back: from the lowest rank that logs a loss, or with the mean
+    loss of all ranks (see `surviving`)."""
 
     step: Ints
     loss: Floats
@@ -75,7 +76,8 @@ def counted(steps: Steps) -> Bools:
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
-    """Returns one of `rows` for each step: of the lowest rank that ever logs a loss, or else of the lowest rank."""
+    """Returns one of `rows` for each step: the row of the lowest rank that ever logs a loss, or else of the lowest
+    rank."""
     rank = steps.rank[rows]
     telling = rank[np.isfinite(steps.loss[rows])]
     speaker = int(telling.min(initial=np.iinfo(np.int64).max))
@@ -118,7 +120,8 @@ class Comparison:
 
     @property
     def final_gap_percent(self) -> float | None:
-        """Returns by how many percent the mean of the last losses exceeds the fault-free run's; `None`: unknown."""
+        """Returns by how many percent the mean of the run's last losses exceeds the fault-free run's, or `None` if
+        unknown."""
         mine, other = self._last_losses
         if not len(self.step) or not np.isfinite(other).all() or not np.mean(other):
             return None
@@ -126,7 +129,8 @@ class Comparison:
 
     @property
     def final_scatter_percent(self) -> float:
-        """Returns half the 99 % confidence interval of `final_gap_percent`, by batch means; 0: too few steps."""
+        """Returns half the width of the 99 % confidence interval of `final_gap_percent`, by batch means, or 0 for too
+        few steps."""
         mine, other = self._last_losses
         length = len(mine) // limits.BLOCKS  # Schmeiser, Batch size effects in the analysis of simulation output, 1982
         if length < 2:
@@ -181,7 +185,8 @@ def distance(a: Floats, b: Floats) -> Floats:
 
 
 def apart(run: Steps, fault_free: Steps) -> tuple[Floats, Floats]:
-    """Returns the steps that survive in both runs, and the largest loss difference of any rank in each."""
+    """Returns the steps that both runs did and neither rolled back, and each step's largest loss difference of any
+    rank."""
     rows, others = paired(run, fault_free)
     step, group = np.unique(run.step[rows], return_inverse=True)
     largest = np.zeros(len(step))
@@ -245,8 +250,9 @@ def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> In
 
 
 def by_scale(skipped: Bools) -> Bools:
-    """Marks the skipped updates, in order, that loss scaling explains, as in `torch.amp.GradScaler`: each halves the
-    scale of 2^16, 2000 applied updates double it, and at a scale of 1 infinite gradients have another cause."""
+    """Marks the skipped updates that loss scaling explains, as in `torch.amp.GradScaler`. Each skipped update halves
+    the loss scale, which begins at 2^16, and 2000 applied updates double it. At a loss scale of 1, infinite gradients
+    have another cause."""
     excused = np.zeros(len(skipped), np.bool_)
     left, before = limits.HALVINGS, 0
     for row in np.flatnonzero(skipped).tolist():

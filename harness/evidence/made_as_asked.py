@@ -111,7 +111,8 @@ class Resize(NamedTuple):
 
 
 def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Returns the first restart on another number of nodes, and the newest fault-free (or planned) save before it."""
+    """Returns the first restart on another number of nodes, with the newest save before it in the fault-free run (or
+    else in the plan)."""
     size = run.planned_size
     for epoch in run.epochs[1:]:
         nodes, rest = divmod(epoch.size, size.ranks_per_node)

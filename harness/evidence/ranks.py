@@ -22,7 +22,7 @@ from harness.timeline.timeline import Bools, Ints, Steps, Timeline
 
 @dataclass(frozen=True)
 class Abnormal:
-    """An abnormal event that a run's logged steps show, with a description in words."""
+    """An abnormal event that a run's logged steps show, with a description (`words`)."""
 
     words: str
     step: int
@@ -37,7 +37,7 @@ def of_ranks(ranks: Sequence[int], size: int) -> str:
 
 
 def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
-    """Returns how many steps have digests of several ranks, and the steps in which the digests of replicas differ."""
+    """Returns how many steps have weight digests of several replicas, and the steps in which these digests differ."""
     steps = run.steps
     rows = np.flatnonzero(steps.weights != 0)
     if not len(rows):
@@ -79,8 +79,9 @@ def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
 
 
 def weights_again(steps: Steps) -> tuple[int, int] | None:
-    """Returns the first surviving step whose weights equal an earlier step's in spite of updates in between, and that
-    earlier step, or `None`. A step with a learning rate of 0 does not count as an update."""
+    """Returns the first surviving (not rolled back) step whose weights equal those of an earlier step in spite of
+    updates in between, and the earlier step, or else `None`. A step with a learning rate of 0 does not count as an
+    update."""
     if not steps.weights.any():
         return None
     rows = by_rank(steps).row
@@ -94,7 +95,8 @@ def weights_again(steps: Steps) -> tuple[int, int] | None:
 
 
 def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
-    """Returns the first step after the fault and before a restart in which the rank logs a digest of its weights."""
+    """Returns a list of at most one step: the first after the fault, and before a restart, in which the rank logs a
+    digest of its weights."""
     rows = np.flatnonzero((steps.rank == rank) & (steps.begin > acted[0])) if acted else np.zeros(0, np.int64)
     rows = rows[np.argsort(steps.begin[rows], kind="stable")]
     told = rows[(steps.weights[rows] != 0) & (steps.epoch[rows] == steps.epoch[rows[:1]])]
@@ -106,7 +108,8 @@ def tells_samples(steps: Steps) -> Bools:
 
 
 def samples_counted(run: Timeline) -> Ints:
-    """Returns the surviving rows of steps for which all ranks log their own number of samples and the batch's."""
+    """Returns the rows of steps, not rolled back, for which all ranks log their own number of samples and that of the
+    batch."""
     steps, sizes = run.steps, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = np.flatnonzero(steps.survives & steps.complete)
     told = tells_samples(steps)[rows]
@@ -135,7 +138,8 @@ def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
 
 
 def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Returns by step of `rows` the number of ranks, and the rows of the ranks with the fewest and the most samples."""
+    """Returns for each step in `rows` its number of ranks, the row of the rank with the fewest samples, and that of the
+    rank with the most."""
     cell, count = cells(steps.step[rows])
     order = np.lexsort((steps.rank_samples[rows], cell))
     begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
@@ -164,7 +168,8 @@ def telling(steps: Steps, name: str) -> Bools:
 
 
 def is_local(steps: Steps, name: str, telling: Bools) -> bool:
-    """Returns True if ranks mostly disagree on `name` or, if no two log it together, a higher rank usually logs it."""
+    """Returns True if ranks mostly disagree on the value `name`. If no step has the value from two ranks, returns True
+    if a higher rank logs it in most steps, and the lowest rank that logs it does not."""
     rows = np.flatnonzero(_told(steps, name, np.arange(len(steps))))
     lowest = int(steps.rank[rows].min(initial=len(telling)))
     rows = np.intersect1d(rows, _rows_of(steps, telling), assume_unique=True)
@@ -184,7 +189,7 @@ def _rows_of(steps: Steps, telling: Bools) -> Ints:
 
 
 def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> Bools:
-    """Marks each row whose value `name` differs from this value in the first row of the same step."""
+    """Marks each row whose value `name` differs from the value `name` in the first row of the same step."""
     first = np.full(count, -1)
     first[cell[::-1]] = rows[::-1]
     exact = _exact(steps, name)
@@ -192,7 +197,8 @@ def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> B
 
 
 def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
-    """Returns the first surviving step in which ranks of `telling` disagree on `name`, and two of them; else `None`."""
+    """Returns the first surviving step in which ranks of `telling` disagree on `name`, and two of these ranks, or
+    `None`."""
     rows = _rows_of(steps, telling)
     # Other checks find missing values of these figures.
     if name in ("first", "count", *CURVES):
@@ -214,7 +220,8 @@ def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float, last: int = NEVER) -> int | None:
-    """Returns the first row, of any but the lowest rank, whose `name` is off the fault-free run's up to step `last`."""
+    """Returns the first row up to step `last` whose value `name` deviates from the fault-free run's; ignores the lowest
+    rank."""
     rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:

@@ -60,7 +60,8 @@ PHASE_NEEDS = {
 
 
 def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
-    """Returns the kinds of evidence that the plan promises, or `None`. The reference trainer promises nearly all."""
+    """Returns the kinds of evidence that the plan promises, or `None` if the plan does not say. The reference trainer
+    promises all kinds of evidence but those in `NOT_OF_REFERENCE`."""
     trainer = (plan.get("workload") or {}).get("trainer", "reference")
     if trainer == "reference":
         return frozenset(TELLS) - NOT_OF_REFERENCE
@@ -97,7 +98,7 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
-    """Returns the kinds of evidence in `tells`, and all kinds that serve to judge the same items (by `ITEMS`)."""
+    """Returns the kinds of evidence in `tells`, and all kinds that can replace one of them (see `ITEMS`)."""
     items = {ITEMS[kind] for kind in tells}
     return frozenset(kind for kind, item in ITEMS.items() if item in items)
 
@@ -112,8 +113,9 @@ def _never_saved(evidence: Evidence) -> bool:
 
 
 def _was_due(run: Timeline, kind: str) -> bool:
-    """Returns True if the run had an occasion to log evidence of this kind: `weights` at a worker's first step,
-    `checkpoints` beyond the first planned one, `exits` at a clean exit of a node's command or of the job."""
+    """Returns True if the run got far enough to log evidence of this kind. Evidence `weights` is due at a worker's
+    first step, `checkpoints` beyond the first planned checkpoint, and `exits` at a clean exit of a node's command or of
+    the job."""
     if kind == "weights":
         firsts = np.array([process.first_step or 0 for process in run.processes])
         return bool((run.steps.step == firsts[run.steps.process]).any())
@@ -148,7 +150,8 @@ class _Lives:
 
 
 def _ceased(evidence: Evidence, kind: str) -> str:
-    """Returns a text on the lowest rank with a process that logged no such value in too many of its last steps."""
+    """Returns a text on the lowest rank with a process that logged no value of this kind in too many of its last
+    steps."""
     run, lives = evidence.run, _Lives(evidence.run, kind)
     usual = None if evidence.usual_run is None else _Lives(evidence.usual_run, kind)
     told = np.diff(lives.cuts)
@@ -171,7 +174,8 @@ def _ceased(evidence: Evidence, kind: str) -> str:
 
 
 def _too_long(gaps: Sequence[int]) -> float:
-    """Returns the most steps in a row that may lack a value, given the usual gaps (none: infinitely many)."""
+    """Returns how many steps in a row are allowed to lack a value, given the usual gaps, or infinity if no gap is
+    known."""
     if not gaps:
         return np.inf
     usual = int(np.median(gaps))
@@ -179,7 +183,8 @@ def _too_long(gaps: Sequence[int]) -> float:
 
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (item, reason) for each item that is not judged: it is not logged, not bounded, or not visible."""
+    """Yields (item, reason) for each item that is not judged: it is not logged, has no bound in the scenario, or was
+    not seen."""
     if why := next(iter(evidence.run.unseen), "") or unseen_store(evidence.run):
         yield "checkpoints in their store", why
     here = stood_in_for(told(evidence.run))
@@ -194,7 +199,8 @@ def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def unseen_store(run: Timeline) -> str:
-    """Returns a text if the harness saw no checkpoint, or none with a logged name, in the store; else an empty text."""
+    """Returns a text if the harness saw no checkpoint in the store, or no checkpoint with a logged name; else an empty
+    text."""
     saw = {family(each.get("path")) for each in (*run.published, *((run.left or {}).get("checkpoints") or ()))}
     paths = (str(event.get("path") or "") for event in run.checkpoints if event["event"] == COMMITTED)
     other = next((path for path in paths if path and saw.isdisjoint(map(family, path.split("/")))), "")
@@ -210,7 +216,8 @@ def unmeasured_phase(run: Timeline, phase: str) -> str:
 
 
 def from_scratch(run: Timeline) -> str:
-    """Returns a text if a job without a logged save began anew though one was planned by then; else an empty text."""
+    """Returns a text if a job restarted from its first step without any logged save, although a save was planned before
+    the restart; else an empty text."""
     every = run.saves_every
     kept = any(event["event"] == COMMITTED for event in run.checkpoints)
     kept |= any(process.restored_step for process in run.processes)
@@ -240,7 +247,8 @@ def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, in
 
 
 def blindness(run: Timeline, fault_free: Timeline | None) -> str:
-    """Returns why no steps can be judged, or an empty text. A job without steps can, if the fault-free run has some."""
+    """Returns why no steps can be judged, or an empty text. A job without steps can be judged if the fault-free run has
+    steps."""
     if not len(run.steps) and (fault_free is None or not len(fault_free.steps)):
         return NO_STEPS
     return APART if run.apart else ""

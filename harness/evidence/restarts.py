@@ -1,4 +1,4 @@
-"""What the event log of a restarted job says: the step that it restored, and the losses of the steps after it."""
+"""Reads from the event log of a restarted job which step it restored, and the losses of the steps after the restore."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Losses = Mapping[tuple[int, int], float]  # (rank, step) → loss, the later one
 
 @dataclass(frozen=True)
 class Restart:
-    """What the event log says about a restart. `step` is the step that all ranks restored, or `None` if the ranks
-    restored no common step. Without a logged restore, `step` is one less than the first logged step."""
+    """A restart of a job, as its event log describes it. `step` is the step that all ranks restored, or `None` if the
+    ranks restored no common step. Without a logged restore, `step` is one less than the first logged step."""
 
     step: int | None
     told: bool  # it said that it passed a checkpoint over

@@ -1,10 +1,11 @@
 """Finds which samples a run repeated, skipped or consumed in another step than the fault-free run did.
 
-A rank of an observed trainer logs for each step the indices of its samples (`samples`), or a digest of its inputs.
-Those of all ranks together are compared with the fault-free run's, for each pass over the data set, without rolled-back
-steps. A run may repeat a sample as often as the fault-free run does, for example as padding. If both consume equally
-many samples in each step, their common steps are compared; if not, as after a change of the number of ranks, whole
-passes. If the order of samples differs between fault-free runs, samples are not compared.
+A rank of an observed trainer logs for each step the indices of its samples (`samples`), or a digest of its inputs. The
+samples of all ranks together are compared with those in the fault-free run, for each pass over the data set, without
+rolled-back steps. A run may repeat a sample as often as the fault-free run does, for example as padding. If run and
+fault-free run consume equally many samples in each step, their common steps are compared; if not, as after a change of
+the number of ranks, whole passes over the data set are compared. If the order of samples differs between fault-free
+runs, samples are not compared.
 """
 
 import itertools
@@ -68,7 +69,8 @@ class Consumed:
 
 
 def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
-    """Returns `samples` if a log has sample indices, `digests` if it has digests but no positions, or else `None`."""
+    """Returns `samples` if a log has sample indices, `digests` if the logs have digests of inputs but no sample
+    positions, or else `None`."""
     timelines = [each for each in (run, fault_free) if each is not None]
     if any((each.steps.samples >= 0).any() for each in timelines):
         return "samples"
@@ -107,7 +109,8 @@ def consumed(evidence: Evidence) -> Consumed | None:
 
 
 def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
-    """Finds repeated and skipped samples: each step's samples must begin where those before or left-out ones ended."""
+    """Finds repeated and skipped samples: each step's samples must begin where the previous step's samples, or samples
+    left out after them, ended."""
     if not len(curve) or (curve.first < 0).any() or (curve.count < 0).any():
         return Consumed("places", why="the trainer does not report which samples a step consumed")
     jump = curve.first[1:] - (curve.first + curve.count)[:-1]
@@ -192,8 +195,9 @@ def _moved(sides: Sides, later: int = NEVER) -> Ints:
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
-    """Compares the samples of the steps that both runs did, by pass over the data set: as the fault-free run's lowest
-    rank counts passes, since a restarted trainer may count from 0 again, or else from where samples repeat."""
+    """Compares the samples of the steps that both runs did, by pass over the data set. The passes are those that the
+    fault-free run's lowest rank logs, because a restarted trainer can count from 0 again; without logged passes, a pass
+    begins where samples repeat."""
     (mine, _), (theirs, _) = sides
     number, first = np.unique(theirs.step, return_index=True)
     pass_of = theirs.data_pass[first[np.searchsorted(number, step)]]
@@ -237,7 +241,7 @@ class _Bag:
 
     @classmethod
     def of(cls, history: _History, rows: Ints, part: Ints) -> Self:
-        """Collects the samples of steps, in these rows. `part`: each row's step, or its pass over the data set."""
+        """Collects the samples of the steps in `rows`. `part` holds each row's step, or its pass over the data set."""
         counts = history.counts(rows)
         return cls(np.repeat(part, counts), history.expanded(rows), np.repeat(history.steps.rank[rows], counts))
 
@@ -265,8 +269,8 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Compares each pass over the data set that both runs completed by beginning the next. Samples of a pass that only
-    one run consumed are ignored if they are fewer than the ranks: that may be padding."""
+    """Compares each pass over the data set that both runs completed by beginning the next. If only one run consumed
+    some samples of a pass, they are ignored if they are fewer than the ranks, because they can be padding."""
     passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
     both = np.intersect1d(passes, usual)
     if not len(both):
@@ -282,7 +286,7 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
 
 
 def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
-    """Drops a pass's odd samples if they are fewer than the ranks, because they may be padding."""
+    """Drops a pass's differing samples if they are fewer than the ranks, because they can be padding."""
     _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(count) else bag
 
@@ -310,7 +314,8 @@ def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
 
 
 def _told_ends(run: Timeline) -> list[int] | None:
-    """Returns the last step of each pass but the last, by its logged number, or else by sample positions; or `None`."""
+    """Returns the last step of each pass over the data set but the last pass, by the logged pass numbers, or else by
+    sample positions. Returns `None` if neither pass numbers nor sample positions are logged."""
     steps, size = run.steps, run.data_samples
     rows = np.flatnonzero(steps.data_pass >= 0)
     data_pass = steps.data_pass

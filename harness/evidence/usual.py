@@ -1,10 +1,10 @@
 """Measures how long steps usually take in the fault-free runs, and how much slower the judged run was.
 
 *Degraded* is a time interval in which a fault slowed the job without stopping it. *Pace* is the time of all undisturbed
-steps after the last recovery, pauses included, divided by that of the same steps in the fault-free run at the same
-world size. The median step is compared, too, as no pause in the fault-free run changes it. Because a busy host also
-slows a healthy job, the pace before the first fault, of the fastest steps, and of the slowest steps without a fault are
-measured.
+steps after the last recovery, pauses included, divided by the time of the same steps in the fault-free run at the same
+world size. The pace of the median step is compared, too, because no pause in the fault-free run changes it. A busy host
+slows a healthy job, too, so three other paces are measured: before the first fault, of the fastest steps, and of the
+slowest steps without a fault.
 """
 
 import enum
@@ -73,8 +73,8 @@ class Band:
 
 
 class Usual:
-    """How long steps usually take, by the fault-free runs `runs`. At a world size that none has, the judged job's own
-    steps before any fault show the step time: they are few, and reveal only a standstill."""
+    """How long steps usually take, by the fault-free runs `runs`. At a world size that no fault-free run has, the
+    judged job's own steps before any fault show the step time: they are few, and reveal only a standstill."""
 
     def __init__(self, runs: Sequence[Timeline], own: Timeline | None = None):
         self.runs, self._own = runs, None if own is None else own.beside.job or own
@@ -208,7 +208,8 @@ class _Relative:
         return len(prior) >= limits.SMOOTHED_STEPS and bool(np.median(prior) < limits.FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Returns True if no running median from step `first` until soon after `stop` was far above that before."""
+        """Returns True if no running median from index `first` until soon after `stop` was far above the median before
+        `first`."""
         after = self.taken[first : stop + limits.STEPS_BEFORE]
         if stop - first > limits.STEPS_BEFORE or len(after) < stop - first + limits.SMOOTHED_STEPS:
             return False
@@ -227,8 +228,9 @@ class Slowed:
 
     @cached_property
     def degraded(self) -> list[Degraded]:
-        """Returns time intervals in which a fault slowed the job without stopping it: from the injection to the last
-        slow step before it was undone, plus slow steps that follow closely. Outages are not measured."""
+        """Returns time intervals in which a fault slowed the job without stopping it. An interval begins at the fault's
+        injection, and ends with the last slow step before the fault was undone, or with slow steps that follow closely.
+        Outages are not measured."""
         steps = self._steps.known()
         is_slow = steps.slow()
         slow = np.flatnonzero(is_slow)
@@ -251,15 +253,17 @@ class Slowed:
 
     @property
     def measured(self) -> list[Degraded]:
-        """Returns the slow intervals that show a fault's whole effect: if times are the job's own, only standstills."""
+        """Returns the slow intervals that show a fault's whole effect. If the usual step time comes from the job's own
+        few steps, only faults that can stop a job count."""
         stopping = {fault.id for fault in self._struck if fault.stops}
         return [interval for interval in self.degraded if not interval.own or interval.fault in stopping]
 
     @cached_property
     def unmeasurable(self) -> list[FaultRecord]:
-        """Returns faults that stopped nothing and whose slowdown cannot be measured: no fault-free run has the world
-        size; most steps were above any moving median of fault-free runs, but not slow enough; or the job was so fast
-        before that steps twice as slow would not count, and it did not clearly stay fast."""
+        """Returns faults that stopped nothing and whose slowdown cannot be measured. A slowdown cannot be measured if
+        no fault-free run has the world size. A slowdown is uncertain if most steps were above any moving median of the
+        fault-free runs, but not slow enough to count. A slowdown can be hidden if the job was so fast before the fault
+        that steps twice as slow would not count, and it did not clearly stay fast."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
@@ -279,13 +283,15 @@ class Slowed:
 
     @property
     def another_pace(self) -> bool:
-        """Returns True if the job was much slower or faster than the fault-free runs before a gentle fault."""
+        """Returns True if the job was much slower or faster than the fault-free runs before a fault that does not
+        kill."""
         gentle = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
         found_slow = any(interval.before is not None for interval in self.degraded)
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
-        """Returns by fault the first step that ended after its injection, and the first begun after its end."""
+        """Returns for each fault the first step that ended after the fault's injection, and the first step that began
+        after its end."""
         first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
         healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
         return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
@@ -435,13 +441,14 @@ class _Same:
         return float(max(1.0, self.usual.sum()))  # a coarse clock may measure 0 ns
 
     def mean(self, pauses: bool = True) -> float:
-        """Returns the mean pace. The longest step counts as long as the second longest, to ignore one pause."""
+        """Returns the mean pace. The longest step counts with the time of the second longest step, so that a single
+        pause is ignored."""
         return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
-        """Returns a lower confidence bound of the pace. It is the larger one of two bounds: of the median (5 % chance,
-        an order statistic in normal approximation) and of the mean (2.5 %). A single pause raises the variance and so
-        lowers the bound for the mean; pauses at each save and steadily growing step times do not."""
+        """Returns a lower confidence bound of the pace. The bound is the larger of two: a bound of the median (5 %
+        chance, an order statistic in normal approximation) and one of the mean (2.5 %). A single pause raises the
+        variance and so lowers the bound for the mean; pauses at each save and steadily growing step times do not."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
         apart = self.taken - ratio * self.usual

@@ -1,4 +1,5 @@
-"""Tells which step a job had reached at a given time, how and when its work ended, and what was damaged last."""
+"""Tells which step a job had reached at a given time, how and when its work ended, and which fault last damaged a
+checkpoint."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,7 +67,7 @@ def reached(run: Timeline) -> str:
 
 
 def given_up_early(run: Timeline) -> bool:
-    """Returns True if the harness aborted the job before any planned fault struck."""
+    """Returns True if the harness aborted the job before any planned fault was injected."""
     return run.outcome == "aborted" and bool(run.plan.get("faults")) and first_strike(run.faults) == NEVER
 
 

@@ -1,4 +1,4 @@
-"""Classifies a job's restores from states of its checkpoint folder after a crash, and gives one verdict on them."""
+"""Classifies how a job restored a state of its checkpoint folder that a crash can leave."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class End:
-    """How a restored job ended. `failed`: why it failed, or empty. `followed`: it was to go on until it called its next
-    save finished, and if it failed was started once more on what it left. `late`: it finished no save in time."""
+    """How a restored job ended. `failed` says why the job failed, or is empty if it did not. `followed` is True if the
+    job was to go on until its next finished save; if it failed, it was restarted once on the files that it left. `late`
+    is True if the job finished no save in time."""
 
     failed: str = ""
     followed: bool = False
@@ -53,10 +54,10 @@ class End:
 
 @dataclass(frozen=True)
 class Usual:
-    """The healthy job: the losses of the run that saved, for each save those of a restart from it undamaged, and where
-    the run saved each step.
+    """The healthy job: the losses of the run that saved (`run`), the losses of a restart from each undamaged save
+    (`after`), and the path of each save (`paths`).
 
-    A save without such a restart, or whose restart restored another step, is missing in `after`.
+    A save is missing in `after` if no restart from the undamaged save restored its step.
     """
 
     run: Losses
@@ -65,13 +66,13 @@ class Usual:
 
     @property
     def tolerance(self) -> float:
-        """Returns by how much losses may differ, relatively, from those of the healthy job: 0 if it repeats itself bit
+        """Returns the allowed relative difference from the healthy job's losses: 0 if the job repeats its losses bit
         for bit."""
         return TOLERANCE * max((apart(losses, self.run) or 0.0 for losses in self.after.values()), default=0.0)
 
     @property
     def blind(self) -> bool:
-        """Returns True if losses cannot tell a right restore from a wrong one: they are all alike, or restarts from
+        """Returns True if losses cannot tell a right restore from a wrong one: all losses are alike, or restarts from
         undamaged saves already differ too much from the run."""
         told = [loss for loss in self.run.values() if math.isfinite(loss)]
         size = max(map(abs, told), default=0.0)
@@ -82,7 +83,7 @@ class Usual:
         return {**self.run, **self.after.get(step, {})}
 
     def names(self, found: Restart, step: int) -> bool:
-        """Returns True if a restart says of the save of this step, as the judge asks it, that it passed it over."""
+        """Returns True if the log of a restart says that the job passed over the save of this step."""
         paths = self.paths.get(step) or [""]
         return any(item.names(step, path) for item in passed_over_by(found.passed_over) for path in paths)
 
@@ -115,7 +116,7 @@ def answer(found: Restart, end: End, due: int, usual: Usual) -> Answer:
 
 
 def _same_losses(found: Restart, step: int, due: int, usual: Usual) -> Answer:
-    """Classifies a restore without a loss that is unlike those of its save."""
+    """Classifies a restore whose logged losses, if any, match those of the restored save."""
     named = usual.names(found, due)
     if usual.blind and (step >= due or (named and step)):
         return Answer(Came.UNKNOWN, step, "the job's losses cannot tell a right restore from a wrong one")

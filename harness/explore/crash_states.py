@@ -1,12 +1,13 @@
-"""Makes the legal states of the disk after a crash, and chooses the few that are worth a restore.
+"""Makes the states of the disk that a crash can leave (*legal* states), and chooses the few that are worth a restore.
 
-A state is the set of changes that reached the disk. A crash during operation `j` is legal with every set that holds the
-changes durable before `j`, holds no change of a later operation, and holds with a change all that it comes after.
-`every_state` makes all of them, for a small recording. `chosen_states` makes those that the published explorers found
-to be enough, and says for each why it is tried.
+A state is the set of changes that reached the disk. A set of changes is a legal state for a crash during operation `j`
+if it holds all changes that were durable before `j`, no change of a later operation, and with each change also all
+changes that it comes after. `every_state` makes all legal states, for a small recording. `chosen_states` makes the
+kinds of states that published crash explorers found to be enough, and says for each state why it is tried.
 
-Sources: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014): prefixes, one change left out, torn
-writes. Alagappan et al., "Correlated Crash Vulnerabilities" (OSDI 2016): files that play the same part count once.
+Source for prefixes of the changes, states with one change left out, and torn writes: Pillai et al., "All File Systems
+Are Not Created Equal" (OSDI 2014). Source for counting files with the same role only once: Alagappan et al.,
+"Correlated Crash Vulnerabilities" (OSDI 2016).
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class CrashState:
-    """A state of the disk that a crash may leave: the changes that had reached the disk by then. `during` is the number
-    of the operation during which the crash came.
+    """A state of the disk that a crash can leave: the changes that had reached the disk when the crash came. `during`
+    is the number of the operation during which the crash came.
 
-    The operations up to then made the first `made` changes. All but `lost` of them reached the disk. `why` says why
-    this state is tried.
+    The operations up to the one with number `during` made the first `made` changes. The changes in `lost` are those of
+    the first `made` changes that did not reach the disk. `why` says why this state is tried.
     """
 
     during: int
@@ -53,8 +54,9 @@ class CrashState:
 class Crashes:
     """All states of the disk that a crash of one recorded job may leave on one kind of file system.
 
-    `saved` holds for each finished save the number of the first operation after it. A crash is tried from the first
-    save on: all changes before are durable. `end` is the number of operations: a crash during it comes after them all.
+    `saved` holds for each finished save the number of the first operation after it. Only crashes after the first
+    finished save are tried, and all changes before its end count as durable. `end` is the number of operations: a crash
+    during operation `end` comes after all operations.
     """
 
     def __init__(self, changes: Sequence[Change], saved: Sequence[int] = (), end: int = 0) -> None:
@@ -75,7 +77,7 @@ class Crashes:
 
     @property
     def open_max(self) -> int:
-        """Returns the most changes that one crash may keep or lose."""
+        """Returns the largest number of changes that a single crash can either keep or lose."""
         durable = sorted(self._durable)
         return max(self.made(during) - bisect.bisect_left(durable, during) for during in self.moments)
 
@@ -84,7 +86,8 @@ class Crashes:
         return bisect.bisect_right(self._operations, during)
 
     def left_open(self) -> Iterator[tuple[int, list[int]]]:
-        """Yields each moment, the last one first, with the changes that a crash then may keep or lose, in order."""
+        """Yields the number of each operation during which a crash is tried, the last one first, with the changes that
+        this crash can keep or lose, in order."""
         todo = sorted(range(len(self.changes)), key=self._durable.__getitem__)
         left: list[int] = []
         for during in self.moments:
@@ -94,7 +97,7 @@ class Crashes:
             yield during, left
 
     def lost_but_for(self, wanted: Iterable[int], left: Sequence[int]) -> frozenset[int]:
-        """Returns the open changes that are lost in the smallest legal state that holds the changes `wanted`."""
+        """Returns the changes in `left` that are lost in the smallest legal state that holds the changes `wanted`."""
         lost, todo = set(left), list(wanted)
         while todo:
             number = todo.pop()
@@ -104,7 +107,7 @@ class Crashes:
         return frozenset(lost)
 
     def lost_with(self, gone: Iterable[int], left: Sequence[int]) -> frozenset[int]:
-        """Returns the open changes that are lost in the largest legal state that holds none of `gone`."""
+        """Returns the changes that are lost in the largest legal state that holds none of the changes `gone`."""
         lost = set(gone)
         for number in left:
             if number not in lost and not lost.isdisjoint(self.changes[number].after):
@@ -112,7 +115,8 @@ class Crashes:
         return frozenset(lost)
 
     def every_state(self) -> Iterator[CrashState]:
-        """Makes all legal states at all moments. Their number grows as two to the power of the open changes."""
+        """Makes all legal states of the disk for a crash at any moment. The number of states grows as two to the power
+        of the number of changes that a crash can keep or lose."""
         for during, left in self.left_open():
             for lost in self._sets(left, frozenset()):
                 yield CrashState(during, self.made(during), lost, "every legal state")
@@ -127,7 +131,8 @@ class Crashes:
             yield from self._sets(rest, lost)
 
     def chosen_states(self, names: Mapping[int, str]) -> Iterator[CrashState]:
-        """Makes the states worth a restore, each once. `names` gives the path of each inode, to tell its part."""
+        """Makes the states of the disk that are worth a restore, and no state twice. `names` gives the path of each
+        inode, by which files with the same role are recognised."""
         seen, alone = set[int](), set[int]()
         for during, left in self.left_open():
             units = self._units(left)
@@ -168,12 +173,13 @@ class Crashes:
         return self._saved[bisect.bisect_right(self._saved, unit.first.operation)]
 
     def _counts_alone(self, unit: Unit, during: int) -> bool:
-        """Returns True up to the first moment after the unit's save: a later save would hide the loss."""
+        """Returns True up to the first crash moment after the unit's save, because a later save would hide that the
+        unit was lost."""
         return during <= self._after_save[self._save_end(unit)]
 
     def _units(self, left: Sequence[int]) -> list[Unit]:
-        """Groups changes of the disk: each change of names alone, each unbroken row of changes of one file's content
-        together."""
+        """Groups changes of the disk into units: a change of names is a unit of its own, and so are all changes of one
+        file's content between two changes of names."""
         found = list[Unit]()
         latest: dict[int, Unit] = {}
         for number in left:
@@ -211,8 +217,9 @@ class Unit:
 
 
 def _told_apart(units: Sequence[Unit], names: Mapping[int, str]) -> list[Unit]:
-    """Drops units that may play the same part as others: of files whose names differ only in numbers, the first and the
-    last stay. Each of the others is only lost alone."""
+    """Drops units that play the same role as others: of the files whose names differ only in numbers, such as
+    `rank0.pt`, only the first and the last are kept. A dropped unit is lost only in a state that loses no other unit of
+    its save."""
     alike: dict[str, list[Unit]] = {}
     for unit in units:
         unit.words = _in_words(unit, names)

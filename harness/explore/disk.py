@@ -16,8 +16,8 @@ _COPY_BYTES = 1 << 20
 
 @dataclass
 class _Content:
-    """The content of one file of the disk: ranges of the recorded data, the later one on top, cut to `size`. Gaps are
-    zeros."""
+    """The content of one file on the disk: pieces of the recorded data, cut to `size`; later pieces overwrite earlier
+    ones. Parts of a file that no piece covers read as zeros."""
 
     size: int = 0
     pieces: list[Data | Size] = field(default_factory=list)
@@ -26,7 +26,7 @@ class _Content:
 @dataclass
 class Disk:
     """The names and contents of all files in a state of the disk after a crash. `files` maps each path to the inode of
-    its file, `links` to its target."""
+    its file; `links` maps each symbolic link to its target."""
 
     folders: list[str]
     files: dict[str, int]
@@ -47,7 +47,7 @@ class Disk:
         return self.contents.get(inode, _Content())
 
     def read(self, path: str, data: BinaryIO) -> bytes:
-        """Returns the content of the file at `path`. `data` is the file of recorded data."""
+        """Returns the content of the file at `path`. `data` is the file with the bytes of all recorded writes."""
         content, found = self._of(self.files[path]), bytearray()
         for piece in content.pieces:
             if isinstance(piece, Size):
@@ -60,7 +60,8 @@ class Disk:
         return bytes(found)
 
     def write(self, folder: pathlib.Path, data: BinaryIO) -> None:
-        """Writes the state into an empty folder. Raises `OSError` if the disk is full."""
+        """Writes the files and folders of this disk state into an empty folder. Raises `OSError` if the disk is
+        full."""
         for name in sorted(self.folders):
             (folder / name).mkdir()
         first: dict[int, pathlib.Path] = {}
@@ -114,8 +115,8 @@ def disk_of(changes: Sequence[Change], kept: Iterable[int], empty_folders: bool 
 
 
 def _walk(disk: Disk, entries: dict[int, dict[str, Entry]], folder: int, prefix: str, above: set[int]) -> None:
-    """Adds all names below a folder. A lost rename can never make a folder its own child: the two names of a rename
-    change together, and `above` stops a damaged record."""
+    """Adds all names below a folder. A rename can never make a folder its own child, because the two names of a rename
+    change together; `above` stops the endless walk through a damaged recording."""
     for name, entry in entries.get(folder, {}).items():
         path = f"{prefix}{name}"
         if entry.link is not None:

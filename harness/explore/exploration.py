@@ -1,10 +1,10 @@
 """Explores the crash states of a job's checkpoint folder: records saves, and restores from each state.
 
-The run that is recorded is in `REPORTS/<run-id>/base`, whole restarts are in `REPORTS/<run-id>/cells`, forked ones in
-`REPORTS/<run-id>/cells/forked`. Before any state is judged, the job restarts from each explored save as it was when
-the job called it finished, from an empty folder, and from mixed weights: the right answers to these are known. The
-first state of each set of names goes on until the next save is finished. A bad answer of forked ranks counts only if a
-whole restart of the job on that state is bad, too.
+The recorded run is in `REPORTS/<run-id>/base`, whole restarts of the job are in `REPORTS/<run-id>/cells`, and restores
+in forked ranks are in `REPORTS/<run-id>/cells/forked`. Before any crash state is judged, the job restarts from each
+undamaged save, from an empty folder and from mixed weights of two saves: the right answers to these restarts are known.
+If several states have the same file names, the restore of the first one goes on until the job's next save is finished.
+A bad answer of forked ranks counts only if a restart of the whole job on the same state is bad, too.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ ELSEWHERE = "it has saves outside of the folder, and restores from there in each
 
 @dataclass(frozen=True)
 class State:
-    """A state to restore from. `id` is its name in the exploration; `due`: the step of the last finished save. `names`
-    are the paths of its files and folders."""
+    """A state to restore from. `id` is the state's name in the exploration; `due` is the step of the last save that was
+    finished before the crash. `names` holds the paths of the state's files and folders."""
 
     id: str
     profile: str
@@ -58,8 +58,8 @@ class State:
 
 @dataclass
 class Profile:
-    """The states that crashes may leave on one kind of file system. `open_changes`: the most changes that one crash may
-    keep or lose, so that one moment has at most two to the power of this number of states."""
+    """The states that crashes may leave on one kind of file system. `open_changes` is the largest number n of changes
+    that one crash can keep or lose, so that one crash moment has at most 2^n states."""
 
     name: str
     changes: Sequence[Change]
@@ -90,7 +90,7 @@ class Tried:
 @dataclass
 class Exploration:
     """The result of trying a job's restore in the states of its checkpoint folder that crashes may leave. `why` is the
-    reason why nothing can be said about the job, or empty."""
+    reason why nothing can be said about the job, or an empty text."""
 
     run_id: str
     trainer: str
@@ -126,7 +126,7 @@ class Exploration:
         return Verdict.INCONCLUSIVE if unsure else Verdict.PASS
 
     def worst(self) -> list[Tried]:
-        """Returns, for each kind of file system and of bad restore, the state that lost the fewest changes."""
+        """Returns, for each file system and each kind of bad restore, the state that lost the fewest changes."""
         smallest: dict[tuple[str, Came], Tried] = {}
         for each in self.tried:
             key = each.state.profile, each.answer.came
@@ -141,8 +141,8 @@ class Exploration:
 
 
 def states_of(recorded: Recorded, name: str, limit_s: float = math.inf) -> Profile:
-    """Returns the states to try on one kind of file system, those with the most different crashes first. Stops choosing
-    after this many seconds, or when the states fill the memory that they may take."""
+    """Returns the states to try on one kind of file system: first one state for each crash moment, then a second one
+    for each, and so on. Stops choosing after `limit_s` seconds, or when the states reach their memory limit."""
     until = time.monotonic() + limit_s
     changes = changes_of(name, recorded.operations)
     crashes = _crashes(recorded, changes)
@@ -173,7 +173,8 @@ def _together(recorded: Recorded, changes: Sequence[Change]) -> str:
 
 
 def state_of(recorded: Recorded, name: str, identity: str, limit_s: float = CHOICE_S_MAX) -> tuple[Profile, State]:
-    """Returns one state, and the profile with it alone. Raises `ChaosError` if there is none, or none in time."""
+    """Returns the state named `identity`, and a profile that holds only this state. Raises `ChaosError` if the
+    exploration has no state of this name, or if the search takes longer than `limit_s`."""
     until = time.monotonic() + limit_s
     changes = changes_of(name, recorded.operations)
     for number, crash in _chosen(recorded, _crashes(recorded, changes)):
@@ -190,7 +191,8 @@ def _crashes(recorded: Recorded, changes: Sequence[Change]) -> Crashes:
 
 
 def _chosen(recorded: Recorded, crashes: Crashes) -> Iterator[tuple[int, CrashState]]:
-    """Yields the chosen states with their numbers, the latest crash first: the most saves are due then."""
+    """Yields the chosen states with their numbers, the latest crash first, because most saves are finished before the
+    latest crash."""
     return enumerate(crashes.chosen_states({each.inode: each.path for each in recorded.operations}))
 
 
@@ -205,7 +207,7 @@ def make_state(recorded: Recorded, profile: Profile, state: State, folder: pathl
 
 
 def make_save(recorded: Recorded, end: int, folder: pathlib.Path) -> None:
-    """Makes the files as they were after the first `end` operations, in an empty folder."""
+    """Writes the checkpoint files as they were after the first `end` operations into an empty folder."""
     with recorded.data.open("rb") as data:
         _saved(recorded, end).write(folder, data)
 
@@ -216,8 +218,8 @@ def _saved(recorded: Recorded, end: int) -> Disk:
 
 
 def make_mixed(recorded: Recorded, folder: pathlib.Path) -> int:
-    """Makes the last explored save in an empty folder, with weights of the save before it. Returns how many files have
-    other bytes now."""
+    """Writes the last explored save into an empty folder, but with some weights of the save before it. Returns how many
+    files the mixing of weights changed."""
     *_, before, last = recorded.saves
     make_save(recorded, last.end, folder)
     with tempfile.TemporaryDirectory(dir=folder.parent) as older:
@@ -227,8 +229,8 @@ def make_mixed(recorded: Recorded, folder: pathlib.Path) -> int:
 
 @dataclass(frozen=True)
 class Setting:
-    """The options of an exploration of crash states: where, for how long, and how many states. `states` is the largest
-    number of states to try, or 0."""
+    """The options of an exploration of crash states, such as its folder, its time budget and its file systems. `states`
+    is the largest number of states to try, or 0 for no limit."""
 
     reports: pathlib.Path
     backend: Backend
@@ -240,7 +242,8 @@ class Setting:
 
 
 def explore(plan: Plan, setting: Setting) -> Exploration:
-    """Records saves, then restores from each state. Raises `ChaosError` if nothing can be explored."""
+    """Records a job's saves, then restores the job from each crash state. Raises `ChaosError` if nothing can be
+    explored."""
     if plan.backend != "local" or plan.workload.checkpoint.store != "directory":
         raise CannotRunError("crash states are made in a folder of this machine: use the local backend, and a folder")
     with setting.stop.attended():
@@ -318,8 +321,8 @@ class _Explorer:
         return next_one
 
     def _wanted(self) -> Iterator[Wanted]:
-        """Yields the restores in order: from each undamaged save, the last one first, from an empty folder, from mixed
-        weights, and then from each state."""
+        """Yields the restores in order: from each undamaged save (the last one first), from an empty folder, from mixed
+        weights, and then from each crash state."""
         names = set[frozenset[str]]()  # of which one restore goes on until the next save
         for save in reversed(self.recorded.saves):
             names.add(_saved(self.recorded, save.end).names)
@@ -380,8 +383,9 @@ class _Explorer:
             self.setting.tell(f"{len(self.found.tried)} of {self.found.planned} states")
 
     def _confirm(self) -> None:
-        """Restarts the whole job on the smallest state of each kind of bad restore, to confirm it. If that answer is
-        good, the forked ranks were at fault, and nothing is blamed by their answers."""
+        """Restarts the whole job on the smallest state of each kind of bad restore, to confirm that the restore is bad.
+        If the whole job restores well, the forked ranks were at fault, and their bad answers of this kind become
+        `not known`."""
         for each in self.found.worst():
             self.setting.tell(f"{each.state.id}: {each.answer.came}; a whole restart of the job must confirm it")
             again = self._restarted(each)

@@ -1,4 +1,4 @@
-"""Defines `chaos explore`: every legal state of a checkpoint folder after a crash, and the job's restore from it."""
+"""Defines `chaos explore`, which tries a job's restore on states of its checkpoint folder that a crash can leave."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def explore_(
     """Try the job's restore on each state that a crash during a save may leave.
 
     The job runs on the local backend until it has removed an old save, or has saved eight times, and each operation on
-    its checkpoint folder is recorded. The file system decides which of them a crash may lose. Exits 1 if a restore
-    loads a wrong state, loses a finished save without a word, or crashes. Exits 3 if a state was not tried or cannot be
-    judged.
+    its checkpoint folder is recorded. The file system (`--profile`) decides which of the recorded operations a crash
+    may lose. Exits 1 if a restore loads a wrong state, crashes, or loses a finished save without reporting it. Exits 3
+    if a state was not tried or cannot be judged.
 
     Example: chaos explore checkpoint my-scenario.yaml --profile ext4 --budget 5m
     """
@@ -86,8 +86,8 @@ def explore_(
 
 
 def _make_again(name: str, into: pathlib.Path, reports: pathlib.Path) -> pathlib.Path:
-    """Writes the files of a stored exploration's state into a folder. Raises `UsageError` for an unknown one, or for a
-    folder with files."""
+    """Writes the files of a stored exploration's state into a folder. Raises `UsageError` if the exploration or its
+    state is unknown, or if the folder is not empty."""
     run, _, identity = name.rpartition("/")
     folder, kind = reports / run / "base", identity.partition("-")[0]
     if not run or not (folder / "plan.json").is_file():

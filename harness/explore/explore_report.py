@@ -21,7 +21,7 @@ NO_CHANGE = "—"
 
 def plain(found: Exploration) -> dict[str, Any]:
     """Returns an exploration of crash states as JSON values. `schema` rises when the meaning of a value changes. The
-    numbers in `kept` are those of changes; the option `--state` makes the state again from them."""
+    value `kept` lists the numbers of the changes that reached the disk, for a state with a bad or uncertain answer."""
     told: dict[str, Any] = {"schema": 1, "run_id": found.run_id, "trainer": found.trainer, "form": found.form}
     told |= {"verdict": found.verdict.value, "why": reason(found), "complete": not (found.left or found.interrupted)}
     told |= {"saves_recorded": found.recorded.recorded, "removal_explored": found.recorded.removed}
@@ -96,7 +96,7 @@ def facts(found: Exploration) -> list[str]:
 
 
 def _not_seen(found: Exploration) -> list[str]:
-    """Says what the recorded saves do not show."""
+    """Says that crashes during the removal of a save were not tried, if no recorded save was removed."""
     count = counted(found.recorded.recorded, "recorded save")
     return [] if found.recorded.removed else [f"no save was removed in {count}: crashes of a removal were not tried"]
 
@@ -124,7 +124,8 @@ def command(found: Exploration, state: State) -> str:
 
 
 def timeline(found: Exploration, state: State) -> Iterator[str]:
-    """Yields the file operations up to a crash, from the first that lost a change: each kept, lost or in part."""
+    """Yields the file operations up to a crash, from the first one that lost a change, each marked as kept, lost or in
+    part."""
     profile, operations = found.profile(state.profile), found.recorded.operations
     last = min(state.crash.during, len(operations) - 1)
     fates = [_fate(profile, state, number) for number in range(last + 1)]
@@ -151,7 +152,7 @@ def _fate(profile: Profile, state: State, number: int) -> str:
 
 
 def bad_states(found: Exploration) -> Iterator[tuple[str, list[str]]]:
-    """Yields, for each kind of file system and of bad answer, the smallest state in words, and its timeline."""
+    """Yields a description and a timeline of the smallest state, for each file system and each kind of bad restore."""
     for each in found.worst():
         count = found.came(each.state.profile)[each.answer.came]
         step = "" if each.answer.step is None else f" (step {each.answer.step})"

@@ -1,17 +1,20 @@
 """Models the crash guarantees of four kinds of file systems: the smallest changes of the disk, and their order.
 
-A profile turns operations into changes. A crash during operation `j` may keep any set of changes of the operations up
-to `j` that holds every change that was durable before, and with each change the changes that it comes `after`.
+A profile models one kind of file system: it turns a job's file operations into changes of the disk. A crash during
+operation `j` can keep any set of changes made by the operations up to `j` that holds all changes durable before `j`
+and, with each change, also the changes in its `after`.
 
-- `posix`: what POSIX alone promises. Names and data have no order. `fsync` of a file makes its data durable, `fsync` of
-  a folder makes its names durable. A file may grow before its data is there (zeros). A rename is one change. As on
-  Linux, `sync` and `syncfs` make all earlier changes durable.
-- `ext4`: ext4 with `data=ordered`, delayed allocation and `auto_da_alloc`, the defaults of Linux. Names become durable
-  in their order, and with each `fsync` of any file. A file that grows gets its data in order. A rename over another
-  file comes after the data of the new file; a rename to a new name does not. Source: Linux,
-  Documentation/admin-guide/ext4.rst, and its commits afd4672d and 06bd3c36.
-- `nfs`: a client of an NFS server crashes. Names are durable at once, data with `close` or `fsync`.
-- `s3`: a bucket behind a mount. A file appears whole when it is closed. A rename copies each object, then deletes it.
+- `posix`: what POSIX alone promises. Names and data have no order in POSIX. In POSIX, `fsync` of a file makes its data
+  durable, and `fsync` of a folder makes its names durable. A POSIX file can grow before its new data reaches the disk;
+  the gap reads as zeros. A rename in POSIX is one change. As on Linux, `sync` and `syncfs` make all earlier changes
+  durable.
+- `ext4`: ext4 with `data=ordered`, delayed allocation and `auto_da_alloc`, the defaults of Linux. On ext4, names become
+  durable in their order, and with each `fsync` of any file. The data of a growing file reaches an ext4 disk in order.
+  On ext4, a rename over another file comes after the data of the new file; a rename to a new name does not. Source:
+  Linux, Documentation/admin-guide/ext4.rst, and its commits afd4672d and 06bd3c36.
+- `nfs`: a client of an NFS server crashes. On NFS, names are durable at once, and data with `close` or `fsync`.
+- `s3`: a bucket (S3) behind a mount. In a bucket, a file appears whole when it is closed. A rename in a bucket copies
+  each object, then deletes the old one.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ NEVER = 2**62  # number of an operation that never comes
 
 @dataclass(frozen=True)
 class Entry:
-    """A change of the disk: `name` in `folder` stands for the file `inode` from now on; `None` removes the name."""
+    """A change of the disk: `name` in `folder` refers to the file `inode` from now on, or to no file if `inode` is
+    `None`."""
 
     folder: int
     name: str
@@ -42,7 +46,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Size:
-    """A change of the disk: the file ends at byte `size` from now on. What is added reads as zeros."""
+    """A change of the disk: the file ends at byte `size` from now on. If the file grows, the added bytes read as
+    zeros."""
 
     inode: int
     size: int
@@ -51,7 +56,7 @@ class Size:
 @dataclass(frozen=True)
 class Data:
     """A change of the disk: `size` bytes at `offset` of a file, from byte `data` of the recorded data. The file grows
-    if it must."""
+    if the bytes reach beyond its end."""
 
     inode: int
     offset: int
@@ -66,8 +71,9 @@ Part = Entry | Size | Data
 class Change:
     """The smallest change of the disk, which a crash keeps or loses as a whole.
 
-    `operation` is the number of the operation that made it. `after` holds the numbers of changes without which it never
-    reaches the disk. It is durable once the operation `durable` is over.
+    `operation` is the number of the file operation that made the change. `after` holds the numbers of the changes
+    without which this change never reaches the disk. The change is durable once the operation with number `durable` is
+    over.
     """
 
     number: int
@@ -97,7 +103,7 @@ class _File:
 
 class _Profile:
     """Turns a job's file operations into changes of the disk, as one kind of file system makes them. A subclass defines
-    their order, and what makes a change durable."""
+    the order of the changes, and what makes a change durable."""
 
     prunes_empty_folders = False
 
@@ -113,7 +119,8 @@ class _Profile:
         self._synced = 0  # changes that `sync` made durable
 
     def take(self, operation: Operation) -> None:
-        """Adds the changes of the next operation. Raises `KeyError` if it names a file that is not there."""
+        """Adds the changes of the disk that the next operation makes. Raises `KeyError` if the operation names a file
+        that does not exist."""
         self.number += 1
         getattr(self, f"_{operation.kind}")(operation)
 
@@ -336,7 +343,8 @@ class Nfs(_Profile):
 
 
 class S3(_Profile):
-    """Changes of a bucket (S3): a folder is only a part of its objects' names, and comes and goes with them."""
+    """Changes of an S3 bucket, in which a folder is only a part of its objects' names: it exists only as long as they
+    do."""
 
     prunes_empty_folders = True
 
@@ -464,9 +472,9 @@ PROFILES: dict[str, type[_Profile]] = {"posix": Posix, "ext4": Ext4, "nfs": Nfs,
 
 
 def changes_of(profile: str, operations: Iterable[Operation], split: bool = True) -> list[Change]:
-    """Returns the changes of the disk that the operations make on such a file system, in order.
+    """Returns the changes of the disk that the operations make on the file system `profile`, in order.
 
-    Without `split`, a write is one change; a crash then never tears it.
+    Without `split`, a write is one change, which a crash keeps or loses as a whole.
     """
     made = PROFILES[profile](split)
     for operation in operations:

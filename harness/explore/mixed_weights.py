@@ -13,8 +13,9 @@ _NUMBER = re.compile(r"\d+")
 
 
 def mix(newer: pathlib.Path, older: pathlib.Path) -> int:
-    """Gives the middle half of each big file in `newer` the bytes of its counterpart in `older`, or zeros if it has
-    none. Returns how many files that changes: files that hold the same bytes there stay as they are."""
+    """Overwrites the middle half of each big file in `newer` with bytes of its counterpart in `older`, or with zeros if
+    there is no counterpart. Returns how many files changed: a file whose counterpart holds the same bytes does not
+    change."""
     theirs = _files(older)
     pairs = [(newer / path, _counterpart(path, theirs)) for path in _files(newer)]
     pairs = [(path, other) for path, other in pairs if _mixed(path, other, write=False)]
@@ -28,7 +29,8 @@ def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def _counterpart(path: str, theirs: dict[str, pathlib.Path]) -> pathlib.Path | None:
-    """Returns the file of this name, or the newest of those whose names differ in the fewest numbers."""
+    """Returns the older file with the same name or, if there is none, with the fewest other numbers in its name, and of
+    several such files the one with the highest numbers."""
     mine = _numbers(path)
 
     def unlike(other: str) -> tuple[int, list[int]]:
@@ -44,8 +46,8 @@ def _numbers(path: str) -> list[int]:
 
 
 def _mixed(path: pathlib.Path, other: pathlib.Path | None, write: bool) -> bool:
-    """Tells whether the middle half of the two files differs, as far as both have it. Changes the first one if it is to
-    `write`."""
+    """Returns True if the middle half of the file `path` differs from that of `other`, or from zeros if `other` is
+    `None`. Writes the bytes of `other` into `path` if `write` is True."""
     differ = False
     with path.open("r+b") as mine, (other or pathlib.Path(os.devnull)).open("rb") as theirs:
         size = path.stat().st_size

@@ -1,4 +1,5 @@
-"""Defines the operations of a job on its checkpoint folder, in the order in which the file system answered them."""
+"""Defines the file operations of a job on its checkpoint folder, which are recorded in the order of the file system's
+answers."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Operation:
 
     `inode` is a number that no other file or folder of the recording ever has. `other` is the new path of a rename or
     link, and the target of a symbolic link. A write has `offset` and `size` in the file, and its bytes begin at byte
-    `data` of the recorded data; a truncation has the new `size`. `t_ns` is the time of the answer in Unix time.
+    `data` of the recorded data; a truncation has the new `size`. `t_ns` is the Unix time in ns at which the file system
+    answered.
     """
 
     kind: Kind

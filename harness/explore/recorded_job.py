@@ -34,8 +34,8 @@ SHARE = 0.5  # of the record's limits and of the job's time: after them, no save
 
 @dataclass(frozen=True)
 class Save:
-    """A save of the recorded job that was finished. `end` is the number of the first operation after the job reported
-    it as finished."""
+    """A finished save of the recorded job. `end` is the number of the first operation after the job reported it as
+    finished."""
 
     step: int
     end: int
@@ -68,7 +68,7 @@ class Recorded:
 
 
 class Recording(LocalBackend):
-    """The local backend, made to record the file operations of nodes on one folder."""
+    """The local backend, changed so that it records the nodes' file operations in one folder."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -151,8 +151,8 @@ def first_removal(operations: Sequence[Operation], ends: Sequence[int]) -> int |
 
 
 def record(plan: Plan, folder: pathlib.Path, stop: StopRequest) -> Recorded:
-    """Runs the job without faults until it has removed a save, or up to a limit. Its saves are removed, so that a
-    restart finds only those in its own folder. Raises `ChaosError` if there is nothing to explore, and
+    """Runs the job without faults until it has removed a save, or up to a limit. Removes the job's saves at the end, so
+    that a restart finds only the saves in its own folder. Raises `ChaosError` if there is nothing to explore, and
     `KeyboardInterrupt` if the user stopped the job."""
     place = folder / run_folder.RECORDS / plan.workload.checkpoint.folder
     until = _UntilRemoved(stop, place, plan.abort.wall_clock_ns)
@@ -166,7 +166,8 @@ def record(plan: Plan, folder: pathlib.Path, stop: StopRequest) -> Recorded:
 
 
 def load(plan: Plan, folder: pathlib.Path) -> Recorded:
-    """Reads the recording in a run's folder. Raises `ChaosError` if it is incomplete or has fewer than two saves."""
+    """Reads the recording in a run's folder. Raises `ChaosError` if the recording is incomplete or has fewer than two
+    saves."""
     place = folder / run_folder.RECORDS / plan.workload.checkpoint.folder
     operations = read_operations(place)
     log = reading.read(folder / "events")
@@ -196,7 +197,8 @@ def load(plan: Plan, folder: pathlib.Path) -> Recorded:
 
 
 def _finished(log: reading.Log) -> dict[int, int]:
-    """Returns when each save was finished, by its step: when the last rank that ever tells it told it first."""
+    """Returns when each save was finished, by the save's step: once every rank that ever reports the save has reported
+    it."""
     told: dict[int, dict[object, int]] = {}
     for writer in log.writers:
         for event in writer.events:
@@ -208,14 +210,15 @@ def _finished(log: reading.Log) -> dict[int, int]:
 
 
 def _around(saves: Sequence[Save], operation: int) -> Sequence[Save]:
-    """Returns the save that was finished before this operation, and the next two, or one more before."""
+    """Returns `SAVES` saves in a row: the last one finished before this operation and the next ones, or earlier ones if
+    too few follow."""
     before = max(number for number, save in enumerate(saves) if save.end <= operation)
     begin = max(min(before, len(saves) - SAVES), 0)
     return saves[begin : begin + SAVES]
 
 
 def _harms(part: Size | Data, size: int) -> bool:
-    """Returns True if this change takes bytes from a file of this size."""
+    """Returns True if the change cuts or overwrites bytes of a file that has `size` bytes."""
     return part.size < size if isinstance(part, Size) else part.offset < size
 
 

@@ -24,8 +24,8 @@ _NAMES_ANOTHER = (Kind.RENAME, Kind.LINK)
 
 
 def read_operations(folder: pathlib.Path) -> list[Operation]:
-    """Returns the operations in their order. Raises `ChaosError` with the line if the record is damaged: each operation
-    must fit those before it, and its data must be there."""
+    """Returns the recorded operations in their order. Raises `ChaosError` with the line number if the record is
+    damaged: each operation must fit the earlier ones, and its data must be recorded."""
     path, found = folder / OPERATIONS, list[Operation]()
     tree, last = PROFILES["posix"](split=False), 0
     try:
@@ -48,7 +48,7 @@ def read_operations(folder: pathlib.Path) -> list[Operation]:
 
 
 def _lines(folder: pathlib.Path) -> Iterator[tuple[int, bytes]]:
-    """Yields each whole line with its number. A torn last line is no line."""
+    """Yields each complete line of the record with its number. Leaves out an incomplete last line."""
     with untrusted_files.open_reader(folder, OPERATIONS) as file:
         number = 0
         while (line := file.readline(LINE_BYTES_MAX)).endswith(b"\n"):
@@ -69,8 +69,8 @@ def _operation(line: bytes) -> Operation:
 
 
 def _checked(operation: Operation, last: int, data_bytes: int) -> int:
-    """Returns the largest inode so far. Raises `ValueError` for a path that leaves the folder, an inode that is not the
-    next one, or data that was not recorded."""
+    """Checks a recorded operation, and returns the largest inode so far. Raises `ValueError` for a path that leaves the
+    folder, an inode that is not the next one, or data that was not recorded."""
     for path in (operation.path, operation.other) if operation.kind in _NAMES_ANOTHER else (operation.path,):
         if not path and operation.kind in (Kind.FSYNC_DIR, Kind.SYNC):
             continue

@@ -1,11 +1,11 @@
-"""Runs the trainer's own restore on one state of the checkpoint folder after the other, in two ways.
+"""Restores a job from many states of its checkpoint folder, one after the other: by whole restarts, or in forked ranks.
 
-A restore ends after some steps, or goes on until the job calls its next save finished: names that a crash left may be
-in the way of a save.
+A restore ends after some steps, or goes on until the job calls its next save finished, because files that a crash left
+can make this save fail.
 
-`Restarts` restarts the whole job on each state. `ForkedRestores` has one node with a process of ours, which forks the
-ranks for each state: many restores per second. It works for trainers whose ranks are one Python script each. Ranks that
-do not log events themselves are observed, as in any run.
+`Restarts` restarts the whole job on each state. `ForkedRestores` runs one process of the harness, which forks the job's
+ranks for each state: many restores per second. Forked restores work for trainers whose ranks are one Python script
+each. Forked ranks that log no events themselves are watched by the harness's observer, as in any run.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ _RUN_DIR, _PORT = "@RUN_DIR@", "@PORT@"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A restore. `make` writes the state of the checkpoint folder into an empty folder. `heard` gets the restart, how
-    it ended, and its seconds. `follow`: it goes on until the job calls its next save finished."""
+    """A restore. `make` writes the state of the checkpoint folder into an empty folder. `heard` is called with the
+    restart, how it ended, and how many seconds it took. If `follow` is True, the restore goes on until the job calls
+    its next save finished."""
 
     name: str
     make: Callable[[pathlib.Path], None]
@@ -87,7 +88,8 @@ class Restores(abc.ABC):
 
     @abc.abstractmethod
     def do_all(self, next_one: Next) -> None:
-        """Tries one restore after the other. Raises `ChaosError` if there are no nodes."""
+        """Tries the restores that `next_one` returns, one after the other. Raises `ChaosError` if the restores cannot
+        be run."""
 
     def prepare(self, wanted: Wanted, folder: pathlib.Path) -> None:
         launch, saved = self.plan.launch(), self.plan.workload.checkpoint.folder
@@ -102,7 +104,8 @@ class Restores(abc.ABC):
         return f"{self.base.parent.name}-{folder.name}"
 
     def compared(self, found: Restart) -> Restart:
-        """Returns the restart with the losses of its first steps: a longer one proves no less."""
+        """Returns the restart with the losses of only its first steps, so that a longer restart is compared in the same
+        way."""
         last = (found.step or 0) + self.steps
         return replace(found, losses={key: loss for key, loss in found.losses.items() if key[1] <= last})
 
@@ -144,7 +147,7 @@ class Restarts(Restores):
         drill.copy_ledgers(self.base, folder)
 
     def _take_over(self, first: pathlib.Path, folder: pathlib.Path) -> None:
-        """Puts the saves there as the first restart left them."""
+        """Moves the saves that the first restart left into the new restart's folder."""
         saved = self.plan.workload.checkpoint.folder
         self.prepare(Wanted("", lambda folder: None, lambda *_: None), folder)
         (first / saved).rename(folder / saved)
@@ -166,7 +169,7 @@ class Restarts(Restores):
 
 
 class _UntilNextSave(restarts.Until):
-    """Ends the job once it has done some steps and called a save of them, or of a later one, finished."""
+    """Ends the job once it has done some steps, and has finished a save of one of these steps or of a later one."""
 
     def __init__(self, users: StopRequest, savers: int) -> None:
         super().__init__(users, self._enough)
@@ -207,7 +210,7 @@ class ForkedRestores(Restores):
         }
 
     def order(self, wanted: Wanted) -> dict[str, Any]:
-        """Returns how our process does this restore."""
+        """Returns the orders for the forking process on how to do this restore."""
         attempts = ATTEMPTS if wanted.follow else self._ranks.attempts
         limit_s = FORKED_S_MAX + (self.save_s_max if wanted.follow else 0)
         return {"until_saved": wanted.follow, "attempts": attempts, "limit_s": limit_s}
@@ -226,7 +229,7 @@ class ForkedRestores(Restores):
 
 
 class _OneProcess(LocalBackend):
-    """The local backend, made to run our process, which restores, in the place of the job."""
+    """The local backend, changed so that it runs the harness's forking process instead of the job."""
 
     def __init__(self, ranks: Ranks, place: pathlib.Path) -> None:
         super().__init__()
@@ -240,7 +243,7 @@ class _OneProcess(LocalBackend):
 
 
 class _Driver(Silent):
-    """Gives our restoring process one state of the checkpoint folder after the other."""
+    """Gives the forking process one state of the checkpoint folder after the other."""
 
     def __init__(self, restores: ForkedRestores, place: pathlib.Path, next_one: Next) -> None:
         self.end = StopRequest()
@@ -299,9 +302,9 @@ class _Driver(Silent):
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of a job on one node, as processes that can be forked. `each` has the words after the interpreter and
-    the variables of each rank. `threads` are the launcher's variables that set the number of threads, and so the last
-    bits of losses."""
+    """The ranks of a job on one node, as processes that can be forked. `each` holds each rank's arguments after the
+    interpreter, and its environment variables. `threads` holds the launcher's environment variables that set the number
+    of threads, on which the last bits of losses depend."""
 
     python: str
     each: list[dict[str, Any]]

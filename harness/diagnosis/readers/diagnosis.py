@@ -1,6 +1,7 @@
-"""Our own neutral form, `diagnosis.jsonl`: one answer a line (see `harness/diagnosis/answer.py`).
+"""Reads a diagnoser's answers in the harness's own format: one answer per line of `diagnosis.jsonl` (see
+`harness/diagnosis/answer.py`).
 
-In an event log, an answer is the event `diagnosis`, and its `wall_ns` is the answer's time.
+In an event log, each event `diagnosis` is a diagnoser's answer, given at the event's time `wall_ns`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Diagnosis(AnswerReader):
 
 
 def _events(file: File) -> Iterator[Answer]:
-    """Yields the answers in a file of an event log. A kill may have cut off its last line."""
+    """Yields the diagnoser's answers in an event log. Ignores an incomplete last line, which a killed process can
+    leave."""
     for number, line in enumerate(file.content.splitlines(keepends=True), 1):
         if b'"diagnosis"' in line and line.endswith(b"\n"):
             try:

@@ -1,8 +1,9 @@
-"""Events of dlrover: the lines of its `events_RANK_PID.log` in the form JSON (`DLROVER_EVENT_TEXT_FORMATTER=JSON`).
+"""Reads events of dlrover from its `events_RANK_PID.log` in JSON (`DLROVER_EVENT_TEXT_FORMATTER=JSON`).
 
-The form is that of its sources of 2025 (`training_event/event.py`, `predefined/dlrover.py`). It was not tried on the
-real program. `event_time` is local time without a zone: `dlrover: {utc_offset_h: 8}` names it. Other events and lines
-are left out. `node_rank` counts nodes from 0: the suspect is `node` with that number.
+This reader follows dlrover's sources of 2025 (`training_event/event.py`, `predefined/dlrover.py`). This reader was not
+tried on the output of a real dlrover. The field `event_time` is local time without a time zone; give the zone's offset
+in hours: `dlrover: {utc_offset_h: 8}`. The reader skips events that are not in `EVENTS`, and lines that are not JSON.
+If an event has no `pod_name`, the suspect is the node with the event's `node_rank` (counted from 0), such as `node3`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Reads dumps of PyTorch's flight recorder: one file per rank, named by `TORCH_FR_DUMP_TEMP_FILE` and the rank.
 
-The form is that of PyTorch 2.13, as pickle or JSON: `entries` with `process_group`, `collective_seq_id`, `state` and
-`retired`. It was tried on dumps of PyTorch 2.13 over gloo. The rule is that of its analyser: in each group, those ranks
-are late whose newest collective is behind the others. A dump does not tell when it was written, so the answer has no
-time. Pickles are read as plain data: nothing in them is imported or called.
+This reader takes the format of PyTorch 2.13, as pickle or JSON: `entries` with `process_group`, `collective_seq_id`,
+`state` and `retired`. This reader was tried on dumps of PyTorch 2.13 over gloo. As in PyTorch's own analyser, the
+suspects in a process group are the ranks whose newest collective is behind that of other ranks. A dump does not tell
+when it was written, so the reader's answer has no time. Pickles are read as plain data: nothing in them is imported or
+called.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def _dump(file: File) -> Mapping[str, Any]:
 
 
 def _plain(made: Any, known: dict[int, Any]) -> Any:
-    """Returns plain dictionaries, lists and values; other objects become `None`. `known`: converted ones, by id."""
+    """Returns plain dictionaries, lists and values; other objects become `None`. `known` holds the objects already
+    converted, by their `id`."""
     if not isinstance(made, pickles.Made | tuple):
         return made
     if id(made) not in known:
@@ -68,7 +70,8 @@ def _note(groups: dict[str, Newest], rank: int, entry: Mapping[str, Any]) -> Non
 
 
 def _answer(group: str, newest: Newest) -> Answer | None:
-    """Returns the hang that a group shows; `None` if all ranks are equally far, or no rank waits."""
+    """Returns the answer that a process group hangs, or `None` if all ranks reached the same collective or no rank
+    waits in the newest one."""
     furthest = max(number for number, _ in newest.values())
     behind = sorted(rank for rank, (number, _) in newest.items() if number < furthest)
     if not behind or (furthest, False) not in newest.values():

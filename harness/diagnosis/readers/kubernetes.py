@@ -1,7 +1,8 @@
-"""Conditions and taints of Kubernetes nodes: the output of `kubectl get nodes -o json`.
+"""Reads conditions and taints of Kubernetes nodes from the output of `kubectl get nodes -o json`.
 
-The form is that of the API `v1` (`NodeCondition`, `Taint`), with the conditions of node-problem-detector and the taints
-that Kubernetes and cloud providers document. It was not tried on a real cluster. A taint may have no time.
+This reader takes the API `v1` (`NodeCondition`, `Taint`), with the conditions of node-problem-detector and the taints
+that Kubernetes and cloud providers document. This reader was not tried on a real cluster. A taint without a time gives
+an answer without a time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Lines of any log, by a regular expression of your own.
+"""Reads lines of any log by a regular expression that the user gives.
 
     --read "lines: {regex: '(?P<at>\\S+) straggler: rank (?P<rank>\\d+)', kind: straggler, decision: evict-node}"
 
-Groups: `at` (ISO 8601), `step`, `kind`, `decision`, `rank`, `node`, `gpu`, `link`, `file`, `why`. `kind` and `decision`
-hold for lines whose expression has no such group. A `kind` in other words than ours is found by its words.
+The expression can have the named groups `at` (time in ISO 8601), `step`, `kind`, `decision`, `rank`, `node`, `gpu`,
+`link`, `file` and `why`. The options `kind` and `decision` are the defaults for lines in which the group of that name
+matches nothing. If the text of the group `kind` is no member of `Kind`, known words in the text decide the kind:
+`timeout` means a hang.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Alerts of Prometheus: a post of Alertmanager's webhook (version 4), or the answer of `/api/v1/alerts`.
+"""Reads alerts of Prometheus from a POST of Alertmanager's webhook (version 4), or from the response of
+`/api/v1/alerts`.
 
-Both forms are those of the documentation of Prometheus 2 and 3. They were not tried on a real server. An alert is free
-text, so that its words decide the kind; labels `kind` and `decision` with our words go first. Labels name the suspect:
-`rank`, `node` or `instance` (without its port), `gpu`, `device`.
+This reader follows the documentation of Prometheus 2 and 3 for both formats. This reader was not tried on a real
+Prometheus server. The label `kind` decides the answer's kind or, without this label, known words in the alert's text,
+such as `timeout`. The label `decision` gives the answer's decision. Labels name the suspect: `rank`, `node` or
+`instance` (without its port), `gpu`, `device`.
 """
 
 from __future__ import annotations

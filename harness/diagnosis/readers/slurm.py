@@ -1,8 +1,10 @@
-"""Reasons for which Slurm drained nodes: the output of `sinfo --noheader --list-reasons --format='%H|%u|%N|%E'`.
+"""Reads the reasons for which Slurm drained nodes from the output of
+`sinfo --noheader --list-reasons --format='%H|%u|%N|%E'`.
 
-The form is that of the manual of `sinfo` (%H time, %u user, %N nodes, %E reason; 21.08 to 25.05). It was not tried on a
-real cluster. Slurm prints local times without a zone: `slurm: {utc_offset_h: 2}` names it. A reason is free text, so
-that its words decide the kind.
+This reader follows the manual of `sinfo`, versions 21.08 to 25.05 (%H time, %u user, %N nodes, %E reason). This reader
+was not tried on a real cluster. Slurm prints local times without a time zone; give the zone's offset in hours:
+`slurm: {utc_offset_h: 2}`. Slurm's reason is free text, so known words in it, such as `timeout`, decide the answer's
+kind.
 """
 
 from __future__ import annotations

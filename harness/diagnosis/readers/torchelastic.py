@@ -1,9 +1,12 @@
-"""Error files of torchelastic: `LOG_DIR/RUN_ID/attempt_N/LOCAL_RANK/error.json`, which `@record` writes.
+"""Reads error files of torchelastic, `LOG_DIR/RUN_ID/attempt_N/LOCAL_RANK/error.json`, which the decorator `@record`
+writes.
 
-The form is PyTorch's, of versions 1.9 to 2.13: `{"message": {"message", "extraInfo": {"py_callstack", "timestamp"}}}`.
-It was tried on a file that PyTorch 2.13 wrote. `timestamp` has whole seconds. The path tells the rank: collect the
-files of each node into a folder with the node's name, `NODE/**/LOCAL_RANK/error.json`; else nobody is accused. Of
-several files, those with an error of a lost peer are left out, unless they are the first.
+This reader takes the format of PyTorch 1.9 to 2.13:
+`{"message": {"message", "extraInfo": {"py_callstack", "timestamp"}}}`. This reader was tried on a file that PyTorch
+2.13 wrote. The field `timestamp` is in whole seconds. The path of an error file gives node and local rank: collect each
+node's files in a folder named after the node, `NODE/**/LOCAL_RANK/error.json`. If the path names no node, the answer
+names no suspect. The reader skips errors about a lost peer, such as `closed by peer`, unless they are the first error
+of all.
 """
 
 from __future__ import annotations

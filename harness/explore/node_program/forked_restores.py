@@ -1,10 +1,11 @@
-"""Restores the job from one state of its checkpoint folder after the other, in processes forked from this one.
+"""Restores a job from many states of its checkpoint folder, one after the other, in processes forked from this program.
 
-This process imports the modules of the first restore, so that no later restore waits for them. The command is `python
-forked_restores.py ORDERS STATES`; ORDERS is a JSON file of the harness. For each folder `STATES/00000`, `STATES/00001`,
-… that holds a file `go` with its own orders, it starts the ranks, waits until they have done some steps (and called
-their next save finished, if so ordered) or have ended, kills them, and writes `ended.json`. A folder `STATES/end` ends
-it.
+After the first restore, this program imports the modules that the restore used, so that no later restore waits for
+them. The command is `python forked_restores.py ORDERS STATES`; ORDERS is a JSON file that the harness writes. The
+folders `STATES/00000`, `STATES/00001`, … hold one state each, and a file `go` with orders once the state is ready. For
+each state, the program starts the ranks, waits until they have done some steps or have ended, kills them, and writes
+`ended.json`. If the orders say so, the program also waits until the ranks call their next save finished. The program
+ends once `STATES/end` exists.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def clear_events(folder: pathlib.Path, attempt: int) -> None:
 
 
 def restore(orders: dict[str, Any], folder: pathlib.Path, first: bool) -> dict[str, Any]:
-    """Starts all ranks. Returns how they ended. `enough`: they restored, and did all that was requested."""
+    """Starts all ranks, waits until they have done all that was requested, have ended or reach the time limit, and
+    kills them. Returns the ranks' exit codes, and `enough`: whether the ranks restored and did all that was
+    requested."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     ranks = {fork(orders, folder, rank, port, first): rank for rank in range(len(orders["ranks"]))}
@@ -141,7 +144,7 @@ def fork(orders: dict[str, Any], folder: pathlib.Path, rank: int, port: int, fir
 
 
 def become(rank: dict[str, Any], folder: pathlib.Path, port: int, observed: bool) -> int:
-    """Runs a rank's script in this process, as Python does. Returns its exit code."""
+    """Runs a rank's script in this process, as Python does. Returns the script's exit code."""
     place = {"@RUN_DIR@": str(folder), "@PORT@": str(port)}
 
     def filled(word: str) -> str:
