@@ -1,8 +1,9 @@
 """Defines criteria (class `Score`) such as the recovery time, and the scorecard, which is the contents of a report.
 
-Each file in `harness/judge/questions/` defines `SCORES`, a tuple of criteria, and so may a wing's `question.py`.
-`harness/judge/bounds.py` defines the keys of `expect:`. Every criterion is measured in every run. A limit in a scenario
-only adds an expectation: a line of the report that compares a measured value with the limit.
+Each file in `harness/judge/questions/` defines `SCORES`, a tuple of criteria, and so may the file `question.py` of a
+wing (an optional part of the harness). `harness/judge/bounds.py` defines the keys of `expect:` in a scenario. Every
+criterion is measured in every run. A limit in a scenario only adds an expectation: a line of the report that compares a
+measured value with the limit.
 """
 
 import functools
@@ -66,8 +67,8 @@ class ScoreResult:
 
 @dataclass(frozen=True)
 class Score:
-    """A criterion, such as the recovery time. `score` measures a run, and compares the values with the limits `bounds`,
-    which are an instance of `bounds` below, or `None` if this criterion has no limits in this run."""
+    """A criterion, such as the recovery time. `score` measures a run, and compares the values with the limits in the
+    scenario: an instance of the class `bounds`, or `None` if this criterion has no limits in this run."""
 
     name: str  # its key in `expect:`
     order: int  # place in reports and headlines
@@ -91,7 +92,8 @@ def shown_ns(ns: float | None) -> str:
 
 
 def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
-    """Returns a line of the report: a `reason` makes it *fail*, and `observed=None` (not measured) inconclusive."""
+    """Returns a line of the report. The line fails if there is a `reason`. If nothing was measured (`observed=None`),
+    the line is inconclusive."""
     if observed is None:
         return replace(left_open(name, bound, reason, Doubt.UNMEASURED, **numbers), rests_on=rests_on)
     verdict = Verdict.FAIL if reason else Verdict.PASS
@@ -100,7 +102,7 @@ def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Gr
 
 @dataclass(frozen=True)
 class Bound:
-    """An upper limit in `unit`, or a lower limit if `least` is set. `show` formats a number for the report."""
+    """An upper limit in `unit` or, if `least` is True, a lower limit. `show` formats a number for the report."""
 
     name: str
     show: Callable[[Any], str] = str
@@ -108,7 +110,8 @@ class Bound:
     least: bool = False
 
     def line(self, allowed: float, measured: float | None, why: str = "", *rests_on: Ground) -> Expectation:
-        """Compares a measured value with its limit. `why`: why it misses the limit, or why it is `None`."""
+        """Compares a measured value with its limit. `why` says why the value misses the limit, or why no value was
+        measured."""
         bound, numbers = f"{'≥' if self.least else '≤'} {self.show(allowed)}", {"bound_value": allowed}
         if measured is None:
             why = why or "there is nothing to measure"
@@ -122,7 +125,7 @@ class Bound:
 
 
 def left_open(name: str, bound: str, why: str, doubt: Doubt, **numbers: Any) -> Expectation:
-    """Returns an inconclusive line of the report: the evidence does not show whether the limit `bound` is met."""
+    """Returns an inconclusive line of the report, for evidence that does not show whether the limit `bound` is met."""
     return Expectation(name, bound, "—", Verdict.INCONCLUSIVE, why, doubt=doubt, **numbers)
 
 
@@ -132,7 +135,8 @@ _OF_WINGS = Family("question of a wing", "harness", "SCORES", part="question")
 
 @functools.cache
 def questions() -> Mapping[str, Score]:
-    """Returns all criteria by name: those in `harness/judge/questions/`, and those of a wing's file `question.py`."""
+    """Returns all criteria by name: those in `harness/judge/questions/`, and those in the files `question.py` of wings
+    (optional parts of the harness)."""
     found = (score for family in (_FAMILY, _OF_WINGS) for name in family.names() for score in family.load(name))
     return {score.name: score for score in found}
 
@@ -227,7 +231,8 @@ def _causes(code: str) -> Sequence[str]:
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
-    """Returns a readable name of a fault-free run, after whose failure the harness injects no faults; else nothing."""
+    """Returns a readable name if the run is a fault-free run that the harness makes for a run with faults, or else an
+    empty text."""
     own_id = str(plan.get("run_id", ""))
     if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
         return ""
@@ -252,7 +257,8 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 
 
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
-    """Makes expectations with doubtful evidence inconclusive. `by_steps`: all of them rest on the steps in the log."""
+    """Makes expectations with doubtful evidence inconclusive. If `by_steps` is True, all expectations also rest on the
+    steps in the log."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
     found = [each for each in map(_finding, lines) if each.verdict is not Verdict.PASS]
@@ -260,7 +266,8 @@ def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[S
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
-    """Makes an expectation inconclusive if its evidence is doubtful; one that held, only where `either_way` is set."""
+    """Makes an expectation inconclusive if a broken assumption makes its evidence doubtful. An expectation that held
+    still holds, unless the assumption sets `either_way`."""
     found = spoilt(rests_on, evidence, good=line.verdict is not Verdict.FAIL)
     if found is None:
         return line
@@ -269,7 +276,7 @@ def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analy
 
 
 def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
-    """Returns one expectation for each name, the worst, because each value must meet its limit every time."""
+    """Returns only the worst expectation of each name, because every measured value must meet the limit."""
     worst: dict[str, Expectation] = {}
     for line in lines:
         known = worst.setdefault(line.name, line)

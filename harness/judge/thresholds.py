@@ -1,10 +1,10 @@
 """Defines all numbers with which the judge compares measurements, each with a unit, a source and an explanation.
 
-* `healthy("<=", …)`: a measurement of a healthy run is at most this number. The explanation of the number describes a
-  healthy run and then, after a `|`, a broken run.
-* `judged(">=", …)`: a rule applies only with at least this much evidence. The explanation of the number describes too
-  little evidence and then, after a `|`, enough evidence.
-* `method(…)`: a constant of a computation, such as a window, with which alone no measurement is compared.
+`healthy("<=", …)` defines a number that no measurement of a healthy run exceeds. The explanation in `healthy(…)`
+describes a healthy run and then, after a `|`, a broken run. `judged(">=", …)` defines the least amount of evidence with
+which a rule applies. The explanation in `judged(…)` describes too little evidence and then, after a `|`, enough
+evidence. `method(…)` defines a constant of a computation, such as a window, with which alone no measurement is
+compared.
 
 The text on a number's source begins with `runs:` (the runs that show the number), `formula:`, `published:`, `meaning:`
 (the number follows from the definition) or `guess:` (no stored run comes near the number). `make margins` shows how

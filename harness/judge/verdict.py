@@ -61,8 +61,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Ground:
-    """Evidence for a breach or for the result of an expectation. Each field that is not empty narrows it. With a time
-    window (begin, end) in ns as `of`, the assumption `host-idle` looks at this window, and else at the whole run."""
+    """Evidence for a breach or for the result of an expectation. Each field that is set narrows down the evidence. If
+    `of` is a time window (begin, end) in ns, the assumption `host-idle` checks this window, and else the whole run."""
 
     kind: Kind
     processes: tuple[int, ...] = ()  # rows in Timeline.processes that should have reported; empty: any process
@@ -74,7 +74,7 @@ class Ground:
 
 
 class Finding(NamedTuple):
-    """A verdict with its reason in words. `code` names its subject, such as a guarantee."""
+    """A verdict and a text with its reason. `code` names the subject of the finding, such as a guarantee."""
 
     verdict: Verdict
     text: str
@@ -88,8 +88,9 @@ def unknown(code: str, text: str) -> Finding:
 
 
 def worst_first(findings: Sequence[Finding], explained_by: Callable[[str], Sequence[str]]) -> list[str]:
-    """Returns the texts of the findings, the most severe first, and else in their order. A finding that explains others
-    comes before them, as severe as they are. `explained_by` maps a finding's code to those of its possible causes."""
+    """Returns the texts of the findings, the most severe first. Equally severe findings keep their order. A finding
+    that explains other findings comes before them, and ranks as at least as severe. `explained_by` maps a finding's
+    code to the codes of its possible causes."""
     explains: dict[str, int] = {}
     for each in findings:
         for cause in explained_by(each.code):

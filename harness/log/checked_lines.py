@@ -1,7 +1,8 @@
 """Parses lines of an event log into records, and checks them by the vocabulary in `harness.log.vocabulary`.
 
-A record is a dictionary. Each declared field has its type and keeps its limits. Undeclared fields are kept as they are.
-`null` in an optional field of an event equals a missing field; a header holds no `null`.
+A record is a dictionary. Each declared field must have the declared type, and be within the declared limits. Undeclared
+fields are kept as they are. A `null` in an optional field of an event counts as a missing field. A header must hold no
+`null`.
 """
 
 import json
@@ -30,11 +31,12 @@ Record = dict[str, Any]
 
 
 class Damaged(ValueError):
-    """Raised for a line that is no valid record. The message says why."""
+    """Raised for a line that is no valid record. The message says what is wrong with the line."""
 
 
 def kind_of(field: Field, within: str = "") -> Any:
-    """Returns the type by which msgspec checks an event's field. `within` is the name of the record that holds it."""
+    """Returns the type by which msgspec checks an event's field. `within` is the name of the record that holds the
+    field."""
     kinds: dict[str, Any] = {
         vocabulary.INTEGER: Annotated[int, msgspec.Meta(ge=field.least, le=field.most)],
         vocabulary.NUMBER: float | Literal["nan", "inf", "-inf"],
@@ -53,7 +55,8 @@ def kind_of(field: Field, within: str = "") -> Any:
 
 
 def struct(name: str, fields: Sequence[Field], about: str = "", untold: Any = None, **more: Any) -> Any:
-    """Returns a type of records with these fields. A missing optional field gets `untold`, and is not written."""
+    """Returns a record type with the given fields. A missing optional field has the value `untold`, and is left out
+    when a record is written."""
     nothing = None if untold is None else msgspec.UnsetType
     told: list[Any] = []
     for field in fields:
@@ -113,7 +116,7 @@ def parse(line: bytes) -> Record:
 
 
 def header(record: Record) -> Record:
-    """Checks the header, the first line of an event file. Raises `Damaged` if it is invalid."""
+    """Checks the header, the first line of an event file. Raises `Damaged` if the header is invalid."""
     told = record.get("schema")
     if told != SCHEMA_VERSION or isinstance(told, bool):
         raise Damaged(f"event schema {shown(told)}; this version reads schema {SCHEMA_VERSION}")
@@ -122,7 +125,8 @@ def header(record: Record) -> Record:
 
 
 def event(record: Record, role: str) -> Record:
-    """Checks an event in a file of this role. Of an undeclared event, only common fields. Raises `Damaged`."""
+    """Checks an event in a file whose writer has the role `role`. If the event's name is not declared, only the fields
+    common to all events are checked. Raises `Damaged`."""
     name = record.get("event")
     if not isinstance(name, str) or (role, name) not in DECLARED:
         _converted(record, Unknown, vocabulary.COMMON, "event")
@@ -142,7 +146,8 @@ def event(record: Record, role: str) -> Record:
 
 
 def own(record: Record, role: str) -> Record:
-    """Returns the record without undeclared fields whose names readers use for fields that they add to an event."""
+    """Returns the record without undeclared fields that have the name of a field that readers add to events, such as
+    `at`."""
     foreign = _FOREIGN.get((role, record["event"]), _READERS)
     return record if foreign.isdisjoint(record) else {k: v for k, v in record.items() if k not in foreign}
 
@@ -177,7 +182,7 @@ def _explained(message: str, record: Record, fields: Sequence[Field]) -> str:
 
 
 def allowed(field: Field) -> str:
-    """Says in words which values a field allows."""
+    """Returns a text that says which values a field allows."""
     if field.closed:
         return " or ".join(json.dumps(value) for value in field.values)
     words = {
@@ -206,7 +211,8 @@ def shown(value: Any) -> str:
 
 
 def _clean_tree(value: Any, depth: int) -> Any:
-    """Returns the value with all control characters in texts escaped. Raises `Damaged` if it is nested too deeply."""
+    """Returns the value with all control characters in texts escaped. Raises `Damaged` if the value is nested too
+    deeply."""
     if isinstance(value, str):
         return _clean(value)
     if not isinstance(value, (dict, list)):

@@ -1,4 +1,4 @@
-"""Defines what a fault may do to a job: the fault states it, the event log holds it, and the judge reads it."""
+"""Defines the possible consequences of a fault, which the fault declares and the judge reads in the event log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +9,8 @@ from harness.units import Duration
 
 
 class May(StrEnum):
-    """The possible consequences of a fault, such as a dead process. The judge blames a fault for no others."""
+    """The possible consequences of a fault, such as a dead process. The judge blames a fault only for consequences that
+    the fault declares."""
 
     KILL = "kill"  # processes of the target are meant to die: their exits are explained
     STOP = "stop"  # a healthy job may have to stop and start again over it: a time-out, a watchdog
@@ -51,7 +52,8 @@ class Consequences:
     moves = _may(May.MOVE, May.DRIFT, May.DIVERGE)  # bool: it changes by itself what the job computes
 
     def to_event(self) -> dict[str, Any]:
-        """Returns the consequences as fields of the event `fault.injected`: `may`, and all that are not the default."""
+        """Returns the consequences as fields of the event `fault.injected`: `may`, and each field that does not have
+        its default value."""
         told = {name: value for name, value in vars(self).items() if value != getattr(Consequences, name)}
         return told | {"may": sorted(self.may)} | ({"lasts": str(self.lasts)} if self.lasts else {})
 

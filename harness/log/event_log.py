@@ -1,7 +1,7 @@
 """Reads single lines of an event log, and follows the log while a run writes it.
 
-The place of a file (`harness.log.files`) shows its writer and node. A first line that contradicts the place is damaged
-evidence.
+The folder and name of an event file (see `harness.log.files`) show its writer and node. A first line that contradicts
+the file's folder or name makes the file damaged evidence.
 """
 
 import os
@@ -27,7 +27,8 @@ _PLACE = {"rank": 0, "local_rank": 0, "incarnation": 1, "pid": 0}
 
 
 def read_header(source: EventFile, line: bytes) -> Record:
-    """Reads and checks a file's first line, with role and node by the file's place. Raises `EventLogError`."""
+    """Reads the first line of an event file, and checks that role and node agree with the file's folder and name.
+    Raises `EventLogError`."""
     try:
         return _placed(source, checked_lines.header(checked_lines.parse(line)))
     except Damaged as damage:
@@ -43,7 +44,8 @@ def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record
 
 
 def named(source: EventFile) -> tuple[tuple[str, int], int | None, int] | None:
-    """Returns what an event file's name says: (node, incarnation), rank (`None`: a launcher), start by its clock."""
+    """Returns what an event file's name says: the node and its incarnation, the rank (`None`: a launcher), and the
+    start time by the writer's own clock. Returns `None` if the name has another form."""
     name = _FILE_NAME.fullmatch(source.file)
     if name is None or source.folder not in (None, name["node"]):
         return None
@@ -86,7 +88,8 @@ def _agree(what: str, told: object, known: object, by: str) -> None:
 
 @dataclass
 class _Followed:
-    """How far an event file has been read. `header` is `None` before its first line."""
+    """The position up to which an event file has been read. `header` is `None` until the first line of the file was
+    read."""
 
     offset: int = 0
     lines: int = 0
@@ -97,9 +100,9 @@ class _Followed:
 
 @dataclass
 class Tail:
-    """Reads what is added to a growing event log. Each `poll()` returns the whole lines that were written since, with
-    their header. Damaged lines are left out and counted in `odd`; `notes` describes the first ones. The judge later
-    reads the log by `reading`, which does not accept damaged lines."""
+    """Reads what is added to a growing event log. Each `poll()` returns the whole lines that were written since the
+    call before, with the header of their file. Damaged lines are left out and counted in `odd`; `notes` describes the
+    first of these lines. The judge later reads the log by `reading`, which does not accept damaged lines."""
 
     directory: pathlib.Path
     odd: int = 0
@@ -109,7 +112,8 @@ class Tail:
     _refused: set[str] = field(default_factory=set)
 
     def poll(self) -> list[tuple[Record, Record]]:
-        """Returns new events as pairs (header, event), in order within a file. A header tells rank, node and pid."""
+        """Returns new events as pairs (header, event), in order within a file. A header holds the writer's rank, node
+        and pid."""
         found: list[tuple[Record, Record]] = []
         grown = [(self._files.setdefault(source.place, _Followed()), source) for source in self._sources()]
         grown = [(each, source) for each, source in grown if source.size > each.offset and not each.given_up]
@@ -124,7 +128,8 @@ class Tail:
         return found
 
     def rest(self) -> list[tuple[Record, Record]]:
-        """Returns all events not returned yet, once no process writes any more. Makes at most `POLLS_MAX` polls."""
+        """Returns all events that were not returned yet, after all processes have stopped writing. Makes at most
+        `POLLS_MAX` polls."""
         found, before = list[tuple[Record, Record]](), -1
         for _ in range(POLLS_MAX):
             read = sum(each.offset for each in self._files.values())

@@ -1,10 +1,11 @@
-"""Finds and opens the files of an event log, without trust in what nodes put there.
+"""Finds and opens the files of an event log, and trusts nothing that nodes put into its folders.
+
+Only regular files are opened. No link is followed, opening a file never blocks, and the sizes and the number of files
+are limited. An event log holds these files:
 
     events/harness.jsonl             the harness's own events
     events/<node>/<writer>.jsonl     what one process on that node wrote (`control`: the control node)
     events/<writer>.jsonl            the same in older runs
-
-Only regular files are opened. No link is followed, no open waits, and sizes and numbers of files are limited.
 """
 
 import contextlib
@@ -43,7 +44,8 @@ def _escaped(character: str) -> str:
 
 @dataclass(frozen=True)
 class EventFile:
-    """The event file of one process. `folder` is its folder within `events/` (its node's), or `None`."""
+    """The event file of one process. `folder` is the folder of a node in `events/`, or `None` if the file lies in
+    `events/` itself."""
 
     events: pathlib.Path
     folder: str | None
@@ -77,13 +79,13 @@ class EventFile:
 
     @classmethod
     def of(cls, path: pathlib.Path) -> Self:
-        """Returns the event file at this path, for a log without a folder for each node."""
+        """Returns the event file at this path, in a log that has no folders for nodes."""
         return cls(path.parent, None, path.name)
 
 
 def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
-    """Returns all event files of a log, sorted by path, and a message for each other entry in its folders. Raises
-    `EventLogError` if `events` is no folder."""
+    """Returns all event files of a log, sorted by path, and an error message for each file that is too large or not a
+    regular file. Raises `EventLogError` if `events` is no folder."""
     sources, problems, here = list[EventFile](), list[str](), events
     try:
         for folder in _entries(events, None, sources, problems):
@@ -95,7 +97,7 @@ def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
 
 
 def find(events: pathlib.Path) -> list[EventFile]:
-    """Returns a log's event files as `scan` does. Raises `EventLogError` for an entry that does not belong there."""
+    """Returns a log's event files as `scan` does. Raises `EventLogError` if `scan` returns an error message."""
     sources, problems = scan(events)
     if problems:
         raise EventLogError(problems[0])
@@ -103,7 +105,7 @@ def find(events: pathlib.Path) -> list[EventFile]:
 
 
 def _entries(events: pathlib.Path, folder: str | None, sources: list[EventFile], problems: list[str]) -> list[str]:
-    """Collects the event files of one folder of a log. Returns the names of the folders in it."""
+    """Collects the event files of one folder of a log. Returns the names of the folders in this folder."""
     folders = []
     with _opened_folder(events, folder) as descriptor, os.scandir(descriptor) as entries:
         for entry in entries:
@@ -134,7 +136,7 @@ def _opened_folder(events: pathlib.Path, folder: str | None) -> Iterator[int]:
 
 
 def _refused(source: EventFile, found: os.stat_result) -> str:
-    """Returns the reason why this cannot be an event file, or an empty text if it can."""
+    """Returns the reason why a file cannot be an event file, or an empty text if it can."""
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         return f"{source.shown}: {kind}; an event file must be a regular file"
@@ -144,7 +146,8 @@ def _refused(source: EventFile, found: os.stat_result) -> str:
 
 
 def open_source(source: EventFile) -> int:
-    """Opens an event file, as a descriptor. Raises `EventLogError` unless it is a regular file of allowed size."""
+    """Opens an event file, and returns the file descriptor. Raises `EventLogError` if the file is too large or not a
+    regular file."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         with _opened_folder(source.events, source.folder) as folder:
@@ -191,7 +194,8 @@ def too_long(source: EventFile) -> str:
 
 
 def attach(events: pathlib.Path, target: pathlib.Path) -> None:
-    """Copies a log's files into the new folder `target`. Links would not do, as writers may still have files open."""
+    """Copies a log's files into the new folder `target`. The files are copied, not linked, because writers may still
+    have them open."""
     target.mkdir(parents=True)
     for source in find(events):
         folder = target / (source.folder or "")

@@ -1,7 +1,8 @@
 """Keeps the undo journal of a run: each change to be undone is stored durably before the change is made.
 
-One JSON object a line, in `undo.jsonl` of the run's folder: `{"undo": ACTION, "arguments": {…}}`, and at the end of a
-clean run `{"closed": true}`. Root reads it and acts on it, so a journal is only believed where nobody else can write.
+The journal is the file `undo.jsonl` in the run's folder. Each line holds a JSON object. A change is recorded as
+`{"undo": ACTION, "arguments": {…}}`, and the end of a clean run as `{"closed": true}`. Root may act on a journal, so
+the harness trusts a journal only if no other user can write it.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ SIZE_MAX = 16 * 2**20
 
 
 class Journal:
-    """The open undo journal of a run. Its writer holds a lock on the file as long as the run lives."""
+    """The open undo journal of a run. The harness holds a lock on the journal file until the run ends."""
 
     def __init__(self, run_dir: pathlib.Path):
         self.run_dir = run_dir
@@ -49,7 +50,7 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def mark_closed(run_dir: pathlib.Path) -> None:
-    """Closes a dead harness's undo journal. A last line that a kill tore gets an end first."""
+    """Closes a dead harness's undo journal. A half-written last line, which a kill may have left, is ended first."""
     descriptor = os.open(run_dir / JOURNAL, _APPEND)
     try:
         os.write(descriptor, b"\n" + json.dumps({"closed": True}).encode() + b"\n")
@@ -59,13 +60,14 @@ def mark_closed(run_dir: pathlib.Path) -> None:
 
 
 def is_closed(run_dir: pathlib.Path) -> bool:
-    """Returns True if a run's undo journal leaves nothing to undo. Raises `FaultError` as `records` does."""
+    """Returns True if a run's undo journal leaves nothing to undo. Raises `FaultError` if the journal is not trusted,
+    as `records` does."""
     found = list(records(run_dir))
     return not found or "closed" in found[-1]
 
 
 def is_running(run_dir: pathlib.Path) -> bool:
-    """Returns True if a living harness holds the journal's lock, or if that cannot be ruled out."""
+    """Returns True if a living harness holds the journal's lock, or if the journal cannot be opened."""
     try:
         descriptor = os.open(run_dir / JOURNAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -82,8 +84,9 @@ def is_running(run_dir: pathlib.Path) -> bool:
 
 
 def records(run_dir: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """Returns the records of a run's undo journal, the oldest first. A torn last line is skipped: the harness acts only
-    after the fsync. Raises `FaultError` if somebody else owns the journal, or could have written to it."""
+    """Returns the records of a run's undo journal, the oldest first. A half-written last line is skipped, because the
+    harness makes a change only once its record is on the disk. Raises `FaultError` if somebody else owns the journal,
+    or could have written to it."""
     for line in _content(run_dir).split(b"\n"):
         try:
             record = json.loads(line)

@@ -1,7 +1,7 @@
 """Finds lines that a log lacks, by gaps in the numbers that its writer gave them (see `harness.node.emitter`).
 
-Equal lines with one number are copies from the transfer. Lines missing at the end of a file leave no gap: a kill may
-have taken them.
+Equal lines with the same number are copies, made when the log was transferred. Lines missing at the end of a file, for
+example after a kill, are not found, because they leave no gap.
 """
 
 import array
@@ -24,7 +24,7 @@ NONE = -1
 
 @dataclass
 class LineGap:
-    """Consecutive lines missing in a log. Its times are those of the lines around the gap, on the readers' clock.
+    """Consecutive lines missing in a log. `since` and `until` are the times of the lines around the gap.
 
     `after` is the last step logged before the gap, `before` the first step after it; `None`: no such step is logged.
     """
@@ -37,14 +37,16 @@ class LineGap:
     full_disk: bool  # a full disk took them, as their writer says
 
     def may_hold(self, first: int, last: int) -> bool:
-        """Returns True if the gap may hold the line of one of these steps, though a process may go back in it."""
+        """Returns True if the gap may hold the line of a step from `first` to `last`. The process may have gone back to
+        an earlier step within the gap."""
         begins, ends = self.after is None or self.after < last, self.before is None or self.before > first
         back = self.after is not None and self.before is not None and self.before <= self.after
         return begins or ends if back else begins and ends
 
 
 def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[str]]:
-    """Returns the gaps in an event file's line numbers, and contradictions. Raises `EventLogError`."""
+    """Returns the gaps in an event file's line numbers, and messages on lines without a number or with the number of
+    another line. Raises `EventLogError`."""
     rows, untold = array.array("q", (0, NONE, header["mono_ns"], NONE, 0, 0)), 0
     lines = itertools.chain.from_iterable(files.Blocks(source))
     first = next(lines, b"")
@@ -71,7 +73,8 @@ def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[s
 
 
 def _gaps(table: Ints) -> Iterator[LineGap]:
-    """Yields the gaps in line numbers, given in order of forked process and line number, the main process first."""
+    """Yields the gaps in line numbers. The rows of `table` are sorted by forked process, the main process first, and
+    then by line number."""
     number, fork, at, step, dropped, _ = table.T
     begins = np.append(True, np.diff(fork) != 0)
     missing = number - np.where(begins, -1, np.roll(number, 1)) - 1

@@ -18,7 +18,8 @@ def pattern(name: str) -> str:
 
 
 def absent(due: Set[str], there: Set[str]) -> list[str]:
-    """Returns the expected names that are missing, sorted. A name that differs only in numbers stands in for one."""
+    """Returns the expected names that are missing, sorted. An unexpected name that differs from an expected name only
+    in numbers makes up for one missing name."""
     others = Counter(map(pattern, there - due))
     found = []
     for name in sorted(due - there):

@@ -1,6 +1,6 @@
 """Finds the consequences of faults in logs of older versions, which do not state the consequences.
 
-No other reader of a log knows a fault's name, or the names of its parameters.
+No other code that reads logs depends on the names of faults or of their parameters.
 """
 
 from collections.abc import Mapping

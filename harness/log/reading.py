@@ -1,14 +1,13 @@
 """Reads the event files of a run, with all times on one clock and with the steps as columns.
 
-Every writer's times are shifted onto the harness's monotonic clock as soon as they are read:
+All times are shifted onto the harness's monotonic clock as soon as they are read. A writer on the harness's own machine
+(same boot id) already uses this clock. The times of any other writer are shifted by one constant. The constant follows
+from the wall and monotonic times in the first lines of the writer's file and of the harness's file, and from the offset
+between the wall clocks of the two hosts, which a `clock` event holds. If the wall clock of a host jumps during the run,
+the times of running writers do not change. If a writer's constant differs too much from those of other writers on its
+host, as after a jump of the wall clock, the most reliable constant of the host is used.
 
-* a writer on the harness's own machine (same boot id) already uses that clock;
-* any other writer keeps its own monotonic clock, moved by one constant: its first line pairs wall and
-  monotonic time, a `clock` event gives its host's wall-clock offset, and the harness's first line pairs wall
-  and monotonic time there. A wall clock that jumps later in the run therefore moves nothing, and one that jumps
-  before a further writer starts there is seen: its first line is at odds with the others of that host.
-
-`step` events are by far the most: they are decoded straight into columns and never live as dictionaries.
+`step` events, which are by far the most frequent, are decoded straight into columns, and never into dictionaries.
 """
 
 import contextlib
@@ -59,7 +58,7 @@ UNTOLD = -math.nan  # of a float column; "nan" is read without the sign
 
 
 def _in_line(each: Field) -> tuple[str, Any, Any]:
-    """Returns a step field's name, its type, and the value that stands for "not logged" in its column."""
+    """Returns the name and type of a step field, and the value that stands for "not logged" in the field's column."""
     if each.kind == vocabulary.NUMBER:
         return each.name, checked_lines.kind_of(each) | None, UNTOLD
     if each.kind == vocabulary.LABEL:
@@ -83,13 +82,14 @@ _UNTOLD["samples"] = sample_indices.UNTOLD
 
 
 class Columns(dict[str, Column]):
-    """A log's steps as columns, by name. A column that no line logs is absent, and reads as one value, repeated."""
+    """A log's steps as columns, by name. A column that no line logs is absent; reading it gives "not logged" in each
+    row."""
 
     def __missing__(self, name: str) -> Column:
         return np.broadcast_to(np.array(_UNTOLD[name], COLUMNS[name]), len(dict.__getitem__(self, "end")))
 
     def rows(self, mine: slice | npt.NDArray[Any]) -> "Columns":
-        """Returns the columns with only these rows: views for a slice, else copies."""
+        """Returns the columns with only the rows `mine`: as views if `mine` is a slice, and else as copies."""
         taken = ((name, column[mine]) for name, column in self.items())
         return Columns({name: column if len(column) else np.zeros(0, column.dtype) for name, column in taken})
 
@@ -98,7 +98,8 @@ class Columns(dict[str, Column]):
 class Writer:
     """The contents of one event file: its header, its events other than steps (each with its time `at`), and its steps.
 
-    `dropped` counts events lost to a full disk; if lines are numbered, those in the `gaps` that a full disk explains.
+    `dropped` counts events lost to a full disk. If lines are numbered, `dropped` counts the missing lines in those
+    `gaps` that a full disk explains.
     """
 
     name: str
@@ -138,7 +139,8 @@ class Log:
 
 
 def read(directory: pathlib.Path) -> Log:
-    """Reads all event files of a run. Raises `EventLogError` for anything but a torn last line per file."""
+    """Reads all event files of a run. Raises `EventLogError` for a damaged line, unless it is the half-written last
+    line of a file."""
     writers, problems, wordless, table = list[Writer](), list[str](), list[EventFile](), _Table()
     sources = files.find(directory)
     for source, writer in zip(sources, _read_files(sources), strict=True):
@@ -212,7 +214,8 @@ def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
 
 
 def _end_with_its_parent() -> None:
-    """Ends this child process with its parent. It holds both ends of their pipes, and would otherwise wait for ever."""
+    """Ends this child process with its parent. Otherwise the child would wait for ever, because it holds both ends of
+    the pipes to its parent."""
 
     def follow() -> None:
         if parent := multiprocessing.parent_process():
@@ -256,7 +259,7 @@ def read_source(source: EventFile) -> Writer | None:
 
 
 class _Part(NamedTuple):
-    """The contents of a block of lines of an event file. `numbers` holds the numbers of all these lines."""
+    """The contents of a block of lines of an event file. `numbers` holds the line number of each line in the block."""
 
     events: list[Record]
     columns: Columns
@@ -266,7 +269,8 @@ class _Part(NamedTuple):
 
 
 def _steps_of(parts: Sequence[_Part]) -> Columns:
-    """Returns a log's steps in order of time. A step without a logged begin began when the one before ended."""
+    """Returns a log's steps in order of time. A step without a logged begin counts as begun when the step before it
+    ended."""
     told = [part for part in parts if "end" in part.columns]
     for part, base in zip(told, itertools.accumulate((len(part.samples) for part in told), initial=0), strict=False):
         if "samples" in part.columns:
@@ -288,7 +292,8 @@ def _steps_of(parts: Sequence[_Part]) -> Columns:
 
 
 def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
-    """Reads a block of lines of an event file, all at once or else one by one. Copies of the header are left out."""
+    """Reads a block of lines of an event file: all lines at once or, if this fails, one by one. Copies of the header
+    are left out."""
     if role == "trainer":
         with contextlib.suppress(ValueError, OverflowError, RecursionError):
             lines = list(map(_decoder.decode, raw))
@@ -414,7 +419,8 @@ class _Shift(NamedTuple):
 
 
 def _shift(header: Record, reference: Record, known: Sequence[Record]) -> _Shift:
-    """Returns how far a file's clock is from ours (host's minus ours), by the nearest clock comparison."""
+    """Returns the shift from a file's monotonic clock to the harness's, by the clock comparison nearest to the file's
+    first line."""
     foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
     measured = [(each["at"], each["offset_ns"], each.get("uncertainty_ns", 0)) for each in known]
     nearest = ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in measured)
@@ -435,7 +441,8 @@ def _move(writer: Writer, shift: int) -> None:
 
 
 def _check_near(writer: Writer, reference_ns: int) -> None:
-    """Raises for times years away from the harness's: no run has them, and their sums would not fit 64 bits."""
+    """Raises `EventLogError` for times over a year away from the harness's. No run has such times, and sums of them
+    would not fit into 64 bits."""
     times = [record["at"] for record in (writer.header, *writer.events)]
     for column in (writer.steps["begin"], writer.steps["end"]):
         times += [int(column.min()), int(column.max())] if len(column) else []

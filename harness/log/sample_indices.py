@@ -1,6 +1,7 @@
-"""Samples of steps: runs of indices in the data set, read from what a trainer wrote and kept as columns.
+"""Reads the indices of the samples that each step consumed, as the trainer logged them, and keeps them as columns.
 
-A run is `[first, count]` or `[first, count, stride]`: `count` indices from `first` on, each `stride` (1) further.
+The trainer logs runs of indices: `[first, count]` or `[first, count, stride]` stands for `count` indices from `first`
+on, each larger by `stride` (1 if not given).
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ _decoder: msgspec.json.Decoder[list[list[int]] | None] = msgspec.json.Decoder(li
 
 @dataclass(frozen=True)
 class Samples:
-    """The indices of the samples that steps consumed, in lists. The sample list `i` is in the rows `offsets[i]` to
+    """Lists of sample indices, one for each step that logs samples. The sample list `i` is in the rows `offsets[i]` to
     `offsets[i + 1]` of `runs`. A row of `runs` is (first, count, stride)."""
 
     offsets: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
@@ -32,12 +33,13 @@ class Samples:
         return len(self.offsets) - 1
 
     def counts(self, numbers: Ints) -> Ints:
-        """Returns the number of samples in each of these sample lists."""
+        """Returns the number of samples in each of the sample lists `numbers`."""
         sums = np.concatenate([[0], np.cumsum(self.runs[:, 1], dtype=np.int64)])
         return np.asarray(sums[self.offsets[numbers + 1]] - sums[self.offsets[numbers]])
 
     def equal(self, mine: Ints, other: Self, theirs: Ints) -> Ints:
-        """Marks the sample lists whose runs equal those of the list at the same index in `other`."""
+        """Compares this object's lists `mine` with the lists `theirs` of `other`, pair by pair, and marks the equal
+        pairs."""
         pieces = [slice(at, at + _AT_ONCE) for at in range(0, len(mine), _AT_ONCE)]
         parts = [self._equal(mine[piece], other, theirs[piece]) for piece in pieces]
         return np.concatenate([np.zeros(0, np.bool_), *parts])
@@ -53,7 +55,7 @@ class Samples:
         return found
 
     def expanded(self, numbers: Ints) -> Ints:
-        """Returns all sample indices of these lists as one array, list after list."""
+        """Returns all sample indices of the lists `numbers` as one array, list after list."""
         begin, length = self.offsets[numbers], self.offsets[numbers + 1] - self.offsets[numbers]
         first, count, stride = self.runs[_ranges(begin, length)].astype(np.int64).T
         return np.asarray(np.repeat(first, count) + _ranges(np.zeros(len(count), np.int64), count, stride))
@@ -83,7 +85,8 @@ def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
 
 
 def checked(runs: Sequence[Sequence[int]]) -> Ints:
-    """Checks runs of sample indices: a row (first, count, stride) for each. Raises `ValueError` beyond the limits."""
+    """Checks runs of sample indices, and returns a row (first, count, stride) for each run. Raises `ValueError` if a
+    run is malformed or too large."""
     if len(runs) > RUNS_MAX:
         raise ValueError(f"{len(runs)} runs; one step has at most {RUNS_MAX}")
     if wrong := set(map(len, runs)) - {2, 3}:
@@ -120,5 +123,6 @@ def joined(parts: Sequence[Samples]) -> Samples:
 
 
 def renumbered(numbers: Ints, base: int) -> Ints:
-    """Returns the numbers of sample lists, increased by `base`, the number of lists in the parts before."""
+    """Returns the numbers of sample lists, increased by `base`, the number of sample lists in earlier parts of the
+    log."""
     return np.where(numbers == UNTOLD, UNTOLD, numbers + base).astype(np.int32) if base else numbers

@@ -1,7 +1,7 @@
-"""Defines the words of a diagnosis, and the right diagnosis of each fault, which the fault's file states.
+"""Defines the terms of a diagnosis, and the class `Truth`, in which the file of each fault states the right diagnosis.
 
-An answer names what broke (`Kind`), who it was, and what to do about it (`Decision`). `chaos diagnose` and
-`expect: {diagnosis: …}` compare answers with the `Truth` of each fault.
+A diagnosis names what broke (`Kind`), which rank or node it was, and what to do about it (`Decision`). `chaos diagnose`
+and `expect: {diagnosis: …}` compare diagnoses with the `Truth` of each fault.
 """
 
 from dataclasses import dataclass, replace
@@ -59,12 +59,12 @@ class Truth:
 
     @property
     def benign(self) -> bool:
-        """Returns True if no reaction is right, because nothing is wrong."""
+        """Returns True if nothing is wrong, so that no reaction is needed."""
         return Kind.NONE in self.kinds
 
     @property
     def must_leave(self) -> bool:
-        """Returns True if each right decision removes the node from the job."""
+        """Returns True if every right decision takes the fault's node out of the job."""
         leaving = {Decision.EVICT_NODE, Decision.RESTART_ELSEWHERE}
         return not self.benign and Decision.EVICT_NODE in self.decisions and leaving.issuperset(self.decisions)
 

@@ -1,4 +1,5 @@
-"""Opens and changes files in folders that a node can write. No link is followed, no open waits, each read is limited.
+"""Opens and changes files in folders that a node can write. No link is followed, opening a file never blocks, and the
+size of each read is limited.
 
 A node can replace any part of a path by a link at any moment. So a path below `root`, a folder that only the harness
 writes, is opened name by name, without following links. Only regular files are opened: a pipe would block, and a device
@@ -26,7 +27,7 @@ _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def below(path: str) -> str:
-    """Returns the relative path if it stays below its folder. Raises `ValueError` for any other path."""
+    """Returns `path` if it is relative and does not lead out of its folder. Raises `ValueError` for any other path."""
     if not path or path.startswith("/") or "\0" in path or ".." in path.split("/"):
         raise ValueError(f"{path!r} is not below the run's folder; write it relative to that folder, without '..'")
     return path
@@ -37,8 +38,9 @@ def below(path: str) -> str:
 
 @contextlib.contextmanager
 def folder_of(root: pathlib.Path, path: str) -> Iterator[tuple[int, str]]:
-    """Opens the folder that holds `root/path`, as a context, with the last name of the path. Raises `FaultError` if a
-    part of the path is a link or no folder, and `FileNotFoundError` if a part is missing."""
+    """Opens the folder that holds `root/path`, as a context that returns the folder's descriptor and the last name of
+    the path. Raises `FaultError` if a part of the path is a link or no folder, and `FileNotFoundError` if a part is
+    missing."""
     *parents, name = _parts(path)
     with _walked(root, parents, root / path) as descriptor:
         yield descriptor, name
@@ -78,14 +80,15 @@ def _walked(root: pathlib.Path, parts: Sequence[str], path: pathlib.Path, made: 
 
 def make_folder(root: pathlib.Path, path: str, owner: tuple[int, int] | None = None, mode: int = 0o755) -> None:
     """Makes the folder `root/path`, and missing folders above it; the last one belongs to `owner` (user, group). Raises
-    `FaultError` where a link or a file is in its place."""
+    `FaultError` if a part of the path is a link or a file."""
     with _walked(root, _parts(path), root / path, made=mode) as descriptor:
         if owner is not None:
             os.fchown(descriptor, *owner)
 
 
 def names_in(root: pathlib.Path, path: str) -> list[str]:
-    """Returns the sorted names in the folder `root/path`; none if it does not exist. At most `ENTRIES_MAX`."""
+    """Returns the sorted names in the folder `root/path`: at most `ENTRIES_MAX`, and none if the folder does not
+    exist."""
     try:
         with opened_folder(root, path) as descriptor, os.scandir(descriptor) as entries:
             return sorted(entry.name for entry, _ in zip(entries, range(ENTRIES_MAX), strict=False))
@@ -133,7 +136,8 @@ def remove_tree(root: pathlib.Path, path: str) -> None:
 
 
 def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY) -> int:
-    """Returns a descriptor of the regular file `root/path`. Raises `FileNotFoundError`, or `FaultError`."""
+    """Returns a descriptor of the regular file `root/path`. Raises `FileNotFoundError` if the file is missing, and
+    `FaultError` if it is a link or not a regular file."""
     with folder_of(root, path) as (parent, name):
         try:
             descriptor = os.open(name, flags & ~os.O_TRUNC | _PLAIN, 0o644, dir_fd=parent)
@@ -159,7 +163,8 @@ def open_reader(root: pathlib.Path, path: str) -> IO[bytes]:
 
 
 def read(root: pathlib.Path, path: str, limit_bytes: int = FILE_BYTES_MAX) -> bytes:
-    """Returns the content of a file. Raises `FaultError` if it is longer than `limit_bytes`, else as `open_file`."""
+    """Returns the content of the file `root/path`. Raises `FaultError` if the file is longer than `limit_bytes`, and
+    other errors as `open_file` does."""
     with open_reader(root, path) as file:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
@@ -168,15 +173,16 @@ def read(root: pathlib.Path, path: str, limit_bytes: int = FILE_BYTES_MAX) -> by
 
 
 def tail(root: pathlib.Path, path: str, limit_bytes: int = TAIL_BYTES) -> str:
-    """Returns the last `limit_bytes` of a file as text, even if bytes are invalid. Raises errors as `open_file`."""
+    """Returns the last `limit_bytes` of a file as text, with invalid bytes replaced. Raises errors as `open_file`
+    does."""
     with open_reader(root, path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
         return file.read(limit_bytes).decode(errors="replace")
 
 
 def replace(root: pathlib.Path, path: str, content: bytes, mode: int = 0o644, durable: bool = False) -> None:
-    """Replaces the file `root/path` atomically; a link there is replaced, not followed. With `durable`, the data is on
-    the disk when the call returns. The `OSError` of a failure names the file."""
+    """Replaces the file `root/path` atomically. If `root/path` is a link, the link itself is replaced. With `durable`,
+    the data is on the disk when the call returns. If an `OSError` is raised, it names the file."""
     temporary = f".{secrets.token_hex(8)}"
     with folder_of(root, path) as (parent, name):
         try:
@@ -197,7 +203,7 @@ def replace(root: pathlib.Path, path: str, content: bytes, mode: int = 0o644, du
 
 
 def remove(root: pathlib.Path, path: str) -> None:
-    """Removes the file or link `root/path`. It may be missing already."""
+    """Removes the file or link `root/path`. A missing file is no error."""
     with contextlib.suppress(FileNotFoundError), folder_of(root, path) as (parent, name):
         os.unlink(name, dir_fd=parent)
 
@@ -218,7 +224,8 @@ def link_of(root: pathlib.Path, path: str) -> str:
 
 
 def move_inside(root: pathlib.Path, source: str, target: str) -> None:
-    """Renames `root/source` to `root/target`, and replaces that. Raises errors as `folder_of` does."""
+    """Renames `root/source` to `root/target`, and replaces an existing file of that name. Raises errors as `folder_of`
+    does."""
     with folder_of(root, source) as (here, name), folder_of(root, target) as (there, new):
         mode = os.stat(name, dir_fd=here, follow_symlinks=False).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):

@@ -49,10 +49,11 @@ NAME_CHARS_MAX = 1000
 
 @dataclass(frozen=True)
 class Field:
-    """One field of an event. `least` and `most` limit a number, or with TEXT, LABEL and OBJECTS the length.
+    """One field of an event. `least` and `most` limit a number, or the length of a TEXT, LABEL or list of OBJECTS.
 
-    `values` are the known ones; with `closed` there are no others. `fields` are those of an OBJECT or of each of
-    OBJECTS; without them any object will do. `column` is the field's place in the table of steps.
+    `values` are the known values; if `closed` is True, no other values are allowed. `fields` are the fields of an
+    OBJECT or of each object in OBJECTS; if there are none, any object is allowed. `column` is the field's place in the
+    table of steps.
     """
 
     kind: str
@@ -114,7 +115,7 @@ def _spent(name: str, meaning: str) -> Field:
 
 
 def _column(name: str, meaning: str, column: str, unit: str = "samples", most: int = SAMPLE_MAX) -> Field:
-    """Returns a column in which -1 stands for "not logged"."""
+    """Returns an optional integer field, in whose column -1 stands for "not logged"."""
     return Field(INTEGER, name, meaning, unit, optional=True, least=-1, most=most, column=column, otherwise=-1)
 
 

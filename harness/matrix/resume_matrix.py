@@ -98,7 +98,7 @@ def run_sweep(plan: Plan, setting: Setting) -> Sweep:
     """Restarts a job from several saves (a sweep), or continues a stopped sweep of the same job and code.
 
     Raises `ChaosError` if the job fails in the run without faults. Raises `CannotRunError` if the harness cannot see
-    the job's saves, or if a restart would report the log lines of an earlier run again."""
+    the job's saves, or if a restart would find and report the trainer's log lines of an earlier run again."""
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"this needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
     if plan.workload.trainer.reader() is not None:
@@ -114,8 +114,8 @@ def run_sweep(plan: Plan, setting: Setting) -> Sweep:
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Locks the folder of a sweep (restarts from several saves). Raises `UsageError` if the folder is in use, holds a
-    run that was killed and not undone, or was not made by a sweep."""
+    """Locks the folder of a sweep (restarts from several saves). Raises `UsageError` if the folder is in use, was not
+    made by a sweep, or holds a killed run whose changes were not undone."""
     if folder.exists() and not (folder / JOURNAL).is_file():
         raise UsageError(f"{folder} is there, and no sweep made it; move it away")
     if not folder.exists():

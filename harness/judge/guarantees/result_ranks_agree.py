@@ -22,8 +22,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _disagreements(evidence: Analysis) -> Breaches:
-    """Yields a breach for each quantity, such as the loss, of which ranks log different values in one step. If they do
-    so without a fault, too, each rank is compared with the same rank of the fault-free run."""
+    """Yields a breach for each quantity, such as the loss, for which ranks log different values in one step. If ranks
+    of the fault-free run differ, too, each rank is compared with the same rank of the fault-free run."""
     run, fault_free, bounds = evidence.run, evidence.usual_run, evidence.continuity
     if bounds is None:
         return
@@ -51,7 +51,8 @@ def _disagreements(evidence: Analysis) -> Breaches:
 
 
 def _far_off(evidence: Analysis) -> Breaches:
-    """Yields ranks whose last losses are constant, or over `max_final_gap` % above 95 % of the fault-free run's."""
+    """Yields a breach for each rank whose last losses never change, or have a median too far above the fault-free
+    run's. The median may be at most `max_final_gap` % above the 95th percentile of the fault-free run's last losses."""
     run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not evidence.own_losses:
         return

@@ -1,9 +1,10 @@
 """All replicas of the model hold the same weights, or the trainer reports the difference and rolls the steps back.
 
 A breach names the step and the rank whose weights differ from the majority's, or both ranks of a job with two ranks. If
-the weights of ranks differ, the trainer must report this (`anomaly: replica`) and roll the step back. After a fault
-changed a rank's weights, the run fails if the trainer took digests and reported nothing, or named a wrong rank. The run
-also fails if updates leave the digest of weights unchanged, unless they do so in the fault-free run.
+the weights of ranks differ, the trainer must report this (`anomaly: replica`) and roll the step back. The run fails if
+a fault changed a rank's weights, and the trainer named another rank, or logged digests of the weights but reported no
+difference. The run also fails if a step has the weights of an older step in spite of updates, unless this happens in
+the fault-free run, too.
 """
 
 from collections.abc import Sequence
@@ -62,7 +63,8 @@ def _unnoticed(evidence: Analysis) -> Breaches:
 
 
 def _other_weights(evidence: Analysis) -> Breaches:
-    """Yields the first step with other weights than the fault-free run's though all steps before it were equal."""
+    """Yields a breach for the first step whose weights differ from the fault-free run's although all earlier steps are
+    equal."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or evidence.incomparable:
         return
@@ -86,7 +88,7 @@ def _other_weights(evidence: Analysis) -> Breaches:
 
 
 def _same_weights(evidence: Analysis) -> Breaches:
-    """Yields a breach on a step with an older step's weights in spite of updates, as no fault-free step has."""
+    """Yields a breach if a step has an older step's weights in spite of updates, while no fault-free step has."""
     usual, again = evidence.usual_run, ranks.weights_again(evidence.run.steps)
     if again and not (usual and ranks.weights_again(usual.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
@@ -94,7 +96,8 @@ def _same_weights(evidence: Analysis) -> Breaches:
 
 
 def _never_together(evidence: Analysis) -> Breaches:
-    """Yields a breach if, since the last restart, no step has digests of two ranks, as it has without faults."""
+    """Yields a breach if no step since the last restart has weight digests of two ranks, though fault-free steps have
+    them."""
     run, usual_run, last = evidence.run, evidence.usual_run, evidence.run.epochs[-1:]
     if usual_run is None or [each.size for each in last] != [usual_run.largest_world]:
         return

@@ -1,9 +1,9 @@
 """Each step reports the same kinds of figures as without a fault, and the loss and gradient norm keep changing.
 
 The run is inconclusive if a loss, gradient norm or gradient-sync time stays the same for ten steps in which it changes
-in the fault-free run. Sync times are not compared if the number of ranks changes. After a change of the configuration,
-only the loss must be told as before, and keep changing. A rank that reports its samples (`rank_samples`) only in some
-steps makes the run inconclusive, unless the rank never does so in the fault-free run.
+in the fault-free run. Sync times are not compared if the number of ranks changes. After a fault changed the
+configuration, only the loss must still be logged and keep changing. A rank that logs its number of samples
+(`rank_samples`) only in some steps makes the run inconclusive, unless the rank logs none in the fault-free run.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,8 @@ def _told_by_one(evidence: Analysis) -> Breaches:
 
 
 def never_changing(comparison: Comparison | None, resized: bool, names: Sequence[str] = tuple(MOVING)) -> Breaches:
-    """Yields losses, norms and sync times (not if `resized`) that stay the same while the fault-free run's change."""
+    """Yields a breach if a loss, gradient norm or sync time stays the same in steps in which it changes in the
+    fault-free run. Sync times are not compared if the number of ranks changed (`resized`)."""
     if comparison is None:
         return
     for name in names[: 2 if resized else 3]:
@@ -62,7 +63,7 @@ def never_changing(comparison: Comparison | None, resized: bool, names: Sequence
 
 
 def _samples_untold(evidence: Analysis) -> Breaches:
-    """Yields a breach if a rank leaves its number of samples out, which may hide that it consumed too few."""
+    """Yields a breach if a rank does not log its number of samples, which may hide that the rank consumed too few."""
     run, fault_free = evidence.run, evidence.fault_free
     here = ranks.tells_samples(run.steps)
     usual = fault_free.steps.rank[ranks.tells_samples(fault_free.steps)] if fault_free else ()

@@ -2,7 +2,8 @@
 
 The run is inconclusive if two ranks begin or commit a checkpoint at the same path, though only one rank does so in the
 fault-free run. Checkpoints of the run and the fault-free run are compared by kind and name, if world sizes and layouts
-are equal. The run is also inconclusive if files of a complete checkpoint change, but not in the fault-free run.
+are equal. The run is also inconclusive if files of a complete checkpoint change, while no fault-free checkpoint
+changes.
 """
 
 import itertools
@@ -21,7 +22,8 @@ Pair = tuple[Save, Save]
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields files that two ranks wrote: at the same time, which may mix their bytes, or later with other bytes."""
+    """Yields a breach if two ranks wrote the same file of a checkpoint, or if files of a complete checkpoint
+    changed."""
     pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns
     at_once = [(a, b) for a, b in pairs if max(a.at, b.at) + margin_ns < min(_written(a), _written(b))]
     other = [(a, b) for a, b in pairs if a.content and b.content and a.content != b.content]
@@ -76,7 +78,8 @@ def _collisions(evidence: Analysis) -> Sequence[Pair]:
         return save.begun is not None and save.told and alone and save.begun_path.startswith("/")
 
     def collide(pair: Pair) -> bool:
-        """Returns True if two ranks wrote the same file: on two nodes, only if the harness sees it in the store."""
+        """Returns True if two ranks wrote the same file. Ranks on different nodes count only if the harness saw the
+        file in the checkpoint store."""
         mine, theirs = (run.processes[save.process] for save in pair)
         path = pair[0].path
         seen = any(path.endswith(f"/{each.path}") for each in saves.store.looks_at(pair[0]))

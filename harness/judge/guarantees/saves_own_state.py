@@ -1,10 +1,10 @@
 """Each checkpoint holds the whole state of its own step, before and after a restart.
 
 If all losses and at least one save equal those of the fault-free run bit for bit, no save may differ in more than 10 %
-of its tensor bytes from the fault-free save of the same step. If no save before the first restart differs from its
-fault-free save, no save after the restart may differ from its fault-free save, or hold the tensors that the fault-free
-run saved at another step. An export must hold only tensors of the last save if the fault-free export does so. If losses
-are equal but tensors differ, a restart may not have restored state such as averaged weights or running statistics.
+of its tensor bytes from the fault-free save of the same step. If all losses, and all saves before the first restart,
+equal those of the fault-free run, all saves after the restart must do so, too, and none may hold the tensors of another
+step. An export must hold only tensors of the last save if the fault-free export does so. If losses are equal but
+tensors differ, a restart may not have restored state such as averaged weights or running statistics.
 """
 
 import itertools
@@ -37,7 +37,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
-    """Yields saves unlike the fault-free save of their step, if losses and saves before the restart are all equal."""
+    """Yields a text on each save or export with other tensors than in the fault-free run, if all losses are equal.
+    Saves are compared only if no save before the first restart differs from its fault-free save."""
     if evidence.comparison is None or not evidence.comparison.identical:
         return
     saves, restart = evidence.saves, evidence.run.epochs[1].begin
@@ -58,8 +59,9 @@ def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
 
 
 def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, str]]]:
-    """Returns time and tensor digest of each save, as ranks logged them ("told") and as the harness saw them ("seen").
-    For a file that names no step, returns the first and the last digest that the harness saw."""
+    """Returns the time and the digest of the tensors of each save, as ranks logged them ("told") and as the harness saw
+    them ("seen"). A file whose saved step is unknown has two entries: the first and the last digest that the harness
+    saw."""
     ranks, sights, ended = saves.run.processes, saves.store.undamaged.items(), saves.run.steps.end.max(initial=0)
     mine = ((f"rank {ranks[save.process].rank} saved", save) for save in saves.whole if save.process >= 0)
     told = [(f"{who} other tensors at step {save.step}", save, save.tensors) for who, save in mine]
@@ -75,7 +77,8 @@ def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, s
 
 
 def _exports(saves: Saves) -> Mapping[str, bool]:
-    """Maps each file that holds tensors but is no save to True if the last save holds all tensors of the file."""
+    """Maps each file with tensors that is not a save, such as an export, to True if the last save holds all these
+    tensors."""
     last = max(saves.store.seen, key=lambda seen: (seen.step or 0, seen.at), default=None)
     tensors = set(last.tensors) if last is not None else set()
     held = (saves.run.files_left or {}).get("holding_tensors") or ()
@@ -83,8 +86,8 @@ def _exports(saves: Saves) -> Mapping[str, bool]:
 
 
 def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields a breach if sizes of saves hardly change after a restart, but from save to save without a fault: all may
-    hold one state."""
+    """Yields a breach if the sizes of saves hardly vary after a restart, but vary in the fault-free run. All saves
+    after the restart may then hold the same state."""
     run, saves = evidence.run, evidence.saves
     theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
     mine = [save for save in saves.whole if save.last_at >= run.epochs[-1].begin]
@@ -101,7 +104,8 @@ def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields saves whose number or bytes of tensors no fault-free run has, at whatever number of ranks."""
+    """Yields a breach for each save whose number or bytes of tensors differ from the value that all fault-free saves
+    share, at any number of ranks."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return

@@ -1,8 +1,8 @@
 """A second restart goes on from the save before the last one, and does the same steps once more, to the end.
 
 The run fails if the command of the second restart fails, starts from scratch, or ends before the run's last step. The
-second restart is inconclusive if its command is another job than the run, or if ranks restore anything except the
-copied save. The second restart is inconclusive if its steps take more than 5 times as long as in the run.
+second restart is inconclusive if its command, seed, data or code differs from the run's, or if ranks restore anything
+except the copied save. The second restart is inconclusive if its steps take more than 5 times as long as in the run.
 """
 
 from harness.judge.facts import tellers

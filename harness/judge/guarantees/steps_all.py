@@ -1,9 +1,9 @@
 """Every rank does every step that is not rolled back later.
 
-A trainer may log each step on one rank and only some steps on the other ranks. How many steps lie between two logged
-steps of a rank is known from the fault-free run, or else from the judged run. The run fails if a step is missing in a
-log and the log's line numbers show no missing line there. If at least as many log lines as steps are missing, the run
-is inconclusive, because a kill or a full disk may have lost the lines.
+A trainer may log each step on one rank and only some steps on the other ranks. The fault-free run, or else the judged
+run, shows how many steps lie between two logged steps of a rank. The run fails if a step is missing in a log and the
+log's line numbers show no missing line there. If at least as many log lines as steps are missing, the run is
+inconclusive, because a kill or a full disk may have lost the lines.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Each step applies its optimizer update on all ranks, except a few steps that the loss scaler skips.
 
-The run is inconclusive if it skipped at least 11 updates more than the fault-free run, and over 5 % of the steps more.
-The run is also inconclusive if one rank skipped an update that other ranks applied.
+The run is inconclusive if it skipped more updates than the fault-free run: at least 11 more, and over 5 % of all steps
+more. The run is also inconclusive if one rank skipped an update that other ranks applied.
 """
 
 import numpy as np

@@ -21,7 +21,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _went_ahead(run: Timeline) -> Breaches:
-    """Yields ranks that went on alone. It is harmless if a fault killed the others and the steps were rolled back."""
+    """Yields a breach for ranks that did steps without the other ranks of their group. Steps that were rolled back are
+    no breach if a fault killed the other ranks, whose last log lines may be lost."""
     steps = run.steps
     last = np.array([epoch.first - 1 for epoch in run.epochs], np.int64)
     np.maximum.at(last, run.progress.epoch, run.progress.step)

@@ -22,7 +22,8 @@ from harness.timeline.timeline import Timeline
 
 
 def _sign(name: str, order: int, guarantee: str, values: Callable[[Analysis], dict[str, Any]]) -> Score:
-    """Returns a criterion that holds the values of one guarantee, and the reason if this guarantee is not judged."""
+    """Returns a criterion that reports measured values for one guarantee and, if the guarantee is not judged, the
+    reason."""
 
     def score(evidence: Analysis, bounds: object) -> ScoreResult:
         return ScoreResult(values(evidence), why_not=guarantees()[guarantee].nothing(evidence))
@@ -51,7 +52,7 @@ def _rank_samples(evidence: Analysis) -> dict[str, Any]:
 
 
 def memory_growth(evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResult:
-    """Judges whether the trainer told of each memory leak before its rank ended, if the scenario expects it."""
+    """Checks, if the scenario expects it, that the trainer reported each memory leak before the leaking rank ended."""
     seen = _foreseen(evidence.run)
     if not seen and bounds is None:
         return ScoreResult({})
@@ -68,7 +69,8 @@ def memory_growth(evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResul
 
 
 def _foreseen(run: Timeline) -> dict[int, float | None]:
-    """Returns by rank the seconds from the leak's start until the trainer told it; `None`: the process ended before."""
+    """Maps each leaking rank to the seconds from the start of the leak until the trainer reported the leak, or to
+    `None` if the rank's process ended before."""
     ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
     alarms = Said(run, abnormal.MEMORY).all
     told = grouped((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)

@@ -1,4 +1,4 @@
-"""Measures the job as a whole, and whether the job fails fast.
+"""Measures the outcome of the job, such as its steps and dead processes, and whether the job fails fast.
 
 A job that cannot go on fails fast if it ends soon, by itself, and with an error that says why. An early end frees the
 job's GPUs for other jobs. Failing fast is judged only if a scenario expects the job to give up, for example because no
@@ -56,7 +56,8 @@ def fail_fast(evidence: Analysis, bounds: FailFastBounds | None) -> ScoreResult:
 
 
 def _taken(evidence: Analysis) -> tuple[int | None, float | None]:
-    """Returns the time (ns) from the first fault to the end of the last kept node's command, and GPU-seconds in it."""
+    """Returns the time (ns) from the first fault until the commands on all remaining nodes had ended, and the
+    GPU-seconds that the job held in this time."""
     run, struck = evidence.run, first_strike(evidence.run.faults)
     commands = (end for end in run.exits if end["rank"] is None)
     ends = (end["at"] for end in commands if key_of(end) in evidence.places.kept)

@@ -61,13 +61,14 @@ def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> Scor
 
 
 def _changed(evidence: Analysis) -> list[tuple[str, str]]:
-    """Returns what is not judged if a fault changed the job's command on purpose, with the reason."""
+    """Returns which losses are not judged because a fault changed the job's command on purpose, with this reason."""
     last = evidence.run.changed_after
     return [] if last is None else [(f"losses after step {last}", CHANGED)]
 
 
 def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any]) -> str:
-    """Says how close the losses are to the fault-free run's, and of which rank if each rank logs its own."""
+    """Says how close the losses are to the fault-free run's and, if each rank logs its own loss, which rank's losses
+    these are."""
     said = {
         "exact": "losses identical bit for bit",
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
@@ -79,7 +80,8 @@ def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any
 
 
 def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
-    """Compares each repeated step with its first execution. It cannot find an error that both executions share."""
+    """Compares each repeated step with its first execution. An error that occurs in both executions of a step is not
+    found."""
     found = repeated_steps.done_again(repeated_steps.executed(evidence.run))
     values["done_again"] = repeated_steps.values(found)
     name, bound = "loss_continuity.against", "steps done again are the same"
@@ -156,7 +158,7 @@ def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, di
 
 
 def _final(bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
-    """Compares the last losses and all learning rates with the fault-free run's. All learning rates must be equal."""
+    """Compares the last losses with the fault-free run's, within `max_final_gap` %, and all learning rates exactly."""
     bound, gap = f"final, within {bounds.max_final_gap:g} %", None
     if comparison.differs["lr"].any():
         return _held(bound, comparison, {"lr": comparison.differs["lr"]}, COMPUTED)
@@ -177,7 +179,8 @@ def _percent(value: float | None) -> str:
 
 
 def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
-    """Counts surviving steps whose loss or gradient norm is not finite (`None`: the fault-free run logs no loss)."""
+    """Counts the steps, except rolled-back ones, whose loss or gradient norm is not finite. Returns `None` if there is
+    no fault-free loss to compare with."""
     if comparison is None or not np.isfinite(comparison.fault_free.loss).any():
         return None
     odd = is_told(curve.loss) & ~np.isfinite(curve.loss)
@@ -187,7 +190,8 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
 
 
 def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *grounds: Ground) -> Expectation:
-    """Returns a line that fails, naming the first step and its values, if `outside` marks a step as too far off."""
+    """Returns a line of the report that fails if `outside` marks any step, and names the first such step and its
+    values."""
     found = {curve: int(rows.argmax()) for curve, rows in outside.items() if rows.any()}
     steps = len(comparison.step)
     if not found:
@@ -204,7 +208,8 @@ def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *ground
 
 
 def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
-    """Compares losses with the fault-free runs' band. One inside is inconclusive if its distance grows unusually."""
+    """Compares losses with the tolerance band of fault-free runs. Losses inside the band are inconclusive if they move
+    away from the fault-free run's losses unusually fast."""
     band = evidence.envelope
     if isinstance(band, str):
         return line(MODE, "envelope", None, band, *IN_BAND), {}

@@ -64,7 +64,7 @@ def _lines(run: Timeline, values: dict[str, Any], bounds: MetricBounds, words: d
 
 
 def _steps(run: Timeline) -> dict[str, Any]:
-    """Returns quantiles of the time between ends of successive complete steps, and the number of rolled-back ones."""
+    """Returns quantiles of the time between ends of successive complete steps, and the number of rolled-back steps."""
     told = Times.of(run)
     taken = told.end - told.begin
     found = {f"step_seconds_p{q}": float(np.percentile(taken, q)) / S if len(taken) else None for q in QUANTILES}
@@ -72,7 +72,7 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 
 def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
-    """Groups the saves of processes that make one checkpoint. A process that saves a step again begins a group."""
+    """Groups the saves of processes that make one checkpoint. If a process saves a step again, a new group begins."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
     found = list[tuple[tuple[int, int | None, int], Save]]()
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
@@ -88,7 +88,8 @@ def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    """Counts committed and failed checkpoints. One that was only begun failed, unless a process died meanwhile."""
+    """Counts committed and failed checkpoints. A checkpoint that was begun but never committed counts as failed, unless
+    one of its processes died."""
     run, done, bad = evidence.run, 0, 0
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
     for mine in _together(run, evidence.saves.all):

@@ -57,7 +57,8 @@ def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
 
 
 def _acted(evidence: Analysis, given: int, taken: int) -> bool:
-    """Returns True if a rank logged a notice, saved or exited in this time, within the uncertainty of the clocks."""
+    """Returns True if a rank logged a notice, saved or exited between the times `given` (notice) and `taken` (loss of
+    the node), within the uncertainty of the clocks."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     left = (process.left for process in run.processes if process.left is not None)
     found = np.array([*(each["at"] for each in (*run.notices, *run.checkpoints, *run.exits)), *left], np.int64)

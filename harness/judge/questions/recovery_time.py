@@ -82,7 +82,8 @@ def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
 
 
 def _stuck(run: Timeline, episode: Episode) -> str:
-    """Returns why the job did not recover, with the phase in which it was given up, or else the longest phase."""
+    """Returns a text that says that the job did not recover. The text names the recovery phase in which the run was
+    aborted or, if it was not aborted, the longest phase."""
     text = f"never recovered after step {episode.furthest_step}"
     if not episode.segments:
         return f"{text}: no step came after"
@@ -96,7 +97,8 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 
 
 def _lines(name: str, spans: Sequence[_Span], allowed: int, run: Timeline, unmeasured: str) -> list[Expectation]:
-    """Compares recovery times with `allowed`, the worst first. Adds a line if `unmeasured` says why one is missing."""
+    """Compares each recovery time with the limit `allowed`, and returns lines of the report, the worst first. Adds an
+    inconclusive line if `unmeasured` says why a recovery time is missing."""
     bound = Bound(name, lambda seconds: shown_ns(seconds * S), "s")
     worst_first = sorted(spans, key=lambda span: (span.ended, -span.length))
     lines = [_line(bound, each, allowed, run) for each in worst_first]

@@ -1,14 +1,15 @@
 """Judges the job after its last recovery: its speed, its GPUs in use, how regularly it saves, and how soon it exits.
 
-The job *uses* as many GPUs for each rank as the fault-free run. It *has* the GPUs that it keeps until the end of the
-run, but for spares; a spare takes the place of a node that is lost for good. A new GPU counts as unused only three
-times as long after it was allocated, and its launcher logged a line, as the fault-free run took from its first
-allocation to its first step.
+The job *uses* as many GPUs for each rank as the fault-free run. The job *has* the GPUs that it keeps until the end of
+the run, without those of spare nodes. A spare node takes the place of a node that is lost for good. A new GPU may stay
+unused for three times as long as the fault-free run took from its first allocation to its first step. The time allowed
+for a new GPU begins when it is allocated and the node's launcher has logged a line.
 
-A save is *due* at each step at which the fault-free run committed a checkpoint. It was *made* if the run committed one
-less than half an interval before, or after it and before the next due step. It was *missed* if it was not made though
-nothing disturbed the job. A save at another step is due, too, once it was begun or failed, and made if it was
-committed; not if the fault-free run has saves that were begun and never committed.
+A save is *due* at each step at which the fault-free run committed a checkpoint. A due save was *made* if the run
+committed a checkpoint less than half a save interval before the due step, or later but before the next due step. A due
+save was *missed* if it was not made although nothing disturbed the job. A save at any other step was missed, too, if it
+was begun or failed, but never committed. Saves at other steps do not count if the fault-free run also began saves that
+it never committed.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +38,8 @@ Lines = Sequence[Expectation] | str  # expectations, or the reason why nothing i
 
 
 def _again(name: str, order: int, judged: Callable[[Analysis, Any], tuple[Figures, Lines]]) -> Score:
-    """Returns a criterion on the job after its last recovery, such as on its speed, judged by default if possible."""
+    """Returns a criterion for the job after its last recovery, such as its speed. The function `judged` returns the
+    measured values, and expectations or the reason why nothing is judged."""
 
     def score(evidence: Analysis, bounds: Any) -> ScoreResult:
         values, lines = judged(evidence, bounds or BOUNDS[name]())
@@ -122,7 +124,8 @@ def _first_step_ns(run: Timeline) -> int:
 
 
 def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
-    """Counts how many of the last steps, in a row, did not use every GPU. `ready` tells when each became usable."""
+    """Counts how many of the last steps, in a row, did not use every GPU. `ready` holds the time at which each GPU
+    became usable."""
     progress = evidence.run.progress
     worlds = [(len(other.slots), other.epochs[-1].size) for other in evidence.fault_free_runs if other.epochs]
     per_rank = max((gpus / size for gpus, size in worlds if size), default=1.0)
@@ -178,7 +181,8 @@ def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures
 
 
 def _usual_saves(evidence: Analysis) -> Ints:
-    """Returns the steps of the fault-free run's saves, in order: of those seen, if the run logs none."""
+    """Returns the steps of the fault-free run's saves in ascending order. If the judged run logs no saves, only those
+    fault-free saves count that the harness saw."""
     run, fault_free, theirs = evidence.run, evidence.fault_free, evidence.fault_free_saves
     if fault_free is None or theirs is None or evidence.flaw(fault_free):
         return np.zeros(0, np.int64)
@@ -186,7 +190,8 @@ def _usual_saves(evidence: Analysis) -> Ints:
 
 
 def _never_committed(saves: Saves, theirs: Saves | None, due: Ints) -> list[tuple[int, int]]:
-    """Returns (time, step) of saves at steps not in `due` that were never committed, if `theirs` has none of these."""
+    """Returns (time, step) of saves at steps not in `due` that were never committed. Returns nothing if the fault-free
+    saves `theirs` include saves that were never committed."""
     if theirs is not None and {save.step for save in theirs.all} != {save.step for save in theirs.whole}:
         return []
     done = {-1, *due.tolist(), *(save.step for save in saves.whole)}
@@ -197,8 +202,8 @@ def _never_committed(saves: Saves, theirs: Saves | None, due: Ints) -> list[tupl
 def _after_the_fault(
     run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window], begun: Sequence[tuple[int, int]] = ()
 ) -> Bools:
-    """Marks the saves, due or only begun, that the run made after the first disturbance. A save that was not made
-    counts only if nothing disturbed the job and no other save was being written at that time."""
+    """Returns, for each save that was due or begun after the first disturbance, whether the run made it. A save that
+    was not made counts only if nothing disturbed the job and no other save was being written at that time."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
     committed = np.append(saves.steps, np.iinfo(np.int64).max)
     order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time; the last row of a step counts
