@@ -1,6 +1,6 @@
-"""Finds plug-ins by their file names: `harness/faults/hang.py` is the fault `hang`. To add one, add a file.
+"""Finds plug-ins by their file names: `harness/faults/hang.py` is the fault `hang`. To add a plug-in, add a file.
 
-Another package brings its own by entry points: docs/plugins.md is that contract, and `CONTRACT` is its version.
+Other packages add plug-ins by entry points: docs/plugins.md is the contract for this, and `CONTRACT` its version.
 """
 
 import functools
@@ -33,8 +33,8 @@ _GROUPS = {package: group for group, package in OPEN.items()}
 
 @dataclass(frozen=True)
 class Family:
-    """All plug-ins of one kind, such as faults: in this package, and in others. Each is a module that defines
-    `attribute` or, with `part`, a folder whose module `part` does so. Nothing is imported before it is loaded."""
+    """All plug-ins of one kind, such as faults, of this package and of others. A plug-in is a module that defines
+    `attribute` or, with `part`, a folder whose module `part` defines it. A plug-in is imported at its first use."""
 
     kind: str  # as messages say it: "fault"
     package: str
@@ -42,7 +42,7 @@ class Family:
     part: str = ""
 
     def names(self) -> tuple[str, ...]:
-        """Returns the names of all plug-ins of this kind, sorted. Raises `UsageError` if two have the same name."""
+        """Returns the sorted names of all plug-ins. Raises `UsageError` if a name is invalid or not unique."""
         own = _names(tuple(importlib.import_module(self.package).__path__), self.part)
         added = self.added()
         for name in added:
@@ -55,17 +55,17 @@ class Family:
         return tuple(sorted((*own, *added)))
 
     def module(self, name: str) -> ModuleType:
-        """Returns the module of a plug-in. Raises `UsageError` for one of another package that cannot be used."""
+        """Returns the module of a plug-in. Raises `UsageError` if a plug-in of another package cannot be used."""
         if name in (added := self.added()):
             return _outside(added[name], self.kind)
         return importlib.import_module(".".join(filter(None, (self.package, name, self.part))))
 
     def added(self) -> Mapping[str, importlib.metadata.EntryPoint]:
-        """Returns other packages' plug-ins of this kind by name. Raises `UsageError` if two have the same name."""
+        """Returns other packages' plug-ins by name. Raises `UsageError` if two plug-ins have the same name."""
         return entry_points(_GROUPS[self.package]) if self.package in _GROUPS else {}
 
     def known(self, name: str, also: tuple[str, ...] = ()) -> str:
-        """Checks the name of a plug-in, and returns it. Raises `ValueError` if it is neither known nor in `also`."""
+        """Checks and returns a plug-in's name. Raises `ValueError` if the name is neither known nor in `also`."""
         if name not in (*also, *self.names()):
             raise ValueError(f"unknown {self.kind} {name!r}; {choice(name, (*also, *self.names()))}")
         return name
@@ -75,16 +75,16 @@ class Family:
         return self._told(name).partition("\n")[0]
 
     def details(self, name: str) -> list[str]:
-        """Returns the other paragraphs of the plug-in's docstring, one line each: limits and exceptions."""
+        """Returns all paragraphs but the first of the plug-in's docstring (limits and exceptions), one line each."""
         return [" ".join(each.split()) for each in self._told(name).split("\n\n")[1:]]
 
     def _told(self, name: str) -> str:
-        """Returns the docstring of the plug-in. Its name may be written with `.` or `-` instead of `_`."""
+        """Returns the docstring of the plug-in. The plug-in's name may have `.` or `-` instead of `_`."""
         file = name.replace(".", "_").replace("-", "_")
         return self.module(file).__doc__ or ""
 
     def load(self, name: str) -> Any:
-        """Imports a plug-in, and returns what it defines. Raises `UsageError` if plug-in or attribute is missing."""
+        """Imports a plug-in, and returns its `attribute`. Raises `UsageError` if plug-in or attribute is missing."""
         try:
             module = self.module(self.known(name))
         except ValueError as error:
@@ -115,7 +115,7 @@ installed = functools.cache(importlib.metadata.entry_points)
 
 @functools.cache
 def entry_points(group: str) -> Mapping[str, importlib.metadata.EntryPoint]:
-    """Returns the entry points of this group by name. Raises `UsageError` if two have the same name."""
+    """Returns the entry points of this group by name. Raises `UsageError` if two entry points have the same name."""
     known: dict[str, importlib.metadata.EntryPoint] = {}
     for each in sorted(installed().select(group=group), key=lambda point: (point.name, point.value)):
         if (other := known.setdefault(each.name, each)) is not each:
@@ -142,7 +142,7 @@ def _origin(point: importlib.metadata.EntryPoint) -> str:
 
 
 def not_installed(group: str, before: str = "") -> str:
-    """Returns why no entry point of this group is known, and what helps; empty if there are any."""
+    """Returns why no entry point of this group is known, and how to install them; an empty text if any is known."""
     if entry_points(group):
         return ""
     return f"{before}none of {group} are known, as this package is not installed here: {how_to_install()}"

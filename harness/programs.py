@@ -1,10 +1,10 @@
 """Lists every external program that this project or its tests call, with its Debian package and its purpose.
 
-Used by `chaos doctor`, by the tests' skips and by `engines/provision.sh`, which runs this file as a script:
+The list is used by `chaos doctor`, by the tests' skips and by `engines/provision.sh`, which runs this file as a script:
 
-    python3 harness/programs.py GROUP…      prints the packages of these groups that have to be installed
+    python3 harness/programs.py GROUP…      prints the packages of these groups that have to be installed.
 
-So it imports no module of ours. A test fails if code calls a program that is not listed here.
+This file imports no module of ours, so that it runs as a script. A test fails if code calls a program not listed here.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ FURTHER_PACKAGES = {"tests": ("libc6-dev",), "browser": ("fonts-dejavu-core",)}
 
 
 def missing(names: Iterable[str]) -> list[Program]:
-    """Returns the named programs that this machine lacks. A `KeyError` means that a name must be added here."""
+    """Returns the named programs that this machine lacks. A `KeyError` means that a name is not in `PROGRAMS`."""
     return [program for program in map(PROGRAMS.__getitem__, names) if shutil.which(program.name) is None]
 
 
@@ -112,7 +112,7 @@ def members(group: str) -> list[str]:
 
 
 def packages(groups: Iterable[str]) -> list[str]:
-    """Returns the Debian packages of these groups: of missing programs, and packages without a program."""
+    """Returns the Debian packages that groups need: those of missing programs, and those without a program."""
     wanted: dict[str, None] = {}
     for group in groups:
         wanted |= dict.fromkeys(program.package for program in missing(members(group)))

@@ -1,4 +1,4 @@
-"""Reads a stored plan strictly, within limits of size. Each mistake is reported with its file and key."""
+"""Reads and validates a run's stored plan, within size limits. Each error in a plan names its file and key."""
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ VALUES_MAX = 2_000_000  # keys and values, counted by what separates them
 
 
 def load_plan(path: pathlib.Path, scores: ScoreBounds | None = None) -> Plan:
-    """Reads a plan from its file. Raises `ScenarioError` with all mistakes, `UsageError` for an unreadable file."""
+    """Reads a plan from its file. Raises `ScenarioError` for an invalid plan, `UsageError` for an unreadable file."""
     return parse_plan(read_text(path, BYTES_MAX), str(path), scores)
 
 

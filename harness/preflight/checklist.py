@@ -1,4 +1,4 @@
-"""Answers the checklist before a launch: each item by the newest stored result that says something about it."""
+"""Answers the checklist before a launch: each question from the newest stored result that can answer it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ HOW = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question of the checklist before a launch. `same_commit`: True if the evidence is of the commit
-    checked out here; `None`: unknown."""
+    """The answer to a question of the checklist before a launch. `same_commit` is True if the stored result is of the
+    commit checked out here, `None` if this is unknown."""
 
     item: Item
     answer: str
@@ -88,8 +88,8 @@ Told = Iterator[tuple[Item, Verdict, str]]
 
 
 def _resumes(report: run_report.Report) -> Told:
-    """Yields the proof of the restore drill, which starts the job from its last save. If the run did not pass, findings
-    of the second restart or of the judge may concern resumes, too."""
+    """Yields the verdict of a run with a restore drill, which starts the job again from its last save. The verdict on
+    the whole run counts, because its other findings may concern resumes, too."""
     outcome = report.scores.get("last_checkpoint", {}).get("outcome")
     if outcome and "last checkpoint" not in report.not_judged:
         of_run = "" if report.verdict is Verdict.PASS else f"; the run: {(report.reasons or ('no pass',))[0]}"
@@ -113,7 +113,7 @@ def _data(report: run_report.Report) -> Told:
 
 
 def _dry_run(report: run_report.Report) -> Told:
-    """Yields the result of a run without faults, or of the fault-free run beside this one."""
+    """Yields the verdict of a run without faults; for a passed run with faults, that of its fault-free run."""
     if not report.faults and report.run.outcome is not None:
         yield Item.DRY_RUN, report.verdict, f"without faults: {(report.reasons or ('no reason is told',))[0]}"
     elif report.run.fault_free and report.verdict is Verdict.PASS:

@@ -1,4 +1,4 @@
-"""Defines `chaos checkpoint verify`, which says which saves are whole, and the flaws of the others."""
+"""Defines `chaos checkpoint verify`, which says which saves are intact, and what is wrong with the others."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def verify(
     """Say which saves are whole, and which file or tensor is bad.
 
     Nothing is unpickled and no framework is needed. Files of torch.save and shards of distributed checkpoints have a
-    checksum for each tensor. Safetensors have none: their content is known only against a manifest (--keep) or a
-    stored run (--against). What a healthy save may show, too, is told as suspicious.
+    checksum for each tensor. Safetensors have no checksum: their content is compared only with a manifest (--keep) or a
+    stored run (--against). A flaw that a healthy save may have, too, is reported as suspicious.
 
-    Exits 0 if all are whole, 1 if one is damaged, 3 if something is suspicious or not known, or no save is there.
+    Exits 0 if all saves are whole, 1 if a save is damaged, 3 if a save is suspicious or unknown, or none is there.
 
     Example: chaos checkpoint verify checkpoints/ --keep
     """
@@ -110,7 +110,7 @@ def verify(
 
 
 def _watch(verifier: Verifier, limit_s: float, json: bool) -> list[Save]:
-    """Prints one line for each new save, as soon as it is verified. If a save is written again, its last answer
+    """Prints one line for each new save, as soon as it is verified. If a save is written again, its last result
     counts."""
     saves = dict[str, Save]()
     with stop.attended():

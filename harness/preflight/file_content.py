@@ -1,4 +1,4 @@
-"""Reads all bytes of a file in one pass: makes a digest of every part, and finds oddities of each tensor."""
+"""Reads a file in one pass: computes each part's digest, and counts zeros and infinite numbers in tensors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LARGE_BYTES = 2**30
 
 
 class Part(NamedTuple):
-    """One part of a file that was read: a tensor, or the bytes between two tensors. `zeros`: bytes in holes;
-    `infinite`: numbers that are infinite or NaN."""
+    """One part of a file that was read: a tensor, or the bytes between two tensors. `zeros` counts the bytes in blocks
+    of zeros, `infinite` the numbers that are infinite or NaN."""
 
     span: Span
     sha256: str
@@ -36,11 +36,11 @@ class Part(NamedTuple):
 
 
 class Unreadable(Exception):
-    """Raised with the reason why a file is not read to its end."""
+    """Raised, with the reason, if a file cannot be read to its end."""
 
 
 def parts(file: IO[bytes], spans: Sequence[Span], whole: hashlib._Hash | None = None) -> Iterator[Part]:
-    """Yields the parts of a file with their digests, and reads each byte once. Raises `Unreadable` and `OSError`."""
+    """Yields a file's parts with digests, reading each byte once. Raises `Unreadable` or `OSError` if reading fails."""
     size = file.seek(0, os.SEEK_END)
     written = os.fstat(file.fileno()).st_blocks * 512
     if size > LARGE_BYTES and written < WRITTEN_MIN * size:

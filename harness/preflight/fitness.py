@@ -1,5 +1,5 @@
-"""Defines the result of a preflight (the test of a cluster for a job): the answer of each check. It can be stored under
-a name, to compare later ones with it."""
+"""Defines the result of a preflight (a test of a cluster before a job): the answers of all checks. A result can be
+stored under a name, so that later preflights are compared with it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Curve(msgspec.Struct, kw_only=True):
 
 
 class Asked(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a preflight was asked to check, and how its runs of the trainer ended. `plan` is the scenario's plan."""
+    """What a preflight was asked to check, and how its runs of the trainer ended."""
 
     schema: Literal[1] = 1
     plan: dict[str, object]
@@ -109,8 +109,8 @@ def check_name(name: str) -> None:
 
 
 def keep(name: str, found: Preflight, reports: pathlib.Path) -> None:
-    """Stores a passed preflight under a name, and replaces an earlier one. Raises `UsageError` unless the cluster is
-    fit."""
+    """Stores a passed preflight under a name, and replaces an earlier preflight of this name. Raises `UsageError` if
+    the preflight did not pass, or was made with `--faults`."""
     check_name(name)
     if found.verdict is not Verdict.PASS or found.faults:
         what = "was made with --faults" if found.faults else f"is {found.verdict.value}"
@@ -120,8 +120,8 @@ def keep(name: str, found: Preflight, reports: pathlib.Path) -> None:
 
 
 def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
-    """Reads a preflight that was stored under a name. Raises `UsageError` if there is none, or if it is of another
-    backend."""
+    """Reads a preflight that was stored under a name. Raises `UsageError` if no preflight has this name, or if the
+    stored preflight is unreadable or of another backend."""
     known = sorted(path.stem for path in (reports / KEPT).glob("*.json"))
     if name not in known:
         raise UsageError(f"no preflight was kept as {name!r}; {choice(name, known)}")
@@ -135,9 +135,9 @@ def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
 
 
 def held_against(before: Preflight, name: str, judged: Judged, one_host: bool = False) -> Iterator[Finding]:
-    """Yields figures of a check that became worse since a stored preflight, and facts that changed. Items in only one
-    of the two are ignored. `one_host`: all nodes share one host's CPUs, so that other work there may explain slower
-    figures."""
+    """Yields findings on a check's figures that became worse since a stored preflight, and on facts that changed. A
+    figure that only one of the two preflights has is ignored. `one_host` is True if all nodes share one host's CPUs:
+    other work on this host may then explain slower figures."""
     old = next((each.judged for each in before.checks if each.name == name), Judged())
     check = load_check(name)
     for fact, told in judged.facts.items():

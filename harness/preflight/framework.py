@@ -1,7 +1,7 @@
-"""Makes a save's own framework load it, in a process with limits of time and memory.
+"""Loads a save with the framework that wrote it, in a process with limits of time and memory.
 
 Loading may run code in a pickle: `torch.load` loads weights only, but the metadata of a distributed checkpoint are a
-plain pickle. So this is done only on request.
+plain pickle. So saves are loaded only on request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ANSWER_BYTES_MAX = 2**20
 
 
 def load(save: Save, root: pathlib.Path, files: Sequence[str], python: str) -> None:
-    """Loads a save's files with their frameworks, and stores the result in it. `files`: relative to `root`."""
+    """Loads a save's files with their frameworks, and stores the result in `save`. `files` are relative to `root`."""
     jobs = [{"kind": kind, "path": str(root / path)} for file in files for kind, path in [_job(file)] if kind]
     limit_s = LIMIT_S + save.bytes // BYTES_A_SECOND
     command = [python, "-I", framework_child.__file__, str(MEMORY_BYTES + TIMES_SIZE * save.bytes)]
@@ -58,8 +58,8 @@ def _job(file: str) -> tuple[str, str]:
 
 
 def _answers(text: bytes) -> dict[str, tuple[str, str]]:
-    """Returns what a framework said about each file that it loaded, by path. Output of a pickle between the answers is
-    skipped."""
+    """Returns what a framework said about each file that it loaded, by path. Other output, such as that of code in a
+    pickle, is skipped."""
     found = {}
     for line in text.splitlines():
         try:

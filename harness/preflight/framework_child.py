@@ -1,4 +1,4 @@
-"""Loads files of saves with the frameworks of the interpreter that runs this program, which has no harness.
+"""Loads files of saves with the frameworks of this program's interpreter, in which the harness is not installed.
 
 Reads lines `{"kind": …, "path": …}`, and answers each with `{"path": …, "loaded": yes · no · not tried, "why": …}`.
 """

@@ -53,8 +53,8 @@ _PYTHON = re.compile(r"\{python\}|[^\s'\";|&=]*\bpython[0-9.]*(?=[\s]|$)")
 
 @dataclass(frozen=True)
 class Setting:
-    """The options of a preflight, and the backend and folders that it uses. `faults`: the scenario's faults act while
-    the nodes measure."""
+    """The options of a preflight, and the backend and folders that it uses. `faults` is True if the scenario's faults
+    act while the nodes measure."""
 
     reports: pathlib.Path
     backend: Backend
@@ -66,8 +66,8 @@ class Setting:
 
 
 def look(plan: Plan, setting: Setting) -> pathlib.Path:
-    """Makes the runs of the cluster and the trainer that the checks of a preflight need. Returns the folder from which
-    they are judged."""
+    """Makes the runs that the checks of a preflight need: of a program that measures the nodes, and of the trainer.
+    Returns the preflight's folder, from which the checks are judged."""
     folder, checks = setting.reports / plan.run_id, [load_check(name) for name in setting.checks]
     asked = Asked(plan=plan.to_json(), checks=[*setting.checks], against=setting.against, faults=setting.faults)
     probes = sorted({check.probe for check in checks if check.probe})
@@ -83,7 +83,7 @@ def look(plan: Plan, setting: Setting) -> pathlib.Path:
 
 
 def nodes_plan(plan: Plan, probes: Sequence[str], faults: bool) -> Plan:
-    """Returns the plan of a run that measures nodes like those of the scenario, by our own program. Pure."""
+    """Returns the plan of a run in which our own program measures nodes like those of the scenario. Pure."""
     work = plan.workload
     trainer = work.trainer
     env = {name: value for _, name, value in work.environment()}
@@ -130,8 +130,8 @@ def _look_at_nodes(plan: Plan, folder: pathlib.Path, probes: Sequence[str], sett
 
 
 def _shortened(plan: Plan) -> Plan:
-    """Returns the plan of a short run of the scenario's job on all its nodes, under a name of its own, because it is no
-    run of the scenario."""
+    """Returns the plan of a short run of the scenario's job on all its nodes. The plan gets its own name, because the
+    short run does not count as a run of the scenario."""
     steps = plan.workload.steps and min(plan.workload.steps, CANARY_STEPS_MAX)
     work = plan.workload.on_nodes(plan.workload.nodes).model_copy(update={"steps": steps, "restore_drill": False})
     title = f"{plan.scenario.title}: its trainer, before a launch"
@@ -144,7 +144,7 @@ def _shortened(plan: Plan) -> Plan:
 def _expected(expect: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a scenario's expectations without those that concern the effects of its faults.
 
-    A bound on the loss stays, unless it lets samples be repeated or skipped: how many depends on the moment of a fault.
+    A bound on the loss stays, unless it allows repeated or skipped samples, whose number depends on when a fault acts.
     """
     asked = {"pace": OFF}  # the few steps after a recovery tell the host's pace, and not the trainer's
     asked |= {name: OFF for name in OF_THE_TRAINER if expect.get(name) == OFF}
@@ -176,7 +176,7 @@ def _try_trainer(plan: Plan, folder: pathlib.Path, asked: Asked, drill: bool, se
 
 
 def _keep_failure(attempt: pathlib.Path, folder: pathlib.Path, asked: Asked, outcome: Outcome) -> None:
-    """Stores a failed run of the trainer where people find its logs, even if it did no step."""
+    """Stores a failed run of the trainer beside the preflight's folder with its reports, even if no step was done."""
     place = folder.with_name(f"{folder.name}-{CANARY}")
     attempt.rename(place)
     release(attempt)
@@ -190,7 +190,7 @@ def _keep_failure(attempt: pathlib.Path, folder: pathlib.Path, asked: Asked, out
 
 def _drill(plan: Plan, folder: pathlib.Path, setting: Setting) -> str:
     """Runs the trainer with a rank killed after its first save, and returns the run's name. Raises `ChaosError` with
-    the reason if it cannot be made."""
+    the reason if the run cannot be made."""
     canary = judge(Evidence(timeline.load(folder / CANARY)), CANARY)
     steps = sorted({save.step for save in canary.evidence.saves.good if save.step})
     last = canary.evidence.run.reached_step
@@ -211,7 +211,7 @@ def _drill(plan: Plan, folder: pathlib.Path, setting: Setting) -> str:
 
 
 def kill_step(saves: Sequence[int], last: int) -> int | None:
-    """Returns a step at which to kill a rank: between two saves, so that some work is lost; or `None`."""
+    """Returns a step between two saves at which to kill a rank, so that some work is lost; `None` if no step fits."""
     if not saves:
         return None
     after = saves[1] if len(saves) > 1 else 2 * saves[0]

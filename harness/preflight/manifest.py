@@ -21,7 +21,7 @@ _NAME_CHARS = 120
 
 
 class Kept(msgspec.Struct):
-    """A file in a manifest: its parts, one after the other, each with name, begin, end and digest."""
+    """One file in the manifest of a save: its parts in order, each with name, begin and end in bytes, and digest."""
 
     bytes: int
     parts: list[tuple[str, int, int, str]]
@@ -41,7 +41,7 @@ class Manifest(msgspec.Struct):
 
 
 def write(root: pathlib.Path, save: str, at_s: float, files: Mapping[str, list[Part]]) -> None:
-    """Writes the manifest of a save. Raises `FaultError` or `OSError` if that fails."""
+    """Writes the manifest of a save. Raises `FaultError` or `OSError` if the manifest cannot be written."""
     kept = {}
     for file, parts in files.items():
         spans = [(part.span.name, part.span.start, part.span.end, part.sha256) for part in parts]
@@ -54,7 +54,7 @@ def write(root: pathlib.Path, save: str, at_s: float, files: Mapping[str, list[P
 
 
 def read(root: pathlib.Path, save: str) -> Manifest | None:
-    """Reads the manifest of a save; `None` if none was stored. Raises `ValueError` for one that cannot be read."""
+    """Reads the manifest of a save; `None` if it has no manifest. Raises `ValueError` for an unreadable manifest."""
     try:
         found = msgspec.json.decode(untrusted_files.read(root, _place(save), BYTES_MAX), type=Manifest)
     except FileNotFoundError:
@@ -67,13 +67,13 @@ def read(root: pathlib.Path, save: str) -> Manifest | None:
 
 
 def names_in(root: pathlib.Path, folder: str) -> list[str]:
-    """Returns the names of the saves in a folder whose manifest was stored. Raises `OSError` and `FaultError`."""
+    """Returns the names of saves with a manifest in a folder. Raises `OSError` or `FaultError` if reading fails."""
     with untrusted_files.opened_folder(root, f"{folder}/{FOLDER}" if folder else FOLDER) as opened:
         return [urllib.parse.unquote(file.rpartition("-")[0]) for file in os.listdir(opened) if file.endswith(".json")]
 
 
 def _place(save: str) -> str:
-    """Returns the path of a save's manifest beside it, whatever the save's name."""
+    """Returns the path of a save's manifest, in a folder beside the save; any name of a save gives a valid path."""
     folder, _, name = save.rpartition("/")
     raw = name.encode(errors="surrogateescape")
     file = f"{urllib.parse.quote(raw, safe='=')[:_NAME_CHARS]}-{hashlib.sha256(raw).hexdigest()[:16]}.json"

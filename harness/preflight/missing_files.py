@@ -21,12 +21,12 @@ _Kinds = Mapping[str, list[str]]  # a name without numbers → the files of that
 
 
 def kind(file: str) -> str:
-    """Returns a file's name without its numbers, which is equal in all saves and for all ranks."""
+    """Returns a file's name without its numbers: this rest is equal in all saves and for all ranks."""
     return _NUMBER.sub("", _ACCOUNTED.sub("", file))
 
 
 def with_step(file: str, step: int | None, other: int | str = "#") -> str:
-    """Returns a file's name in the save of another step. A number after `rank` is no step."""
+    """Returns a file's name in the save of another step. A number after `rank` is kept, as it is no step."""
     if step is None:
         return file
     mine = re.compile(rf"(?<!\d)(?<!rank)(?<!rank[-_=])0*{step}(?!\d)")
@@ -36,8 +36,8 @@ def with_step(file: str, step: int | None, other: int | str = "#") -> str:
 
 
 def told(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
-    """Adds to each save the names of files that it lacks, as other saves of its series show. A series has one folder
-    and one kind of name."""
+    """Adds to each save the names of files that it lacks but most other saves of its series have. A series is all saves
+    of one folder whose names differ only in numbers."""
     series = defaultdict[tuple[str, str], list[FoundCheckpoint]](list)
     for each in checkpoints:
         series[each.path.rpartition("/")[0], family(each.path)].append(each)
@@ -49,8 +49,8 @@ def told(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
 
 
 def _lacks(saves: Sequence[FoundCheckpoint]) -> Iterator[tuple[FoundCheckpoint, tuple[Lack, ...]]]:
-    """Yields each save with the files that it lacks, as the saves around it show. `saves`: newest first; an unfinished
-    save shows nothing about others."""
+    """Yields each save with the files that it lacks but most saves made before and after it have. `saves` begins with
+    the newest; unfinished saves are not used as examples."""
     kinds = [(each, _kinds(each)) for each in saves if not isinstance(each, Joined)]
     for place, (save, own) in enumerate(kinds):
         newer = [each for each in kinds[max(place - NEAR, 0) : place] if each[0].whole]
@@ -102,7 +102,7 @@ def _numbers(file: str) -> list[int]:
 
 
 def _expected(save: FoundCheckpoint, mine: Sequence[str], other: FoundCheckpoint, files: Sequence[str]) -> list[str]:
-    """Returns the names that a save's files should have, as another save's files have them for its own step."""
+    """Returns the names that a save's files should have: those of another save's files, with this save's step."""
     if save.step is None or set(mine) & set(files):
         return list(files)
     return [with_step(file, other.step, save.step) for file in files]

@@ -1,4 +1,4 @@
-"""Finds saves of several files in one folder: `model_30.pt` and `optim_30.pt` are the save 30."""
+"""Finds saves that consist of several files in one folder: `model_30.pt` and `optim_30.pt` are one save."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _SEPARATOR = re.compile(r"[-_.=]+")
 
 @dataclass(frozen=True)
 class Joined(FoundCheckpoint):
-    """A save that consists of several files in one folder, such as `model_10.pt` and `optim_10.pt`. `lacks`: files that
-    other saves have."""
+    """A save that consists of several files in one folder, such as `model_10.pt` and `optim_10.pt`. `lacks` are the
+    files that other saves have and this save lacks."""
 
     lacks: tuple[Lack, ...] = ()
 
 
 class _Name(NamedTuple):
-    """The parts of a file's name: those equal in all saves, the word for the part of the save, and the number. `series`
-    is equal for all parts of all saves; `part` has a NUL in place of the number."""
+    """A file's name, split to find its save. `series` is the folder and the words that all files of all saves of a
+    series share; `part` is the path with a NUL in place of `number`."""
 
     series: tuple[str, ...]
     part: str
@@ -37,8 +37,8 @@ class _Name(NamedTuple):
 
 
 def joined(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
-    """Joins files to saves if their names differ only in the word for the part, such as `model` and `optim`. A part
-    must be in more than half of the saves."""
+    """Joins files to saves if their names differ only in the word for the part, such as `model` and `optim`. A part,
+    such as `optim`, must be in more than half of the saves."""
     series = defaultdict[tuple[str, ...], dict[str, dict[str, FoundCheckpoint]]](lambda: defaultdict(dict))
     for each in checkpoints:
         if name := _name_of(each):
@@ -55,8 +55,8 @@ def joined(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
 
 
 def _name_of(found: FoundCheckpoint) -> _Name | None:
-    """Splits a file's name into the parts that tell which save, and which part of it, the file is. Returns `None` for a
-    folder, and for a name without a number or a word for a part."""
+    """Splits a file's name into what tells its save, and what tells the part of the save. Returns `None` for a folder,
+    and for a name without a number."""
     folder, _, name = names.without_rank(found.path).rpartition("/")
     numbers = list(re.finditer(r"\d+", name))
     if found.path not in found.files or not numbers:

@@ -1,4 +1,4 @@
-"""Finds pointers to a save, beside the saves: a link, a small text, JSON or YAML."""
+"""Finds pointers to a save (a link, or a small text, JSON or YAML file such as `latest`) beside the saves."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
 
 
 class _Named(NamedTuple):
-    """The saves that a pointer (a file such as `latest`) names. `gone`: it names one that does not exist."""
+    """The saves that a pointer (a file such as `latest`) names. `gone`: the pointer names no existing save."""
 
     saves: list[Save]
     gone: bool
 
 
 def asked(place: CheckpointFolder, listings: Sequence[Listing], saves: Mapping[str, Save]) -> Iterator[Save]:
-    """Yields each file that should name the newest save, but names none, or an older one. If the pointer marks the end
-    of a save, the saves newer than the named one get the finding instead."""
+    """Yields each file that should name the newest save, but names an older save, or no existing save. In layouts whose
+    pointer marks a save as finished, saves newer than the named save get the finding instead."""
     marks = set[str]()
     for listing in listings:
         if listing.pointer and load_layout(listing.layout).marked_beside:
@@ -79,13 +79,13 @@ def _may_point(place: CheckpointFolder, path: str) -> bool:
 
 
 def _usual(path: str) -> bool:
-    """Returns True if a file's name is a usual one for a pointer to the newest save. Other names, as `best`, may point
-    to an older save on purpose."""
+    """Returns True if a file's name is a usual one for a pointer to the newest save. A file with another name, such as
+    `best`, may point to an older save on purpose."""
     return names.is_pointer(path) or bool(_CHECKPOINT.match(PurePosixPath(path).stem))
 
 
 def _by_name(listings: Sequence[Listing], saves: Mapping[str, Save]) -> dict[str, Save]:
-    """Maps names to saves: of the saves themselves, and of files that are parts of one."""
+    """Maps the names of saves, and of files that are part of a save, to the saves."""
     found = dict[str, Save]()
     for each in (each for listing in listings for each in reversed(listing.checkpoints)):
         alone = each.files if each.path in each.files else ()
@@ -108,7 +108,7 @@ def _named_by(place: CheckpointFolder, path: str, by_name: Mapping[str, Save], s
 
 
 def _leads_away(place: CheckpointFolder, path: str) -> bool:
-    """Returns True for a link to something outside of the listing, which is reported elsewhere."""
+    """Returns True for a link to an existing file or folder outside of the listed folders."""
     return path in place.links_away and os.path.exists(place.root / os.path.dirname(path) / place.links[path])
 
 
@@ -136,7 +136,7 @@ def _tree(text: str) -> Any:
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
-    """Yields key and text of each value within nested JSON or YAML. An object that YAML names twice counts once."""
+    """Yields key and text of each value within nested JSON or YAML. An object with two YAML references counts once."""
     waiting, seen = [("", tree)], set[int]()
     while waiting:
         key, each = waiting.pop()
@@ -152,7 +152,7 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
 
 
 def _ask_newer(pointer: Save, named: Save, saves: Mapping[str, Save]) -> None:
-    """Notes on a pointer that it names an older save than the newest whole one of the same folder and kind of name."""
+    """Adds a finding to a pointer if the named save's folder has a newer intact save with a similar name."""
     kin = named.path.rpartition("/")[0], family(named.path)
     whole = [
         save

@@ -1,4 +1,4 @@
-"""Defines `chaos preflight`, which says whether a cluster is fit, and what is known before a launch."""
+"""Defines `chaos preflight`, which tests a cluster for a job, or answers the checklist before a launch."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def preflight(
 ) -> None:
     """Test a cluster for a job, or say what stored results prove.
 
-    With a scenario, a program runs on its nodes, with its trainer's Python: are devices and software alike, is what the
-    command names there, do clocks agree, is a rank, a link or a node's storage slow? Then the trainer runs without a
+    With a scenario, a program on its nodes, in its trainer's Python, checks that devices and software are alike, files
+    of the command exist, clocks agree, and no rank, link or node's storage is slow. Then the trainer runs without a
     fault, and once more with a rank killed. Each finding names node, link or rank, and what usually causes it.
 
-    With --checklist, each item is answered by the newest stored result that says something to it. Nothing is run.
+    With --checklist, each question is answered from the newest stored result that can answer it; nothing is run.
 
-    Exits 0 if it is fit or all is yes, 1 if not, and 3 if something could not be told or was not tried.
+    Exits 0 if the cluster is fit or all answers are yes, 1 if not, and 3 if something is unknown or was not tried.
 
     Example: chaos preflight my-scenario.yaml --backend slurm --against last-month
     """

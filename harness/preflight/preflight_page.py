@@ -38,7 +38,7 @@ def write(found: Preflight, folder: pathlib.Path) -> None:
 
 
 def in_junit(name: str, cases: Iterable[tuple[str, Verdict | None, str]]) -> str:
-    """Returns a preflight as a JUnit document with one suite. Each case has a name, a verdict and words."""
+    """Returns a preflight as a JUnit document with one suite. Each case has a name, a verdict and an explanation."""
     told = list(cases)
     suite = junit.empty_suite(name, [verdict for _, verdict, _ in told])
     for case, verdict, why in told:

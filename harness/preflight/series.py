@@ -1,5 +1,5 @@
-"""Compares a save with earlier saves of its series. A difference that a healthy save may have, too, is only
-suspicious."""
+"""Compares a save with earlier saves of its series (of the same folder, with similar names). A difference that healthy
+saves may show, too, is reported as suspicious, not as damage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Series:
         self._stepwise = set[tuple[str, str]]()  # files that told the step of their save
 
     def add(self, save: Save) -> None:
-        """Adds findings on what is odd in a save beside earlier ones, and keeps it for the next comparison."""
+        """Adds findings on differences between a save and earlier saves, and keeps the save for later comparisons."""
         kin = family(save.path)
         files = {kind(file): file for file in save.parts}
         before, always = self._before.get(kin), self._always.get(kin, files)
@@ -55,8 +55,8 @@ class Series:
                 before.parts = {}
 
     def _ask_files(self, save: Save, kin: str) -> None:
-        """Notes a file that holds another step, unless that happened before, and a file that always changed, but now
-        repeats old content."""
+        """Adds findings on files with a wrong step, if earlier saves had the right one, and on files that always
+        changed, but now repeat old content."""
         for file, step in save.steps_told.items():
             place = kin, _alike(file, save)
             if step == save.step:
@@ -74,8 +74,8 @@ class Series:
                     save.find(State.SUSPICIOUS, f"holds what it held in {held[file]}", file)
 
     def _held_before(self, file: str, save: Save, kin: str) -> str:
-        """Returns the save of another step that holds the same content in this file, or an empty text. Keeps the file
-        for the next save."""
+        """Returns the save of another step that holds the same content in this file, or an empty text. Remembers the
+        file's content, to compare later saves."""
         held = self._held[kin, _alike(file, save)]
         mine = _Held(save.path, save.step)
         first = held.setdefault(hashlib.sha256(_trained(save, file).encode()).hexdigest(), mine)
@@ -92,7 +92,7 @@ def _is_of_optimizer(save: Save, file: str) -> bool:
 
 
 def _alike(file: str, save: Save) -> str:
-    """Returns a name for a file that is equal in all saves of its series."""
+    """Returns a file's name without its step: this name is equal in all saves of a series."""
     name = save.path.rpartition("/")[2]
     if save.step is None and file == name:
         return family(file)

@@ -1,4 +1,4 @@
-"""Judges a stored preflight from its folder alone, as often as one likes."""
+"""Judges a stored preflight from its folder alone, so that it can be judged again at any time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POINTS_MAX = 2_000
 
 
 def judged(folder: pathlib.Path, before: Preflight | None) -> Preflight:
-    """Judges a stored preflight. `before` is the one to compare with. Raises `ReportError` if it is unreadable."""
+    """Judges a stored preflight, and compares it with `before`. Raises `ReportError` if its files are unreadable."""
     asked = read_as(folder / ASKED, Asked)
     seen = see(folder, asked)
     checks = {name: _judged(name, seen, before) for name in asked.checks}
@@ -38,7 +38,7 @@ def judged(folder: pathlib.Path, before: Preflight | None) -> Preflight:
 
 
 def _judged(name: str, seen: Seen, before: Preflight | None) -> Judged:
-    """Judges one check of a stored preflight. If a check crashes or evidence cannot be read, the finding is a doubt."""
+    """Judges one check of a stored preflight. A crashed check or unreadable evidence gives an uncertain finding."""
     try:
         found = load_check(name).judge(seen)
     except Exception as error:
@@ -99,7 +99,7 @@ def _hear(folder: pathlib.Path, seen: Seen) -> None:
 
 
 def _not_acted(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Returns the planned faults that were not measured to act as planned."""
+    """Yields a text for each planned fault whose measured effect is missing, or is not the planned one."""
     planned = {str(each.get("id")) for e in told if e["event"] == "plan" for each in e["plan"].get("faults") or ()}
     effects = [each for each in told if each["event"] == "fault.effect"]
     for each in effects:

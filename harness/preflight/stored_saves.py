@@ -1,4 +1,4 @@
-"""Reads a stored run's facts about its saves: the digests of their tensors that the harness saw, and the loss."""
+"""Reads from a stored run's log the digests of its saves' tensors, as the harness saw them, and the loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFold
 
 class StoredSaves:
     """What a stored run's log says about its saves: digests of their tensors, and the loss. Raises the errors of
-    reading an event log."""
+    `timeline.load` if the log cannot be read."""
 
     def __init__(self, folder: pathlib.Path):
         self._name, run = f"run {folder.resolve().name}", timeline.load(folder)
@@ -30,8 +30,8 @@ class StoredSaves:
             self._told[str(event.get("path")).rpartition("/")[2], event.get("step")].append(event)
 
     def hold(self, save: Save, place: CheckpointFolder, found: FoundCheckpoint) -> None:
-        """Compares a save with the digests that the run's log holds for it. If its step was saved twice, either digest
-        may fit."""
+        """Compares a save with the digests that the run's log holds for it. If a step was saved twice, the save may
+        match either digest."""
         told = [each for each in self._told[found.name, save.step] if each.get("tensors")]
         try:
             content = digests.content(place, found.files)
@@ -50,7 +50,7 @@ class StoredSaves:
 
 
 def _other(save: Save, listed: set[str]) -> list[tuple[str, str]]:
-    """Returns large trained tensors of a save for which the log should hold a digest, and holds none."""
+    """Returns a save's large trained tensors whose digests should be in the log, but are not."""
     smallest = min((int(each.partition(" ")[0]) for each in listed), default=0)
     found = []
     for file, part in ((file, part) for file, parts in save.parts.items() for part in parts if part.span.name):

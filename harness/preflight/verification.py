@@ -1,7 +1,7 @@
 """Verifies a save: each file by its format, all files together, and the contents by its manifest.
 
-*Damaged*: it cannot be loaded as it was saved. *Suspicious*: a healthy save may be like this, too. *Unknown*: not
-examined. Without a checksum or a manifest, a save may be whole in structure, but its content is unknown.
+A *damaged* save cannot be loaded as it was saved. A *suspicious* save has a flaw that a healthy save may have, too. An
+*unknown* save was not examined. Without checksum or manifest, only a save's structure is verified, not its content.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Finding(NamedTuple):
 
 @dataclass
 class Save:
-    """A save (or a file that names one), with what its verification found so far. Paths of files are relative to the
-    save's place."""
+    """A save (or a file that points to a save), with the findings of its verification so far. Paths of files are
+    relative to the folder that holds the save."""
 
     path: str
     step: int | None = None
@@ -78,8 +78,8 @@ class Save:
         return file.removeprefix(folder + slash)
 
     def find(self, state: State, what: str, file: str = "", tensor: str = "") -> None:
-        """Adds a finding on the save. Beyond the limit, findings are only counted, except the first one of each
-        state."""
+        """Adds a finding on the save. After the first `FINDINGS_MAX` findings, others are only counted, except the
+        first of each state."""
         if len(self.findings) < FINDINGS_MAX or all(each.state is not state for each in self.findings):
             self.findings.append(Finding(state, self.short(file), tensor, what))
         else:
@@ -87,8 +87,8 @@ class Save:
 
 
 class Place:
-    """The place where saves are verified: a folder of saves, one save, or one file of it. Links in the path itself are
-    followed."""
+    """The place where saves are verified: a folder of saves, one save, or one file of it. Symbolic links in the given
+    path are followed."""
 
     def __init__(self, path: pathlib.Path, layout: str = AUTO):
         path = path.resolve()
@@ -101,7 +101,7 @@ class Place:
         self._layouts = layout_names() if layout == AUTO else (layout,)
 
     def look(self) -> tuple[CheckpointFolder, list[Listing]]:
-        """Lists the saves in this place, each by the first layout that recognises its files. Raises `FaultError`."""
+        """Lists the saves in this place, each by the first checkpoint layout that fits. Raises `FaultError`."""
         try:
             place = rest = CheckpointFolder.look(self.root, self._folder)
         except PermissionError as error:
@@ -119,7 +119,7 @@ class Place:
 
 
 def begun(place: CheckpointFolder, found: FoundCheckpoint) -> Save:
-    """Returns a found save on which nothing is verified yet."""
+    """Returns a `Save` for a found checkpoint, of which nothing is verified yet."""
     changed_ns = max((place.changed_ns(file) for file in found.files), default=0)
     return Save(found.path, found.step, changed_ns, sum(place.sizes.get(file, 0) for file in found.files))
 
@@ -179,7 +179,7 @@ class _Verification:
                 find(State.SUSPICIOUS, "is not named by .metadata", file)
 
     def _expect_files(self, top: Mapping[str, Any]) -> None:
-        """Notes which files the trainer's own list of files requires, and what they must contain."""
+        """Compares the save's files with the trainer's own list of files, and adds findings on differences."""
         folder, mark, find = self.found.path + "/", self.layout.mark, self.save.find
         try:
             told = msgspec.convert(top, formats.Files).files
@@ -220,7 +220,7 @@ class _Verification:
             save.steps_told[save.short(file)] = inside.step
 
     def _spans(self, file: str, spans: Sequence[Span]) -> Sequence[Span]:
-        """Returns the parts of a file as its stored manifest has them, so that each byte is read only once."""
+        """Returns the same parts of a file as its stored manifest has, so that each byte is read only once."""
         kept = self.kept.files.get(self.save.short(file)) if self.kept else None
         if kept and kept.bytes == self.place.sizes[file]:
             known = {(span.start, span.end): span for span in spans}
@@ -228,7 +228,7 @@ class _Verification:
         return spans
 
     def _ask_all(self) -> None:
-        """Checks the files of the save together, and by the rules of its layout."""
+        """Checks the files of the save together, and by the rules of its checkpoint layout."""
         find = self.save.find
         files, insides = self.found.files, self.insides
         parts = self.found.lacks if isinstance(self.found, Joined) else ()
@@ -260,8 +260,8 @@ class _Verification:
                     self.save.find(State.DAMAGED, f"cannot be used: {error}", file)
 
     def _hold_against(self, kept: manifest.Manifest) -> None:
-        """Compares the save with its stored manifest. If most is new, the job has gone back to this step and saved it
-        again."""
+        """Compares the save with its stored manifest. If most tensors differ, the job has probably gone back to this
+        step and saved again."""
         save = self.save
         sizes = {save.short(file): self.place.sizes[file] for file in self.found.files}
         changed, tensors, sound = list[Finding](), 0, save.state is not State.DAMAGED

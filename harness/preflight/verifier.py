@@ -1,4 +1,4 @@
-"""Verifies the saves under a path one by one: all that exist, or each new one once it no longer changes."""
+"""Verifies the saves under a path one by one: all existing saves, or each new save once it no longer changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VERDICTS = {State.WHOLE: Verdict.PASS, State.DAMAGED: Verdict.FAIL}  # of all ot
 
 @dataclass
 class Verifier:
-    """Verifies saves one by one. `python`: one with the frameworks. `notes`: things not checked or stored."""
+    """Verifies saves. `python` is an interpreter with the frameworks; `notes` say what was not checked or stored."""
 
     place: Place
     keep: bool = False
@@ -42,8 +42,8 @@ class Verifier:
     _series: dict[str, Series] = field(default_factory=lambda: defaultdict(Series))  # by layout
 
     def all(self) -> Iterator[Save]:
-        """Yields each verified save, each layout's oldest first, then files that should name the newest save, but do
-        not."""
+        """Verifies and yields all saves, the oldest of each layout first, then files that should name the newest save,
+        but do not."""
         there, listings = self.place.look()
         self._note(there)
         saves = dict[str, Save]()
@@ -53,8 +53,8 @@ class Verifier:
         yield from [*saves.values(), *self._without_files(there, saves), *wrong]
 
     def _without_files(self, there: CheckpointFolder, saves: Mapping[str, Save]) -> Iterator[Save]:
-        """Yields saves that should be the newest of their series, but have no files. An older one was removed by the
-        job; a folder that was made just now may still be filled."""
+        """Yields saves without files that would be the newest of their series. An older save without files was removed
+        by the job; an empty folder that was made just now may still be filled."""
         newest = dict[tuple[str, str], int]()  # by folder and kind of name
         for path, save in saves.items():
             series = path.rpartition("/")[0], family(path)
@@ -71,7 +71,7 @@ class Verifier:
                     yield save
 
     def new(self, stop: StopRequest, until_s: float) -> Iterator[Save]:
-        """Yields each new save, verified, once it no longer changes and has its end mark, or has not changed for
+        """Verifies and yields each new save once it no longer changes and is marked as finished, or has not changed for
         long."""
         before, since_s, done = dict[str, object](), dict[str, float](), dict[str, object]()
         ended = False
@@ -131,8 +131,8 @@ class Verifier:
 
 
 def _left_in(root: pathlib.Path, folder: str) -> Iterator[tuple[str, str, float]]:
-    """Yields the folders and the saves with a stored manifest in a folder: name, problem (if no file is there), and age
-    in seconds."""
+    """Yields name, problem (if it holds no file) and age in seconds of each folder in a folder, and of each save there
+    that has a stored manifest."""
     with contextlib.suppress(OSError, FaultError), untrusted_files.opened_folder(root, folder) as opened:
         for entry in os.scandir(opened):
             if entry.is_dir(follow_symlinks=False):

@@ -1,4 +1,4 @@
-"""Registers preflights with the trunk: among stored results, and as proofs before a launch."""
+"""Registers preflights with the harness's core, as stored results and as answers to the launch checklist."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Preflights:
 
 
 def plain(found: Preflight) -> dict[str, Any]:
-    """Returns a preflight as JSON values. `schema` rises when the meaning of a value changes."""
+    """Returns a preflight as JSON values. The number `schema` rises when the meaning of a value changes."""
     return {**msgspec.to_builtins(found), "verdict": found.verdict.value, "why": found.why}
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def write_reports(
     scorecard: Scorecard, run_dir: pathlib.Path, sections_of: Callable[[Report], Sequence[Section]] = lambda _: ()
 ) -> dict[str, pathlib.Path]:
-    """Writes the four reports with further `sections`, and returns their paths by file name. All are rendered before
-    the first one is written, and each file is replaced atomically."""
+    """Writes the JSON, HTML, Markdown and JUnit reports of a run, and returns their paths by file name. All reports are
+    rendered before the first is written, and each file is replaced atomically."""
     from harness.report import html_page, junit, markdown, run_report  # which the names of things do without
     from harness.report.strict_json import json_text
 
@@ -34,7 +34,7 @@ def write_reports(
 
 
 def write_files(contents: Mapping[str, str], folder: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Writes files durably, each atomically, and returns their paths by name. Lone surrogates become `?`."""
+    """Writes files durably, each atomically, and returns their paths by name. Invalid Unicode becomes `?`."""
     for name, text in contents.items():
         untrusted_files.replace(folder.resolve(), name, text.encode("utf-8", errors="replace"), durable=True)
     return {name: folder / name for name in contents}

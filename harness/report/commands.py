@@ -16,8 +16,8 @@ _STEP = re.compile(r"(.*?)(?:(chaos [a-z].*))?", re.DOTALL)
 
 @dataclass
 class Places:
-    """The folders of runs, scenarios and documentation that printed commands name. An empty folder is the default one;
-    an empty `docs` means that the documentation is not installed here."""
+    """The folders of runs, scenarios and documentation that printed commands name. An empty text means the default
+    folder; an empty `docs` means that the documentation is not installed here."""
 
     reports: str = ""
     scenarios: str = ""
@@ -32,12 +32,12 @@ def command(*words: str) -> str:
 
 
 def copied(name: str) -> str:
-    """Returns a name from a log for use in a command; `…` for a path, an option or several words."""
+    """Returns a name from a log for use in a command; `…` if the name is a path, an option or several words."""
     return name if _NAME.fullmatch(name) else "…"
 
 
 def run_again(name: str, *more: str) -> str:
-    """Returns a command that runs the same plan under a new run id. `name` is the run's name in commands."""
+    """Returns a command that repeats the plan of the run `name` under a new run id."""
     return " ".join(["chaos run --plan", name, *more])
 
 
@@ -48,19 +48,19 @@ def split(step: str) -> tuple[str, str]:
 
 
 def step_here(step: str) -> str:
-    """Returns advice on what to do next, whose command names the folders of runs and scenarios."""
+    """Returns advice on what to do next, with the folders of runs or scenarios added to its command."""
     return "".join(split(step))
 
 
 def pages_here(text: str) -> str:
-    """Replaces names of documentation pages, such as `docs/resumes.md`, by paths that work from here."""
+    """Replaces names of documentation pages, such as `docs/resumes.md`, by their paths on this machine."""
     if here.docs:
         return _PAGE.sub(lambda page: f"{here.docs}/{page[1]}", text)
     return _PAGE.sub(lambda page: f"{page[1]} of the documentation", text)
 
 
 def as_here(text: str) -> str:
-    """Adds options to a command that name the folders of runs and scenarios, unless they are the default ones."""
+    """Adds the folder of runs or scenarios to a command as an option, unless it is the default folder."""
     verb = text.split()[1:2]
     if verb and verb[0] in FIND_RUNS and here.reports:
         text += f" --reports {shlex.quote(here.reports)}"

@@ -1,4 +1,4 @@
-"""Turns the evidence of a run into numbers for charts of steps, and into texts for lists of events."""
+"""Turns the logged events of a run into numbers for charts of steps, and into texts for lists of events."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def log_lists(run: Timeline) -> dict[str, list[EventRow]]:
 
 
 def trainer(plan: Mapping[str, Any]) -> str:
-    """Returns `reference`, or the trainer's command such as `torchrun ../train.py`; "" if the plan does not say."""
+    """Returns a plan's trainer: `reference`, or a command such as `torchrun ../train.py`; "" if the plan has none."""
     workload = plan.get("workload")
     written = workload.get("trainer") if isinstance(workload, Mapping) else None
     if not isinstance(written, Mapping):
@@ -60,7 +60,7 @@ def curves(analysis: Analysis) -> Curves:
 
 
 def _under_way(run: Timeline, at: int) -> float:
-    """Returns the number of the step under way at this moment: one more than the last complete step."""
+    """Returns the number of the step that was in progress at a time: the step after the last complete one."""
     done = int(np.searchsorted(run.progress.end, at, side="right"))
     return float(run.progress.step[done - 1] + run.stride) if done else 0.0
 

@@ -1,4 +1,4 @@
-"""Computes a run's figures that no scenario can limit, and joins them with those that the judge computed."""
+"""Computes the figures of a run on which scenarios set no bounds, and joins them with the judge's figures."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ _LOST = ("interrupted_step", "recompute")
 
 
 def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
-    """Returns all figures of a run by criterion, such as `recovery_time`: the judge's and these."""
+    """Returns all figures of a run by criterion, such as `recovery_time`: the judge's, and those of this file."""
     table = {
         "recovery_time": _recoveries,
         "wasted_gpu_hours": _waste,
@@ -39,12 +39,12 @@ def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
 
 
 def metrics(card: Scorecard) -> dict[str, Any]:
-    """Returns all figures of the job as a whole, such as its duration: the judge's and these."""
+    """Returns all figures of the job as a whole, such as its duration: the judge's, and those computed in this file."""
     return {**_worked_out(_of_the_job, card.evidence), **card.metrics}
 
 
 def _worked_out(figures: Callable[[Analysis], dict[str, Any]], evidence: Analysis) -> dict[str, Any]:
-    """Computes figures by a function. An exception becomes the figure `error`: the report still shows the verdict."""
+    """Returns the figures that a function computes. If it raises an exception, the only figure is the text `error`."""
     try:
         return figures(evidence)
     except Exception as error:
@@ -67,7 +67,7 @@ def _recoveries(evidence: Analysis) -> dict[str, Any]:
 
 
 def longest(run: Timeline) -> Episode | None:
-    """Returns a run's longest outage. One that had not ended counts as longer than all others."""
+    """Returns a run's longest outage. An outage that had not ended counts as longer than all others."""
     return max(run.episodes, key=lambda each: (each.t_regained is None, each.end - each.t_stop), default=None)
 
 
@@ -106,7 +106,7 @@ def _pace(evidence: Analysis) -> dict[str, Any]:
 
 
 def _waste(evidence: Analysis) -> dict[str, Any]:
-    """Returns GPU time by account, and ETTR: the productive GPU time divided by the planned GPUs' total time."""
+    """Returns GPU time by kind of use, and ETTR: productive GPU time divided by the planned GPUs' total time."""
     run, booked = evidence.run, evidence.ledger
     begin = min((slot.allocated for slot in run.slots), default=run.end)
     possible = (run.planned_size.world_size or 0) * (run.end - begin)  # 0: the plan is lost, or no GPU was allocated
@@ -137,7 +137,7 @@ def price_per_gpu_hour(run: Timeline) -> float | None:
 
 
 def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
-    """Returns a text on the usual step times: from which runs they are, by world size."""
+    """Returns a text on where the usual step times come from: how many fault-free runs and steps, by world size."""
     known, others = [], []
     for size in sorted({epoch.size for epoch in run.epochs}):
         band, ranks = bands.get(size), f"{size} rank{'' if size == 1 else 's'}"
@@ -149,10 +149,10 @@ def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
 
 
 def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
-    """Returns measured figures beside the figures that closed forms predict; `None` without a failure. The two need not
-    agree: a run has one or two failures at chosen moments, and closed forms assume many at random moments. `restart_s`
-    and `lost_s` are seconds for each failure, `interval_s` is the work between two checkpoints, `checkpoint_s` the stop
-    of training for a checkpoint, and `ettr` covers the first step to the last."""
+    """Returns measured figures beside those that formulas (Young, Daly) predict; figures are `None` without a failure.
+    Measured and predicted figures may differ: a run has one or two failures at chosen moments, formulas assume many at
+    random. `restart_s` and `lost_s` are seconds for each failure, `interval_s` is the work between two checkpoints,
+    `checkpoint_s` the stop of training for a checkpoint, and `ettr` covers the first step to the last."""
     values: dict[str, Any] = dict.fromkeys((*_NAMES, *_FORMS))
     over = [episode for episode in run.episodes if episode.t_regained is not None and episode.furthest_step > 0]
     values["failures"] = len(over)
@@ -180,7 +180,7 @@ def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
 
 
 def _interval_s(run: Timeline) -> float | None:
-    """Returns the planned seconds between checkpoints. An interval in steps counts as that many median steps."""
+    """Returns the planned seconds between checkpoints. An interval in steps is multiplied by the median step time."""
     if run.saves_every_s is not None:
         return run.saves_every_s
     every, taken = run.saves_every, Times.of(run).taken
@@ -198,8 +198,8 @@ def _checkpoint_s(run: Timeline) -> float | None:
 
 
 def _of_the_job(evidence: Analysis) -> dict[str, Any]:
-    """Returns the figures of the job from its begin to its end. Samples per second: surviving samples over the time
-    from the first step to the last. The prices of a million samples and of an epoch include all allocated GPU time."""
+    """Returns the figures of the job as a whole. Samples per second exclude undone steps, and cover the time from the
+    first step to the last. The prices of a million samples and of an epoch include all allocated GPU time."""
     run, here = evidence.run, reported.told(evidence.run)
     sync = run.steps.sync_ns[run.steps.sync_ns > 0]
     took = grouped((save.kind, save.duration_ns) for save in evidence.saves.whole)
@@ -236,7 +236,7 @@ def _of_the_job(evidence: Analysis) -> dict[str, Any]:
 
 
 def _samples(run: Timeline) -> float | None:
-    """Returns the number of samples in surviving steps, each counted once; `None` if they are not logged."""
+    """Returns the number of samples in steps that no restore undid, each step counted once; `None` if not logged."""
     steps = run.steps
     rows = np.flatnonzero(steps.survives & steps.complete)
     if not len(rows) or (steps.count[rows] < 0).any():
@@ -246,7 +246,7 @@ def _samples(run: Timeline) -> float | None:
 
 
 def _fell_back(run: Timeline) -> str:
-    """Returns a text such as `to step 80, past checkpoints/save_000100.pth` for each restore that passed saves over."""
+    """Returns a text such as `to step 80, past checkpoints/save_000100.pth` for each restore that skipped saves."""
     restored = ((each.restored_step, save.get("source")) for each in run.processes for save in each.fallback)
     told = ((step, pathlib.PurePath(source).parts[-2:]) for step, source in restored if step and source)
     past = grouped((step, "/".join(parts)) for step, parts in told)

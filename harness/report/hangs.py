@@ -14,7 +14,7 @@ Told = Mapping[str, Any]
 
 
 def hangs(run: Timeline) -> list[str]:
-    """Returns sentences for the first `HANGS_SHOWN` hangs of process groups, and as many for the job's diagnoses."""
+    """Returns sentences on at most `HANGS_SHOWN` hangs of process groups, and on as many that the job diagnosed."""
     groups = grouped((str(event["group"]), event) for event in run.collectives)
     found = sorted((hang for events in groups.values() for hang in _hangs(events)), key=lambda hang: int(hang[0]["at"]))
     sizes = {process: epoch.size for epoch in run.epochs for process in epoch.processes}  # of its last world
@@ -31,7 +31,7 @@ def _answer(event: Told) -> str:
 
 
 def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
-    """Yields the hangs of one process group, each as its events. A process logs a hang once, and then ends."""
+    """Yields the hangs of one process group, each as a list of events. A process logs a hang once, and then ends."""
     hang, ranks = list[Told](), set[int]()
     for event in events:
         if hang and (event["at"] - hang[0]["at"] > APART_NS or event["rank"] in ranks):
@@ -44,7 +44,7 @@ def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
 
 
 def _in_words(size: int, hang: Sequence[Told]) -> str:
-    """Describes a hang in a sentence. `size`: number of ranks when its first reporter last did a step; 0: never."""
+    """Describes a hang in a sentence. `size` is the number of ranks at the first reporting rank's last step, or 0."""
     newest = max(event["number"] for event in hang)
     waiting = [event for event in hang if event["number"] == newest]
     behind = [event for event in hang if event["number"] < newest]

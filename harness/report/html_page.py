@@ -38,13 +38,13 @@ EPISODES_MAX = 3  # drawn; the table lists all
 
 
 def render(report: Report, analysis: Analysis | None = None, sections: Sequence[Section] = ()) -> str:
-    """Returns a run's report as an HTML page. Charts and event lists need the `analysis`. All texts are escaped."""
+    """Returns a run's report as an HTML page with escaped texts. Charts and event lists need the `analysis`."""
     values = {**_page(report, analysis), **_log(report, analysis), "sections": sections}
     return fill("report.jinja", with_script=True, **values)
 
 
 def fill(template: str, with_script: bool = False, **values: Any) -> str:
-    """Fills a template of ours, with our style sheet and script. The page uses no network or other script."""
+    """Fills a template of ours, with our style sheet and script. The page uses no network and no other scripts."""
     css, js = Markup(resource("report.css")), Markup(resource("report.js"))  # not escaped: our own files
     policy = script_policy(js) if with_script else NOTHING_LOADED
     return _environment().get_template(template).render(css=css, js=js, policy=policy, **values)
@@ -84,7 +84,7 @@ def next_step(text: str) -> Markup:
 
 @functools.cache
 def resource(name: str) -> str:
-    """Returns the text of the file `PACKAGE/FILE`; without a package, of a file in this folder."""
+    """Returns the text of the file `PACKAGE/FILE`; a name without a package is a file in this folder."""
     package, _, file = name.rpartition("/")
     return (importlib.resources.files(package or __package__) / file).read_text(encoding="utf-8")
 
@@ -120,13 +120,13 @@ def _page(report: Report, analysis: Analysis | None) -> dict[str, Any]:
 
 
 def _not_here(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns the names of missing figures for a sentence: `Step time p50` → `step time p50`; `GPU busy` stays."""
+    """Returns the names of missing figures, in small letters: `Step time p50` → `step time p50`; `GPU busy` stays."""
     names = [name for name, value in rows if value == NOT_HERE]
     return [name if name[:2].isupper() else name[:1].lower() + name[1:] for name in names]
 
 
 def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
-    """Returns the charts and lists of a page that need the event log. Each chart is wide or narrow."""
+    """Returns the charts and lists of a page that need the event log. Each chart is drawn twice, wide and narrow."""
     if analysis is None:
         return {"log": None, "charts": None}
     shown, few = drawing.curves(analysis), lanes.choose(analysis.run, RECOVERY_LANES_MAX)

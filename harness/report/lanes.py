@@ -54,8 +54,8 @@ class Cast:
 
 
 def choose(run: Timeline, most: int = LANES_MAX) -> Cast:
-    """Chooses the ranks of a chart: all if at most `most`, else the worst: hit by a fault, died, lost the most time.
-    Groups on the mesh's outermost axis stay together; if a fault hit one group, each other group gets one row."""
+    """Chooses at most `most` ranks for a chart: first those hit by a fault, then those that died or lost the most time.
+    Ranks of a group on the outermost mesh axis stay together; if a fault hit a group, others have one row each."""
     steps = run.steps
     took = steps.end - steps.begin
     # Time in surviving steps, for each rank that did any step.
@@ -105,7 +105,7 @@ def _hit(run: Timeline) -> set[int]:
 
 
 def _group(place: Coordinates) -> str:
-    """Returns a rank's group, such as `pp 1`, on the outermost mesh axis; empty unless several axes have ranks."""
+    """Returns a rank's group, such as `pp 1`, on the outermost mesh axis; empty if fewer than two axes are used."""
     axes = [axis for axis in AXES if place.get(axis, (0, 1))[1] > 1]
     return f"{axes[0]} {place[axes[0]][0]}" if len(axes) > 1 else ""
 
@@ -116,7 +116,7 @@ def _by_number(group: str) -> tuple[int, str]:
 
 
 def died(process: Process) -> bool:
-    """Returns True if a process ended by an error, and not after its work or an orderly drain."""
+    """Returns True if a process failed: its exit code means neither success nor an orderly drain."""
     return process.exit_code is not None and process.exit_code not in CLEAN_CODES
 
 
@@ -126,15 +126,15 @@ def ended(process: Process) -> int:
 
 
 def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
-    """Returns the number of steps done in each time bin between the ascending `edges`, with shape (len(edges) - 1,). A
-    step counts evenly over its duration: a sum of clipped ramps over all steps, taken at the edges, in linear time."""
+    """Returns the number of steps done in each time bin between the ascending `edges`, with shape (len(edges) - 1,).
+    Each step counts evenly over its duration. The computation takes linear time."""
     rate = 1.0 / np.maximum(end - begin, 1e-9)
     done = _ramps(begin, rate, edges) - _ramps(end, rate, edges)
     return np.asarray(np.maximum(np.diff(done), 0.0))
 
 
 def _ramps(start: Floats, rate: Floats, edges: Floats) -> Floats:
-    """Returns for each time in `edges` how much has been done by then, at these rates since these starts."""
+    """Returns, at each time in `edges`, the sum of ramps that begin at the times `start` and rise at `rate`."""
     place = np.searchsorted(edges, start)
     slopes = np.bincount(place, weights=rate, minlength=len(edges) + 1).cumsum()[: len(edges)]
     offsets = np.bincount(place, weights=rate * start, minlength=len(edges) + 1).cumsum()[: len(edges)]
@@ -157,7 +157,7 @@ def draw_lane(cast: Cast, lane: Lane, x: svg.Scale, y: float, height: float, sin
 
 
 def draw_together(cast: Cast, x: svg.Scale, y: float, height: float) -> Markup:
-    """Draws one lane for all ranks together, in full shade if every rank has its usual pace; with grouped deaths."""
+    """Draws one row for all ranks together: dark if all have their usual pace, with crosses where processes died."""
     parts = _density(cast, _seen(cast, cast.rows, x), x, y, height, cast.usual_ns / max(cast.total, 1))
     for times in svg.near([at for at in cast.died if x.low <= at <= x.high], x):
         title = f"{cast.name}: {counted(len(times), 'process', 'processes')} died"
@@ -173,7 +173,7 @@ def can_draw_single(cast: Cast, x: svg.Scale) -> bool:
 
 
 def _seen(cast: Cast, rows: Ints, x: svg.Scale) -> Ints:
-    """Returns the rows of the steps that lie within a chart's time axis."""
+    """Returns those of `rows` (indexes of steps) whose steps overlap a chart's time axis."""
     steps = cast.run.steps
     return np.asarray(rows[(steps.end[rows] > x.low) & (steps.begin[rows] < x.high)])
 
@@ -242,6 +242,6 @@ def _density(cast: Cast, rows: Ints, x: svg.Scale, y: float, height: float, usua
 
 
 def _runs(marked: Bools, places: Floats) -> list[tuple[float, float]]:
-    """Joins neighbouring marked bins into bars, and returns them in pixels."""
+    """Joins neighbouring marked time bins into bars, and returns both ends of each bar in pixels."""
     change = np.flatnonzero(np.diff(np.concatenate(([False], marked, [False]))))
     return [(float(places[a]), float(places[b])) for a, b in change.reshape(-1, 2)]

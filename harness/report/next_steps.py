@@ -40,7 +40,7 @@ SETTLES: Mapping[str, str] = {
 
 
 def next_steps(card: Scorecard) -> list[str]:
-    """Returns one-line steps that find the cause of a failure or settle an open question; none after a pass."""
+    """Returns one-line advice that finds the cause of a failure or settles an open question; none after a pass."""
     found = {Verdict.FAIL: _of_a_failure, Verdict.INCONCLUSIVE: _to_settle, Verdict.INVALID: _of_an_invalid_run}
     if card.verdict not in found:
         return []
@@ -97,12 +97,12 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
 
 
 def _takes_s(card: Scorecard) -> float:
-    """Estimates in s how long another run takes: as long as this one, its fault-free run and its drills took."""
+    """Estimates how many seconds another run takes: as many as this run, its fault-free run and its restarts."""
     return _whole_s(card.evidence) + sum(_restart_s(card, score) for score in ("last_checkpoint", "second_restart"))
 
 
 def _whole_s(evidence: Evidence) -> float:
-    """Returns the seconds of a run and its fault-free run; for a rehearsal, those of a job with all steps."""
+    """Returns the seconds of a run and its fault-free run; for a rehearsal, those of the game day's whole job."""
     job = evidence.run.beside.job
     if job is None:
         alone = evidence.fault_free or evidence.run
@@ -115,7 +115,7 @@ def _whole_s(evidence: Evidence) -> float:
 
 
 def _restart_s(card: Scorecard, score: str) -> float:
-    """Returns the seconds of a restart after the run; for a rehearsal, the time to the job's first step."""
+    """Returns the seconds that a restart after the run took, or else (for a rehearsal) that the job's start took."""
     told = card.scores.get(score, {}).get("seconds")
     if isinstance(told, float):
         return told
@@ -132,7 +132,7 @@ def _to_compare(card: Scorecard) -> str:
 
 
 def kept_as(card: Scorecard) -> str:
-    """Returns a run's name in commands: its folder; for a rehearsal, its folder in the game day's folder."""
+    """Returns a run's name for use in commands: its folder's name, or a rehearsal's path in the game day's folder."""
     run = card.evidence.run
     day = str(run.plan.get("run_id") or card.run_id)
     rehearsal = run.beside.job is not None and card.run_id != day

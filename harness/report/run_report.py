@@ -1,7 +1,7 @@
-"""Defines the report of a run, the contents of `report.json`. Only this module writes and reads the file.
+"""Defines the report of a run, the contents of `report.json`. Only this module writes and reads `report.json`.
 
-HTML, Markdown, JUnit and terminal text are drawn from a `Report`, so an old run can be shown without judging it
-again. Only the charts need the event log. Keys that the reader does not know are ignored; missing ones have defaults.
+HTML, Markdown, JUnit and terminal text are drawn from a `Report`, so an old run can be shown without judging it again.
+Only charts and event lists need the event log. Unknown keys in `report.json` are ignored; missing keys have defaults.
 """
 
 import errno
@@ -58,7 +58,7 @@ class Effect(_Part, frozen=True):
 
 
 class Fault(_Part, frozen=True):
-    """One fault of the plan. `t_injected` is in seconds since the run began, or `None` if the fault never struck."""
+    """One fault of the plan. `t_injected` is in seconds since the run began, or `None` if the fault never acted."""
 
     id: str
     kind: str
@@ -72,7 +72,7 @@ class Fault(_Part, frozen=True):
 
 
 class Expectation(_Part, frozen=True):
-    """A line of the report's table of expectations: texts for people, and numbers in `unit` if the bound is one.
+    """A line of the report's table of expectations: texts for people, and numbers in `unit` if the bound is a number.
 
     `observed_value` is `None` if nothing was measured, or if the measured interval had not ended.
     """
@@ -95,7 +95,7 @@ class Expectation(_Part, frozen=True):
 
 
 class Run(_Part, frozen=True):
-    """How the run began, went on and ended. Times are in seconds."""
+    """The course and the end of a run: duration, steps and outcome. Times are in seconds."""
 
     duration_s: float = 0.0
     furthest_step: int = 0
@@ -140,7 +140,7 @@ class RecoveryTime(_Part, frozen=True):
 
 
 class ClosedForms(_Part, frozen=True):
-    """Figures that closed forms predict, beside the measured ones. A figure is `None` if no failure was measured."""
+    """Figures that formulas (Young, Daly) predict, and measured ones. A figure is `None` if no failure was measured."""
 
     failures: int | None = None
     mean_time_to_failure_s: float | None = None
@@ -182,8 +182,8 @@ class LossContinuity(_Part, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The contents of `report.json`. `scores` and `metrics` hold all values; `recovery_time`, `wasted_gpu_hours` and
-    `loss_continuity` are typed views of the three scores that every report has."""
+    """The contents of `report.json`. `scores` and `metrics` hold all figures; `recovery_time`, `wasted_gpu_hours` and
+    `loss_continuity` give typed access to the three scores of every report."""
 
     schema: int = SCHEMA
     run_id: str
@@ -220,7 +220,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Makes a report from JSON. Raises `ReportError` for a wrong type, or for another schema version."""
+        """Makes a report from JSON. Raises `ReportError` for a value of a wrong type, or for another schema version."""
         if values.get("schema") != SCHEMA:
             raise ReportError(f"report.json has schema {values.get('schema')!r}; this version reads schema {SCHEMA}")
         try:
@@ -271,7 +271,7 @@ def from_scorecard(card: Scorecard) -> Report:
 
 
 def _provenance(card: Scorecard) -> dict[str, str]:
-    """Returns the origin of the figures, without this machine's GPUs if the job's nodes are elsewhere."""
+    """Returns the versions of code, data and GPUs, without this machine's GPUs if the nodes are elsewhere."""
     other = card.backend not in _ON_THIS_MACHINE
     found = {}
     for name in PROVENANCE:
@@ -305,7 +305,7 @@ def _run(evidence: Analysis) -> dict[str, Any]:
 
 
 def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
-    """Returns the report of a fault, with its last measured effect, or the first one that was not as expected."""
+    """Returns the report of a fault, with its first effect that was not as expected, or else its last effect."""
     effect = next((e for e in fault.effects if not e.get("ok")), fault.effects[-1] if fault.effects else {})
     return {
         "id": fault.id,
@@ -320,7 +320,7 @@ def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
 
 
 def _domain(fault: FaultRecord, evidence: Analysis) -> str:
-    """Returns the labels in the scenario that select exactly the planned nodes; empty if none do."""
+    """Returns the node labels (such as a rack) that exactly the planned nodes have; empty if no label fits."""
     targets = evidence.planned_faults.get(fault.id, {}).get("targets") or ()
     places = {target.get("node_index") for target in targets}
     labels = (evidence.run.plan.get("workload") or {}).get("node_labels") or {}
@@ -342,7 +342,7 @@ def read(path: pathlib.Path) -> Report:
 
 
 def read_as(path: pathlib.Path, kind: type[T]) -> T:
-    """Reads a JSON file as a value of this type. Raises `ReportError` if that fails."""
+    """Reads a JSON file as a value of this type. Raises `ReportError` if the file is unreadable or does not fit."""
     try:
         content = read_regular(path)
         if len(content) <= MAX_BYTES:
@@ -359,7 +359,7 @@ class _Committed(msgspec.Struct):
 
 
 def commit_in(path: pathlib.Path) -> str | None:
-    """Returns the commit of the project under test from a report, without the rest; `None` if it cannot be read."""
+    """Reads only the commit of the project under test from a report; `None` if the report cannot be read."""
     try:
         return read_as(path, _Committed).commit
     except ReportError:
@@ -367,7 +367,7 @@ def commit_in(path: pathlib.Path) -> str | None:
 
 
 def read_regular(path: pathlib.Path) -> bytes:
-    """Reads at most `MAX_BYTES` + 1 bytes of a regular file, without following links or blocking. Raises `OSError`."""
+    """Reads a regular file up to just over `MAX_BYTES`, without following links or blocking. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,4 +1,4 @@
-"""Defines a section of a page: words, and possibly a table. Wings add sections to the report of a run."""
+"""Defines a section of a page: text, and possibly a table. Parts such as game days add sections to a run's report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Section:
-    """Words, and possibly a table with texts in the first column and numbers in the others. With `all_text`, all
+    """Paragraphs, and possibly a table with texts in the first column and numbers in the others. With `all_text`, all
     columns hold texts. With `top`, the section is at the top of the page."""
 
     title: str

@@ -82,7 +82,7 @@ def timeline_chart(cast: ranks.Cast, narrow: bool = False) -> Markup:
 
 
 def recovery_chart(episode: Episode, cast: ranks.Cast, narrow: bool = False) -> Markup:
-    """Draws one recovery: a row for each phase, above the lanes of the ranks. Time counts from the stop."""
+    """Draws one recovery: a row for each phase, above the lanes of the ranks. Time 0 is when the job stopped."""
     run = cast.run
     form = replace(layout(narrow, len(cast.lanes)), label=112.0 if narrow else 140.0, lane=12.0, pitch=17.0)
     stop, end = episode.t_stop, episode.end
@@ -154,7 +154,7 @@ def _moments(run: Timeline, episode: Episode, x: svg.Scale) -> Markup:
 
 
 def _together(marks: Sequence[tuple[str, float, str]]) -> list[tuple[str, float, str]]:
-    """Joins the labels of a chart's marks that are of one kind and at one place, as in `steps again, recovered`."""
+    """Joins the labels of marks of one kind at the same place in a chart, as in `steps again, recovered`."""
     merged: list[tuple[str, float, str]] = []
     for told, at, class_ in marks:
         if merged and merged[-1][2] == class_ and merged[-1][1] - at < 2:
@@ -220,7 +220,7 @@ def _injection(fault: FaultRecord, x: svg.Scale, top: float, bottom: float) -> M
 
 
 def _checkpoints(saves: Sequence[tuple[str, int, object]], x: svg.Scale, y: float) -> Markup:
-    """Draws a diamond for each committed checkpoint and a cross for each failed one. Neighbours share a mark."""
+    """Draws a diamond for each committed checkpoint and a cross for each failed one. Close checkpoints share a mark."""
     parts = []
     for kind, shape in SHAPES.items():
         for group in svg.near([save for save in saves if save[0] == kind], lambda save: x(save[1])):

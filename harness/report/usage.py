@@ -48,7 +48,7 @@ def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
 
 
 def _rates(counters: Iterator[tuple[Counter, int, int]]) -> dict[Counter, float]:
-    """Returns the bytes per second of each link, from its counters, without times in which they were reset."""
+    """Returns the bytes per second of each link from its counters; intervals with a counter reset are left out."""
     last: dict[Counter, tuple[int, int]] = {}
     moved: dict[Counter, tuple[int, int]] = {}
     for what, at, count in counters:

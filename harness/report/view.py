@@ -35,7 +35,7 @@ OF_ONE_RANK = "of the lowest rank that tells a loss"
 
 @dataclass(frozen=True)
 class Figure:
-    """A headline figure of a report. `share` is its value divided by its bound (1.0: at the bound), if known."""
+    """A headline figure of a report. `share` is the figure's value divided by its bound (1.0: at the bound)."""
 
     name: str
     value: str
@@ -81,7 +81,7 @@ def reasons(report: Report) -> list[str]:
 
 
 def in_words(reason: str) -> str:
-    """Returns a verdict's reason as a sentence. Names of scores and bounds before a colon become words."""
+    """Returns a verdict's reason as a sentence. Names such as `recovery_time.max` before a colon become words."""
 
     def named(match: re.Match[str]) -> str:
         return expectation_name(match[0]) if match[0].partition(".")[0] in bounds_by_score() else match[0]
@@ -96,7 +96,7 @@ def headline_alone(report: Report) -> str:
 
 
 def not_judged(report: Report) -> str:
-    """Returns `Not judged: loss, pace (the log does not report it); …` and what a pass does not prove; or ""."""
+    """Returns `Not judged: loss, pace (the log does not report it); …` and what a pass does not prove; may be empty."""
     alike = grouped((why, item) for item, why in report.not_judged_because.items())
     told = "; ".join(f"{', '.join(items)} ({why})" for why, items in alike.items())
     return " ".join([f"Not judged: {told}."] * bool(told) + beyond(report))
@@ -114,7 +114,7 @@ def beyond(report: Report) -> list[str]:
 
 
 def figures(report: Report) -> list[Figure]:
-    """Returns the figures at the top of a report: those that prevented a pass, the four of every run, and the rest."""
+    """Returns the figures at the top of a report: those that prevented a pass, four that all runs have, and others."""
     found = [*lasting_figures(report), *_restarts(report), *_files(report)]
     return [*_deciding(report, {figure.of for figure in found}), *found]
 
@@ -125,7 +125,7 @@ def lasting_figures(report: Report) -> list[Figure]:
 
 
 def _deciding(report: Report, shown: Container[str]) -> Iterator[Figure]:
-    """Yields the figures of expectations that decided the verdict and have no figure yet, or else the reason."""
+    """Yields the figures of expectations that decided the verdict and are not shown yet, or else its main reason."""
     if report.verdict is Verdict.PASS:
         return
     gave = [each for each in report.expectations if each.verdict is report.verdict]
@@ -165,7 +165,7 @@ def _bound(report: Report, score: str, *, having: str = "", lacking: str = "\0")
 
 
 def _figure(name: str, value: str, detail: str, expectation: Expectation | None, measured: bool = False) -> Figure:
-    """Makes a figure of a report. `measured`: its value is what the bound limits, so the share can be drawn."""
+    """Makes a figure of a report. `measured`: the bound limits its value, so that the share can be drawn."""
     if expectation is None:
         return Figure(name, value, detail)
     bound = expectation.bound.strip()
@@ -295,7 +295,7 @@ def _samples(report: Report) -> str:
 
 
 def accounts(report: Report) -> tuple[list[Account], Account | None]:
-    """Returns GPU time by account, productive time first, then the largest, and the total; empty if unknown."""
+    """Returns GPU time by kind of use (productive first, then the largest), and the total; empty if unknown."""
     booked, allocated = report.wasted_gpu_hours.accounts, report.wasted_gpu_hours.gpu_seconds_allocated
     if not booked or allocated is None:
         return [], None
@@ -315,7 +315,7 @@ def accounts(report: Report) -> tuple[list[Account], Account | None]:
 
 
 def closed_forms(report: Report) -> list[tuple[str, str, str]]:
-    """Returns rows (name, measured value, closed form's value); none if the job recovered from no failure."""
+    """Returns rows (name, measured value, value that a formula predicts); none if the job recovered from no failure."""
     found = report.wasted_gpu_hours.closed_forms
     if not found.failures or found.ettr is None or found.ettr_expected is None:
         return []
@@ -341,14 +341,14 @@ def closed_forms_words(report: Report) -> str:
 
 
 def baseline_words(report: Report) -> str:
-    """Describes the band of usual step times that stragglers exceeded; empty if no time was lost to stragglers."""
+    """Describes the usual range of step times that stragglers exceeded; empty if no time was lost to stragglers."""
     if not report.wasted_gpu_hours.accounts.get("straggler_drag"):
         return ""
     return f"Straggler drag: step time above the band of {report.wasted_gpu_hours.baseline}."
 
 
 def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]:
-    """Rounds amounts so that they add up to the rounded total: those with the largest remainders are rounded up."""
+    """Rounds amounts so that they add up to the rounded total: amounts with the largest remainders are rounded up."""
     scale = 10**digits
     units = [math.floor(amount * scale + 1e-6) for amount in amounts]
     missing = round(total * scale) - sum(units)
@@ -361,7 +361,7 @@ def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]
 
 
 def longest_first(report: Report) -> list[tuple[int, Episode]]:
-    """Returns outages with their number from 1: first those that never ended, then the longest."""
+    """Returns numbered outages: first those that never ended, then from the longest to the shortest."""
     numbered = enumerate(report.recovery_time.episodes, start=1)
     return sorted(numbered, key=lambda item: (item[1].seconds is not None, -(lasted_s(report, item[1]) or 0)))
 
@@ -372,7 +372,7 @@ def lasted_s(report: Report, episode: Episode) -> float | None:
 
 
 def fault_rows(report: Report) -> list[dict[str, str]]:
-    """Returns the rows of the table of faults: fault, target, time, measured effect, and whether it was undone."""
+    """Returns rows of the table of faults: fault, target, time, measured effect, and whether the fault was undone."""
     return [
         {
             "id": fault.id,

@@ -1,4 +1,4 @@
-"""Formats names, quantities and texts from logs for people. It knows neither reports nor charts."""
+"""Formats names, quantities and texts from logs for people, independently of reports and charts."""
 
 import datetime
 import math
@@ -61,7 +61,7 @@ def plain(value: object) -> str:
 
 
 def short(text: str, most: int) -> str:
-    """Shortens a text to this many characters. Three dots stand for the rest."""
+    """Shortens a text to at most `most` characters; `…` replaces the end that is cut off."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -92,7 +92,7 @@ def words(name: str) -> str:
 
 
 def expectation_name(name: str) -> str:
-    """Formats `wasted_gpu_hours.max_percent` as `Wasted GPU-hours, percent`. The bound's sign ≤ stands for `max`."""
+    """Formats `wasted_gpu_hours.max_percent` as `Wasted GPU-hours, percent`. `max` is left out: bounds show ≤."""
     score, _, bound = name.partition(".")
     if bound.startswith("phases."):
         return f"{words(score)}, {words(bound.removeprefix('phases.')).lower()}"
@@ -115,7 +115,7 @@ def seconds(value: float | None, missing: str = DASH) -> str:
 
 
 def quantity(value: object, unit: str = "") -> str:
-    """Formats a number with few digits and its unit. Other values stay as they are."""
+    """Formats a number with few digits and its unit. A text stays as it is."""
     if value is None:
         return DASH
     if isinstance(value, float) and unit == "s":
@@ -128,7 +128,7 @@ def quantity(value: object, unit: str = "") -> str:
 
 
 def _of_one(unit: str) -> str:
-    """Returns a unit in the singular: `processes gone` → `process gone`. In `bits flipped` the first word changes."""
+    """Returns a unit in the singular: `processes gone` → `process gone`. Only the unit's first word changes."""
     if unit in _SINGULAR:
         return _SINGULAR[unit]
     noun, space, rest = unit.partition(" ")
@@ -156,10 +156,10 @@ _DIRECTORIES = re.compile(r"(?<![\w/])/(?:[^\s/,;]+/)+(?=[^\s/,;]+/[^\s/,;]+)")
 
 
 def short_commit(commit: str) -> str:
-    """Returns the first characters of a commit, with a star if files had changed since."""
+    """Returns the first 8 characters of a commit, with a star if files had uncommitted changes."""
     return commit[:8] + ("*" if commit.endswith("-dirty") else "")
 
 
 def short_path(text: str) -> str:
-    """Shortens absolute paths to their last two parts, as `…/checkpoints/step-00000020`: other folders are private."""
+    """Shortens absolute paths to their last two parts, as `…/checkpoints/step-00000020`, to hide private folders."""
     return _DIRECTORIES.sub("…/", text)

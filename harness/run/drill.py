@@ -1,8 +1,8 @@
-"""Makes the restore drill: a completed job's command starts again on a copy of its saves, and must restore one.
+"""Makes the restore drill: a completed job's command starts again on a copy of its saves, and must restore one of them.
 
-A drill has its own nodes and its own folder, `RUN/drill/`. The run's log holds only `drill.started` and
-`drill.finished`. If a drill cannot be made, the log says so, and the run's result does not change. The second restart
-(`harness.run.second_restart`) starts the command in the same way.
+A drill has its own nodes and its own folder, `RUN/drill/`. The run's log holds only two events of a drill,
+`drill.started` and `drill.finished`. If a drill cannot be made, the log says so, and the run's result does not change.
+`harness.run.second_restart` starts a job's command by the same code.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints
 
 @dataclass(frozen=True)
 class DrillOutcome:
-    """The result of a restore drill. `step`: of the newest checkpoint; `restored_step`: that all ranks restored."""
+    """The result of a restore drill. `step` is the newest checkpoint's; all ranks restored `restored_step`."""
 
     outcome: str  # restored · scratch · failed · timeout · untold · error (the drill itself could not be made)
     step: int
@@ -93,7 +93,7 @@ class Watch(Silent):
             self.end.ask("enough is known")
 
     def restored(self, newest: int) -> dict[int, int]:
-        """Maps each rank to the step that it restored, or else to the one before its first step: at most `newest`."""
+        """Maps each rank to the step that it restored, or else to the step before its first one (at most `newest`)."""
         workers = self.progress.workers.items()
         told = {rank: worker.restored_step for rank, worker in workers}
         by_step = {rank: min(worker.first_step - 1, newest) for rank, worker in workers if worker.first_step > 1}
@@ -101,14 +101,14 @@ class Watch(Silent):
 
     @property
     def goes_on(self) -> bool:
-        """Returns True if the restarted job has done steps for so long that each rank must have logged its restore."""
+        """Returns True if the restarted job's first step is so long ago that all ranks must have logged a restore."""
         first_ns = self.progress.first_step_ns
         return bool(first_ns) and time.monotonic_ns() - first_ns > OTHERS_TELL_S * 1e9
 
 
 @dataclass(frozen=True)
 class Again:
-    """Starts the job's command again after a run. `progress`, `begin_ns` and `observer` are the run's."""
+    """Starts the job's command again after a run. `progress`, `begin_ns` and `observer` are of the original run."""
 
     plan: Plan
     backend: Backend
@@ -128,7 +128,7 @@ class Again:
 
     @property
     def start_limit_s(self) -> float:
-        """Returns the allowed seconds of a start, until the first step or until everything is restored."""
+        """Returns how many seconds a start may take, until the first step or until all ranks have restored a save."""
         return min(LIMIT_S + START_TIMES * self.start_s, self.plan.abort.wall_clock_ns / 1e9)
 
     @property
@@ -144,8 +144,8 @@ class Again:
         prepare: Callable[[pathlib.Path], None] = lambda place: None,
         nodes: int | None = None,
     ) -> Ended:
-        """Starts the job again on a copy of its saves, which `prepare` may change first; by default on all planned
-        nodes. Raises `CannotDrill` if there is no copy, or if the user wants to stop."""
+        """Starts the job on `nodes` nodes (by default all) from a copy of its saves, which `prepare` may change first.
+        Raises `CannotDrill` if the saves cannot be copied, or if the user wants to stop."""
         plan = self.plan.without_faults(f"{self.plan.run_id}-{folder}", nodes)
         limit_ns = min(int(limit_s * 1e9), plan.abort.wall_clock_ns)  # no longer than the run itself might have taken
         limits = Abort(if_no_step_for_ns=limit_ns, if_not_started_for_ns=limit_ns, wall_clock_ns=limit_ns)
@@ -180,7 +180,7 @@ class Again:
 def is_wanted(plan: Plan, committed_step: int) -> bool:
     """Returns True unless drills are off, the run has no faults, no checkpoint is logged, or saves cannot be seen.
 
-    A changed command gets no drill, because the command from before would load later saves.
+    If a fault changes the job's command, no drill is made, because the original command would load later saves.
     """
     same = not any(fault.action.change() for fault in plan.faults)
     reached = plan.backend in REACHED and plan.workload.checkpoint.store == DIRECTORY
@@ -188,8 +188,8 @@ def is_wanted(plan: Plan, committed_step: int) -> bool:
 
 
 def why_not(plan: Plan) -> str:
-    """Returns why no restore drill may be made although nobody switched it off, and what to write into the scenario; ""
-    if one is made once a save is seen."""
+    """Returns why a wanted restore drill is impossible, and what to change in the scenario; "" if a drill is possible,
+    or not wanted."""
     if not plan.faults or plan.workload.restore_drill is False:
         return ""
     if not is_wanted(plan, committed_step=1):
@@ -239,7 +239,7 @@ def _restored(found: DrillOutcome, told: list[int]) -> DrillOutcome:
 
 
 def _check_room(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """Raises `CannotDrill` if the copy would fill the disk. A file system that shares blocks may need less."""
+    """Raises `CannotDrill` if a full copy of the saves would leave too little space on the disk."""
     needed, free = sum(_blocks(run_dir, name) for name in names), shutil.disk_usage(folder).free
     if needed + FREE_BYTES_MIN > free:
         mib = [number // 2**20 for number in (needed, free, FREE_BYTES_MIN)]
@@ -262,7 +262,7 @@ def _blocks(run_dir: pathlib.Path, name: str) -> int:
 
 
 def copy_saved(workload: Launch, run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """Copies the job's saves with their owners and links, because the nodes' user must be able to continue."""
+    """Copies the job's saves with their owners and links, because the nodes' user must be able to use them."""
     names = saved_folders(workload)
     _check_room(names, run_dir, folder)
     for name in names:
@@ -271,7 +271,7 @@ def copy_saved(workload: Launch, run_dir: pathlib.Path, folder: pathlib.Path) ->
 
 
 def copy_ledgers(run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """Copies the observer's ledgers of checkpoints, so that it recognises the copied checkpoints."""
+    """Copies the files in which the observer on a node lists checkpoints, so that it recognises the copies."""
     for name in untrusted_files.files_below(run_dir, "events"):
         if name.count("/") == 2 and name.endswith(f"/{LEDGER}"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -286,7 +286,7 @@ def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _undo(run_dir: pathlib.Path, names: list[str], folder: str = FOLDER) -> None:
-    """Removes the copies that a restore drill made. Raises `FaultError` for the first that stays."""
+    """Removes the copies that a restore drill made. Raises `FaultError` if a copy cannot be removed."""
     if folder not in (FOLDER, SECOND):
         raise FaultError(f"the undo journal is wrong: {folder!r} is not a folder of a drill")
     problems = []
@@ -303,7 +303,7 @@ UNDO = _undo
 
 
 def saved_folders(workload: Launch) -> list[str]:
-    """Returns the folders of a run that a restart needs: those that nodes may write, and the training data's."""
+    """Returns the folders of a run that a restart needs: those that nodes may write, and that of training data."""
     return sorted({*written_folders(workload), "data"})
 
 

@@ -1,10 +1,10 @@
-"""Limits the GPU time of jobs. A job that reaches the limit is stopped in order, and never passes."""
+"""Limits the GPU time of jobs. A job that reaches the limit is shut down cleanly, and its run never passes."""
 
 NS_PER_HOUR = 3600 * 10**9
 
 
 class GpuCap:
-    """A limit in GPU-hours for all jobs together. A slot counts as a GPU, even on a machine without GPUs."""
+    """A limit in GPU-hours for all jobs together. Each rank's slot counts as a GPU, even on a machine without GPUs."""
 
     def __init__(self, gpu_hours: float, of: str):
         self.gpu_hours, self.of = gpu_hours, of

@@ -29,7 +29,7 @@ class Look:
 
 
 def others_between(before: Look, now: Look, cpus: int) -> float | None:
-    """Returns the share (0 to 1) of CPU time used outside the job's nodes; `None` if nodes came or went."""
+    """Returns the share (0 to 1) of CPU time used outside the job's nodes; `None` if nodes were added or removed."""
     taken_ns = (now.at_ns - before.at_ns) * cpus
     if before.nodes.keys() != now.nodes.keys() or taken_ns <= 0:
         return None
@@ -51,7 +51,7 @@ class HostLoad:
             self._thread.start()
 
     def taken(self) -> list[float]:
-        """Returns the shares measured since the last call, as `others_between` returns them."""
+        """Returns the shares of CPU time used by other programs, as measured since the last call."""
         return [self._found.popleft() for _ in range(len(self._found))]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Runs one fault: provides what it may use, and takes it from its trigger to its undoing."""
+"""Runs one fault from its trigger to its undoing, and provides the functions that the fault may call."""
 
 import contextlib
 import hashlib
@@ -28,7 +28,7 @@ RANK_APPEARS_S = 10.0
 
 @dataclass(frozen=True)
 class LiveJob:
-    """The parts of a running job that rehearsals and their faults may use."""
+    """The parts of a running job that its rehearsals (sets of faults) and their faults may use."""
 
     cluster: Cluster
     progress: LiveProgress
@@ -72,7 +72,7 @@ class Injection:
             self.heal()
 
     def heal(self) -> None:
-        """Undoes the fault's effects. Called when the fault is over, and again at the end of the run if that failed."""
+        """Undoes the fault's effects when it is over, and again at the end of the run if the first attempt failed."""
         if "healed" in self.firing.moments_ns:
             return
         try:
@@ -93,7 +93,7 @@ class Injection:
         self._cancelled.set()
 
     def node(self, target: Target) -> Node:
-        """Returns the node of a fault's target: always that of the first call, so that it is undone where it acted."""
+        """Returns the node of a fault's target: the same in all calls, so that the fault is undone where it acted."""
         if target not in self._nodes:
             self._nodes[target] = self._home(target.rank) or self.cluster.nodes[target.node_index]
         return self._nodes[target]
@@ -234,7 +234,7 @@ class Injection:
         return self.cluster.replace(node)
 
     def _release_hold(self) -> None:
-        """Lets a trainer that waits for the fault go on, once the fault has acted or if it never will."""
+        """Lets a trainer that waits for the fault continue once the fault has acted, or will never act."""
         if "injected" in self.firing.moments_ns or self._cancelled.is_set() or self._ended:
             self._holds.release(self.firing.planned.id)
 

@@ -1,7 +1,7 @@
-"""Runs one job from start to end: nodes, launch, rehearsals, end. `RunningJob.run` shows the order of events.
+"""Runs one job from start to end: nodes, launch, faults, end. `RunningJob.run` shows the order of events.
 
-A job is a training on a backend, with one event log. Its rehearsals are the faults that act on it. All events go into
-the log. Nothing is judged here.
+A job is a training run on a backend, with one event log. A job's rehearsals are the sets of faults that act on it. All
+events go into the log, which other modules judge.
 """
 
 import json
@@ -43,7 +43,7 @@ DESERTED_S = 2.0  # without any node before the job has failed
 
 
 class Direction(Protocol):
-    """Directs a running job, without ever waiting. `done` is the reason to end it before its last step, or empty."""
+    """Directs a running job, without ever waiting. `done` is the reason to end the job early, or empty."""
 
     done: str
 
@@ -75,7 +75,7 @@ def execute(
     until_saved: int | None = None,
     before: Plan | None = None,
 ) -> Outcome:
-    """Runs one job with one rehearsal that lasts as long as the job (`chaos run`). See `run_job`."""
+    """Runs one job with one rehearsal (set of faults) that lasts as long as the job (`chaos run`). See `run_job`."""
     rehearsal = Rehearsal(plan, to_the_end=True)
     return run_job(plan, [rehearsal], run_dir, backend, observer, stop, until_saved=until_saved, before=before)
 
@@ -91,10 +91,10 @@ def run_job(
     until_saved: int | None = None,
     before: Plan | None = None,
 ) -> Outcome:
-    """Runs the workload of `plan` with these rehearsals in `run_dir` (which may hold only a state to resume from). A
-    `director` directs the running job, and is called before the rehearsals in each round of the loop. `until_saved`:
-    the job is held at the checkpoint of this step, and then ended, or ended soon after if it cannot be held. `before`:
-    the run with faults for which this fault-free run is made, and whose faults must meet traffic on these nodes. Raises
+    """Runs the workload of `plan` with these rehearsals in `run_dir`, which may hold only a state to resume from. A
+    `director` directs the running job, and is called before the rehearsals in each round of the loop. At the checkpoint
+    of the step `until_saved`, the job is held and then ended, or ended soon after if it cannot be held. `before` is the
+    plan with faults for which this fault-free run is made; its faults must meet traffic on these nodes. Raises
     `ChaosError` if there are no nodes. A stop request ends the job as `interrupted`, with its faults undone."""
     plan = all_faults(plan, rehearsals)
     references = secrets.references(plan.launch().env)
@@ -121,7 +121,7 @@ def run_job(
 
 
 def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes], emit: Emitter, observer: Observer) -> None:
-    """Undoes what is still open in the run's undo journal. After a failure, the reverter tries again later."""
+    """Undoes all actions left in the run's undo journal. If this fails, the reverter process tries again later."""
     try:
         close(journal)
     except (FaultError, OSError) as error:
@@ -172,7 +172,7 @@ class RunningJob:
         self._publications = Publications(journal, saved, emit, plan.run_id, hidden(plan, backend), folders)
 
     def _workload(self, holds: TriggerHolds) -> Launch:
-        """Returns the commands of the plan's workload, with all that its faults need from the start."""
+        """Returns the commands of the plan's workload, with the environment and mounts that its faults need."""
         workload = self.plan.launch()
         faults = [planned.action for planned in self.plan.faults]
         env = secrets.resolve(workload.env) | holds.environment
@@ -215,7 +215,7 @@ class RunningJob:
         return outcome
 
     def _place_domains(self) -> None:
-        """Asks the engine which nodes are in the failure domains to strike, and then logs the plan again."""
+        """Asks the engine which nodes are in the failure domains that faults target, and logs the completed plan."""
         if not any(fault.domain for fault in self.plan.faults):
             return
         labels = self.cluster.node_labels(self.plan.workload.node_labels_from)
@@ -225,7 +225,7 @@ class RunningJob:
         self.emit("plan", plan=self.plan.to_json())
 
     def _follow(self, observer: Observer, stop: StopRequest) -> Outcome:
-        """Follows the job to its end. An error of the backend ends the run, whose evidence until then is judged."""
+        """Follows the job to its end. An error of the backend ends the run, but its log so far is judged."""
         try:
             return self._follow_on(observer, stop)
         except BackendError as error:
@@ -260,7 +260,7 @@ class RunningJob:
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 
     def _end(self, outcome: Outcome) -> None:
-        """Ends active faults, the last rehearsal's first, and gives the nodes back. The undo journal has the rest."""
+        """Ends faults (the last rehearsal's first) and releases nodes. The undo journal undoes remaining effects."""
         try:
             with self.cluster:
                 self._host_load.close()
@@ -294,7 +294,7 @@ class RunningJob:
             second_restart.make(again, self._publications.indexes)
 
     def _first_node(self) -> tuple[str, int]:
-        """Returns the first living node, on which most trainers write their log."""
+        """Returns the first node that is alive, on which most trainers write their log."""
         node = next((node for node in self.cluster.nodes if node.alive), self.cluster.nodes[0])
         return node.name, node.incarnation
 
@@ -321,7 +321,7 @@ class RunningJob:
         return Outcome("done", self.director.done) if self.director and self.director.done else None
 
     def _capped(self, now_ns: int) -> Outcome | None:
-        """Counts the GPU time since the last call. Returns the outcome `capped` if a limit on it is reached."""
+        """Counts the GPU time since the last call. Returns the outcome `capped` if a limit on GPU time is reached."""
         gpus = self._gpus * sum(node.alive for node in self.cluster.nodes)
         for cap in self._caps:
             cap.book(gpus, now_ns - self._booked_ns)
@@ -329,7 +329,7 @@ class RunningJob:
         return next((Outcome("capped", cap.reason) for cap in self._caps if cap.reached), None)
 
     def _finished(self) -> Outcome | None:
-        """Returns the outcome once every living node's command has ended and no fault acts; else `None`."""
+        """Returns the outcome once the commands on all live nodes have ended and no fault is active; else `None`."""
         if any(rehearsal.busy for rehearsal in self.rehearsals) or self.cluster.waiting:
             return None
         living = [node for node in self.cluster.nodes if node.alive]
@@ -353,8 +353,8 @@ class RunningJob:
         return Outcome("failed", f"the command on {node.name} ended with {code}: {first_error(logs)}")
 
     def _start_again(self, living: Sequence[Node], codes: Sequence[int | None]) -> None:
-        """Starts commands again once the taken nodes are back: after a save on a notice, all workers may have ended
-        with 0 while their launcher still waits. An engine with a scheduler does this itself."""
+        """Starts commands again once preempted nodes are back: after a preemption notice, all workers may have saved
+        and ended with 0 while their launcher still waits. Engines with a scheduler restart commands themselves."""
         steps = self.plan.workload.steps
         faults = [firing.planned for firing in self.live.firings.values() if firing.planned.action.notice_s]
         noticed = {target.node_index for planned in faults for target in planned.targets}
@@ -375,7 +375,7 @@ class RunningJob:
             self.cluster.replace(node)
 
     def _has_left(self, node: Node) -> bool:
-        """Returns True if all newest workers of a node ended with code 0, as their launcher logged."""
+        """Returns True if each rank's newest worker on a node ended with code 0, as the launcher logged."""
         workers = [*self.progress.workers.values()]
         mine = [each for each in workers if (each.node, each.incarnation) == (node.name, node.incarnation)]
         return bool(mine) and all(each.finished for each in mine)
@@ -389,7 +389,7 @@ class RunningJob:
         return Outcome("aborted", reason)
 
     def _failed_worker(self) -> str:
-        """Returns the name of the worker that failed if no step came after; else an empty text."""
+        """Returns a text on the worker that failed, if no step was done since; else an empty text."""
         failed = self.progress.failed_worker
         names = {node.name: node.incarnation for node in self.cluster.nodes}
         if failed is None or failed.at_ns < self.progress.last_step_ns:

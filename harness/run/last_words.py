@@ -1,7 +1,7 @@
 """Finds in a node's log why its command ended: the first error of the worker that ended the command.
 
-A launcher restarts failed workers, which all write into one log. After the last failure, it prints an error and a
-table. Its message on each failure marks where the next workers begin.
+A launcher restarts failed workers, which all write into one log. After the last failure, the launcher prints an error
+and a table. The launcher's message on each failure marks where the next workers begin.
 """
 
 import pathlib
@@ -32,7 +32,7 @@ _OF_A_LOST_PEER = re.compile(
 
 
 class Telling(IntEnum):
-    """How much a line of a node's log tells about why its command ended, from most to least."""
+    """Kinds of lines in a node's log, from the one that tells most about why the node's command ended."""
 
     ERROR = 0
     SIGNAL = 1
@@ -47,7 +47,7 @@ class Words(NamedTuple):
 
 
 def first_error(logs: Sequence[pathlib.Path]) -> str:
-    """Returns the log line that tells most about why a command ended, with the log's name. Never raises or blocks."""
+    """Returns the line that best tells why a command ended, and its log's name. This call never raises or blocks."""
     (telling, text), log = min(((words_of(log), log) for log in logs), key=lambda found: found[0].telling)
     return text if telling is Telling.NOTHING else f"{text} ({log.parent.name}/{log.name})"
 

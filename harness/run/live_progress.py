@@ -44,7 +44,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class FailedWorker:
-    """A failed worker, as its launcher logged it. Its place is not checked yet."""
+    """A failed worker, as its launcher logged it. The node that the launcher named is not checked yet."""
 
     node: str
     incarnation: int
@@ -55,7 +55,7 @@ class FailedWorker:
 @dataclass
 class LiveProgress:
     """The live state of a job by its events, for display and for decisions on when to act. A trainer's events are not
-    trusted: an impossible one changes nothing. Each step takes constant time, whatever the number of ranks."""
+    trusted: an impossible event changes nothing. The cost of a logged step is equal for any number of ranks."""
 
     workers: dict[int, Worker] = field(default_factory=dict)
     world_size: int = 0
@@ -106,7 +106,7 @@ class LiveProgress:
             worker.finished = not code
 
     def stuck(self) -> str:
-        """Returns a text on where a job stands still, and on workers that did not end though others did."""
+        """Returns a text on where a job stands still, and on workers that did not end when others did."""
         text = f"stuck in {self.phase} after step {self.complete_step}"
         world = {rank: worker for rank, worker in sorted(self.workers.items()) if rank < (self.world_size or math.inf)}
         left = [f"rank {rank} on {worker.node}" for rank, worker in world.items() if not worker.finished]
@@ -148,7 +148,7 @@ class LiveProgress:
             self.phase = "exiting"
 
     def _meet(self, rank: int, header: Mapping[str, Any], kind: str, now_ns: int) -> Process:
-        """Records a rank's process at its first event. An observed trainer logs no event at its start."""
+        """Records a rank's process at its first event. Not every trainer logs an event at its start."""
         who = str(header["node"]), _whole(header["incarnation"]), _whole(header["pid"])
         if (rank, *who) in self._met and kind != "started":
             return who
@@ -201,7 +201,7 @@ class LiveProgress:
         self.furthest_step = max(self.furthest_step, self.complete_step)
 
     def _find_complete(self) -> None:
-        """Returns the last step that every rank of the current world has done."""
+        """Computes the last step that every rank of the current world has done."""
         size = self.world_size or len(self.workers)
         world = range(size if size <= len(self.workers) else 0)  # more: a rank is missing, or the size is nonsense
         done = {rank: self.workers[rank].last_step if rank in self.workers else 0 for rank in world}
@@ -217,13 +217,13 @@ def _whole(value: Any) -> int:
 
 
 def _samples_of(event: Mapping[str, Any]) -> int:
-    """Returns the number of samples in the global batch if it is logged, or else in this rank's part."""
+    """Returns the number of samples in the global batch if it is logged, or else in this rank's batch."""
     told = event.get("count", -1)
     return _whole(told if told >= 0 else sum(run[1] for run in event.get("samples") or ()))
 
 
 def _number(value: Any) -> float:
-    """Returns a figure that a trainer logged as a float. One that is not finite is a text in the log."""
+    """Returns a figure that a trainer logged as a float. NaN and infinities are texts in the log."""
     if isinstance(value, str) and value in NOT_FINITE:
         return float(value)
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else math.nan

@@ -1,4 +1,4 @@
-"""Measures the speed of all-reduce: bus bandwidth, 2(N−1)/N × bytes / time, within nodes and between them apart."""
+"""Judges the bus bandwidth of all-reduce (2(N−1)/N × bytes / time for N ranks), within and between nodes."""
 
 from __future__ import annotations
 

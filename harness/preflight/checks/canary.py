@@ -1,5 +1,5 @@
-"""Checks the trainer itself, for a while and without faults: its loss falls, its gradients are calm, its GPUs work, and
-it does not wait for data."""
+"""Checks a short run of the trainer without faults: its loss falls, its gradient norm does not jump, its GPUs are busy,
+and it does not wait for data."""
 
 from __future__ import annotations
 

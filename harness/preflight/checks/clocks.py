@@ -1,4 +1,4 @@
-"""Checks that clocks agree: otherwise logs of two nodes cannot be compared, and certificates and leases expire."""
+"""Checks that the nodes' clocks agree: otherwise their logs cannot be compared, and certificates seem expired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates how long a step's traffic takes, by the links' nominal speed and by the measured one."""
+"""Estimates how long a step's network traffic takes at the links' nominal speed, and at their measured speed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _takes(where: str, size: float, speed: float | None, how: str) -> str:
 
 
 def sent_a_step(run: Analysis) -> float | None:
-    """Returns the average bytes that a node's network links sent in a step; `None` if nodes share links."""
+    """Returns the average bytes that a node sent over its own network links in a step; `None` if unknown."""
     seen: dict[str, list[tuple[int, int]]] = {}
     owners: dict[str, set[str]] = {}
     for event in run.run.usage:

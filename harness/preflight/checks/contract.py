@@ -1,8 +1,8 @@
-"""Defines what a preflight's checks (such as of links or clocks) have in common: one file each in this folder. A check
-only judges measurements.
+"""Defines what all checks of a preflight (such as of links or clocks) share; each check is a file in this folder. A
+check only judges measurements.
 
-A check needs one of the runs that preflight makes: `nodes` (`harness.preflight.node_program`; the check names the part
-that measures), `canary` (the trainer, without a fault) or `drill` (the trainer, with a rank killed).
+A check uses one of three runs of a preflight: `nodes` (`harness.preflight.node_program` measures the nodes; the check
+names the part needed), `canary` (the trainer runs without a fault) or `drill` (the trainer loses a rank).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ K = TypeVar("K")
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A flaw of the cluster that a check found, and its place. If it is not `certain`, it is a doubt."""
+    """A flaw of the cluster that a check found, and its place. A finding that is not `certain` is inconclusive."""
 
     words: str
     cause: str = ""  # the usual cause
@@ -51,8 +51,8 @@ def doubt(words: str, cause: str = "", nodes: Sequence[str] = ()) -> Finding:
 
 
 class Judged(msgspec.Struct, omit_defaults=True):
-    """The result of one check of the cluster. `not_judged`: why nothing could be checked, which does not speak against
-    a launch."""
+    """The result of one check of the cluster. `not_judged` is the reason if nothing could be checked; the launch may
+    still go ahead."""
 
     words: str = ""  # the result in one line, also without findings
     findings: list[Finding] = []
@@ -63,7 +63,7 @@ class Judged(msgspec.Struct, omit_defaults=True):
 
     @property
     def verdict(self) -> Verdict | None:
-        """Returns the check's verdict, or `None` if nothing was judged, which does not speak against a launch."""
+        """Returns the check's verdict, or `None` if nothing was judged; the launch may then still go ahead."""
         if self.not_judged and not self.findings:
             return None
         found = [Verdict.FAIL if each.certain else Verdict.INCONCLUSIVE for each in self.findings]
@@ -71,7 +71,7 @@ class Judged(msgspec.Struct, omit_defaults=True):
 
 
 class Told(NamedTuple):
-    """One measurement by our program on a node. `rank` is `None` for a measurement of the node itself."""
+    """One measurement of the node program. `rank` is `None` for a measurement of the node itself."""
 
     node: str
     rank: int | None
@@ -81,7 +81,7 @@ class Told(NamedTuple):
 
 @dataclass
 class Seen:
-    """Everything that a preflight's check may look at: the measurements, and the runs of the trainer."""
+    """The evidence that a preflight's checks use: the measurements, and the runs of the trainer."""
 
     plan: Plan  # the scenario's plan
     told: Sequence[Told] = ()
@@ -96,7 +96,7 @@ class Seen:
     one_host: bool = False  # all nodes are on the harness's own, and share its CPUs
 
     def of(self, probe: str, kind: type[T]) -> list[tuple[Told, T]]:
-        """Returns the valid measurements of one kind. A node may write anything: invalid ones are noted as damaged."""
+        """Returns the valid measurements of one kind. Nodes are not trusted: invalid measurements go into `damaged`."""
         found = []
         for each in self.told:
             if each.probe == probe:
@@ -125,7 +125,7 @@ class Seen:
         return self.silent(what, map(self.node_of, told), self.plan.workload.ranks_per_node)
 
     def silent(self, what: str, told: Iterable[str], ranks: int = 1) -> list[Finding]:
-        """Returns a finding on the nodes from which there are fewer than `ranks` measurements, if any."""
+        """Returns a finding on the nodes that reported fewer than `ranks` measurements, if there are any."""
         heard = Counter([*told])
         missing = [node for node in self.nodes if heard[node] < ranks]
         if not missing:
@@ -167,7 +167,7 @@ load_check: Callable[[str], Check] = _FAMILY.load
 
 
 def in_order(wanted: Collection[str] = ()) -> list[str]:
-    """Returns the names of the wanted checks (all if none is named), in the order of reports."""
+    """Returns the names of the wanted checks (by default all), in the order in which reports show them."""
     names = [name for name in check_names() if name in wanted or not wanted]
     return sorted(names, key=lambda name: load_check(name).order)
 
@@ -184,8 +184,8 @@ def listed(values: Mapping[str, object]) -> str:
 
 
 def odd_ones(values: Mapping[str, V]) -> tuple[V | None, dict[str, V]]:
-    """Returns the value of most nodes (or ranks), and those with another value, by name. Without a majority, all are
-    returned."""
+    """Returns the value of most nodes (or ranks), and the other values, by name. Without a majority, all values are
+    returned as odd."""
     groups: dict[V, list[str]] = {}
     for who, value in values.items():
         groups.setdefault(value, []).append(who)
@@ -201,8 +201,8 @@ FAR_BELOW = 0.1  # of the others: so much slower is nothing because a host is bu
 
 
 def accused(words: str, cause: str, share: float, others: int, seen: Seen, **more: Any) -> Finding:
-    """Makes a finding on a part of the cluster that is slow: it has only this share of the others' speed. It is a doubt
-    if chance may explain it: with only one other to compare with, or if all share the CPUs of one host."""
+    """Makes a finding on a slow part of the cluster, whose speed is `share` times that of the others. The finding is
+    uncertain if chance may explain it: with only one part to compare with, or if all nodes share one host's CPUs."""
     why = "all nodes share the CPUs of one host, and what else it does slows some of them" if seen.one_host else ""
     why = why or ("there is one other to compare with" if others < OTHERS_MIN else "")
     if not why or share < FAR_BELOW:
@@ -225,7 +225,7 @@ def below_the_others(values: Mapping[K, float], share: float) -> dict[K, float]:
 
 
 class Reduced(msgspec.Struct):
-    """Measured all-reduces of some ranks: their sizes in bytes and times in seconds."""
+    """Measured all-reduces of a group of ranks: message sizes in bytes and times in seconds."""
 
     which: Literal["all", "within", "between"]
     ranks: Annotated[int, msgspec.Meta(ge=2, le=2**20)]
@@ -242,7 +242,7 @@ class Reduced(msgspec.Struct):
 
     @property
     def bus_bandwidth(self) -> float:
-        """Returns the bytes per second on each link for the largest size, as smaller ones fit into buffers."""
+        """Returns the bytes per second on each link at the largest message size: smaller messages fit into buffers."""
         return max(self.bus_bandwidths())[1]
 
 
@@ -252,7 +252,7 @@ def rate(bytes_per_s: float) -> str:
 
 
 def scaled(value: float, unit: str) -> str:
-    """Formats a value with its prefix: `50.6 GFLOP/s`."""
+    """Formats a value with a prefix of its unit: `50.6 GFLOP/s`."""
     prefixes = [*" kMGT"]
     while value >= 1000 and len(prefixes) > 1:
         value, prefixes = value / 1000, prefixes[1:]

@@ -1,4 +1,4 @@
-"""Checks that every node has what the scenario's command needs: files, mounts, variables, and equal settings."""
+"""Checks that every node has what the scenario's command needs: files, mounts, and equal environment variables."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class FreeSpace(Check):
 
 
 def _kept(seen: Seen) -> tuple[int, str]:
-    """Returns how many saves the job keeps at once, and where that number is from."""
+    """Returns how many saves the job keeps at once, and a text on where this number comes from."""
     planned, run = seen.plan.workload.checkpoint.keep, seen.canary.evidence.run if seen.canary else None
     if run is None or run.left is None or run.unseen:
         return planned, "as the scenario says"

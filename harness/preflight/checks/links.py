@@ -1,7 +1,7 @@
-"""Checks that each link is as fast as others of its kind: a ring goes at the speed of its slowest link.
+"""Checks that each link is as fast as others of its kind: a ring all-reduce is only as fast as its slowest link.
 
-A rank's best rate to any other rank shows what its port can send, and the best rate to it what its port can receive. So
-a slow port is distinguished from a single slow link between two good ports.
+A rank's fastest link to another rank shows what its port can send, and the fastest link from another rank what its port
+can receive. Both rates of all ranks distinguish a slow port from a slow link between two good ports.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Links(Check):
 
 
 def _is_link(a: int, b: int, work: Workload) -> bool:
-    """Returns True if the link between two ranks is measured: within a node, or with equal numbers on two nodes."""
+    """Returns True if the link of two ranks is measured: within a node, or with equal local ranks on two nodes."""
     same_number = a % work.ranks_per_node == b % work.ranks_per_node
     return a != b and b < work.world_size and (same_number or work.node_of(a) == work.node_of(b))
 
 
 def _findings(links: Mapping[Link, float], seen: Seen, within: bool) -> Iterator[Finding]:
-    """Yields findings on network ports that are slow, then on slow links between ports that are not."""
+    """Yields findings on slow network ports, then on slow links between ports that are not slow."""
     sends, takes = dict[int, float](), dict[int, float]()
     for (a, b), speed in links.items():
         sends[a], takes[b] = max(sends.get(a, 0.0), speed), max(takes.get(b, 0.0), speed)

@@ -1,4 +1,4 @@
-"""Checks that the longest save fits into the shortest notice: else a reclaimed node loses its latest work."""
+"""Checks that the longest save fits into the shortest preemption notice: else the latest work is lost."""
 
 from __future__ import annotations
 

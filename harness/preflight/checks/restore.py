@@ -1,4 +1,4 @@
-"""Checks save, kill and restore: the trainer loses a rank, and must come back from its saves. This run has a report."""
+"""Checks that the trainer continues from its saves after a rank was killed. The test run has its own report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Restore(Check):
 
 
 def _of_the_restart(headline: str) -> str:
-    """Returns a run's headline without its words on expectations, which this run's plan does not have."""
+    """Returns a run's headline without the clause on expectations, because the drill's plan has none."""
     clauses = [each for each in headline.split("; ") if each != "the scenario expects nothing else"]
     return "; ".join(each.replace("not judged: ", "not judged in this step: ", 1) for each in clauses)
 

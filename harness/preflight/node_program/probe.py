@@ -1,8 +1,8 @@
-"""Measures each node for `chaos preflight`, in the trainer's own Python: needs the standard library, torch, and the
-emitter, which is delivered to every node.
+"""Measures each node for `chaos preflight`, in the trainer's own Python, with only the standard library, torch, and the
+emitter (the harness's event logger, which is copied to every node).
 
-The process that the engine starts examines the node, without torch, and starts one process for each rank. These examine
-their torch, meet, and measure together. The results are logged in `preflight` events. Nothing is judged here.
+The process that the engine starts examines the node without torch, and starts a process for each rank. The rank
+processes examine their torch, form a process group, and measure together. `preflight` events hold the results.
 """
 
 from __future__ import annotations
@@ -70,31 +70,31 @@ class Job:
         self.fast = self.group(range(self.size))
 
     def group(self, ranks: Any) -> Any:
-        """Makes the group in which gradients would be reduced. All ranks make each group, also those outside of it."""
+        """Makes a process group of these ranks. All ranks must call this, also ranks that are not in the group."""
         return self.dist.new_group(
             list(ranks), backend="nccl" if self.gpu else "gloo", timeout=datetime.timedelta(seconds=PATIENCE_S)
         )
 
     def any(self, mine: bool) -> bool:
-        """Returns True if the value is True on any rank. All ranks wait for each other here."""
+        """Returns True if `mine` is True on any rank. All ranks must call this, and wait for each other."""
         told = self.torch.tensor([int(mine)])
         self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
         return bool(told.item())
 
     def most(self, mine: float) -> float:
-        """Returns the largest of all ranks' values, once each rank has called this."""
+        """Returns the largest `mine` of all ranks. All ranks must call this, and wait for each other."""
         told = self.torch.tensor([mine], dtype=self.torch.float64)
         self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
         return float(told.item())
 
     def settle(self) -> None:
-        """Waits until this rank's GPU has done its work."""
+        """Waits until this rank's GPU has done all queued work."""
         if self.gpu:
             self.torch.cuda.synchronize()
 
 
 def compute(job: Job, emit: Emitter) -> None:
-    """Repeats the same work on each rank, and logs its rate in windows of a second."""
+    """Repeats the same matrix product on each rank, and logs the speed in windows of a second."""
     side = 4096 if job.gpu else 256
     matrix = job.torch.rand(side, side, device=job.device, dtype=job.torch.float16 if job.gpu else job.torch.float32)
 
@@ -142,7 +142,7 @@ def _windows(
 
 
 def clocks(job: Job, emit: Emitter) -> None:
-    """Measures each node's wall clock against the first node's, by questions and answers."""
+    """Measures how far each node's wall clock is from the first node's, by messages there and back."""
     moment, offsets = job.torch.zeros(1, dtype=job.torch.float64), []
     for other in range(job.ranks, job.size, job.ranks):
         looks = []
@@ -165,7 +165,7 @@ def clocks(job: Job, emit: Emitter) -> None:
 
 
 def tournament(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Returns rounds of pairs, so that each of this many ranks meets every other one."""
+    """Yields rounds of pairs, in which each of `count` ranks meets every other rank once."""
     places: list[int | None] = [*range(count), *[None] * (count % 2)]
     half = len(places) // 2
     for _ in range(len(places) - 1):
@@ -175,8 +175,8 @@ def tournament(count: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
-    """Returns rounds of rank pairs to measure at the same time: first within the nodes, then between nodes, each rank
-    with those of its number, as a GPU has its network card."""
+    """Returns rounds of rank pairs; the pairs of a round are measured at the same time. Pairs within nodes come first,
+    then pairs with equal local ranks on two nodes, as each GPU has its network card."""
     firsts = range(0, nodes * ranks, ranks)
     within = [[(first + a, first + b) for first in firsts for a, b in pairs] for pairs in tournament(ranks)]
     between = [[(a * ranks + own, b * ranks + own) for a, b in p] for p in tournament(nodes) for own in range(ranks)]
@@ -186,8 +186,8 @@ def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
 
 
 def links(job: Job, emit: Emitter) -> None:
-    """Measures the bytes per second from each rank to other ranks, link by link, until the time is used up. The better
-    value counts, because a busy host is no slow link. Links that still seem slow are measured again."""
+    """Measures the bytes per second from each rank to other ranks, link by link, until the time is used up. Of two
+    measurements of a link, the faster counts, as a busy host is no slow link. Slow links are measured again."""
     planned, begin, found = rounds(job.nodes, job.ranks), time.monotonic(), dict[int, float]()
     message = job.torch.ones(32 * 2**20 if job.gpu else 2**20, dtype=job.torch.uint8, device=job.device)
     done = 0
@@ -221,7 +221,7 @@ def _measure(job: Job, message: Any, pairs: list[tuple[int, int]], found: dict[i
 def _slow_rounds(
     job: Job, planned: list[list[tuple[int, int]]], found: dict[int, float]
 ) -> list[list[tuple[int, int]]]:
-    """Returns the rounds of measurements with a link slower than the fastest of its kind."""
+    """Returns the rounds with a link much slower than the fastest of its kind (within or between nodes)."""
     slow = set[int]()
     for within in (True, False):
         mine = {to: speed for to, speed in found.items() if (to // job.ranks == job.node) is within}
@@ -231,7 +231,7 @@ def _slow_rounds(
 
 
 def _send(job: Job, message: Any, to: int) -> float:
-    """Returns the speed of the link to another rank: the best of several measurements, as other work only slows."""
+    """Returns the speed of the link to another rank: the best of several measurements, as other load only lowers it."""
     count, many, best, looks = job.torch.zeros(1, dtype=job.torch.int64, device=job.device), 1, 0.0, 0
     while looks < LOOKS:
         count[0], begin = many, time.perf_counter()
@@ -296,7 +296,7 @@ def _reduce(job: Job, which: str, group: Any, ranks: int, first: int) -> None:
 
 
 def storage(job: Job, emit: Emitter) -> None:
-    """Lets each node in turn write, sync, read and list in the folder of checkpoints."""
+    """Measures write, sync, read and list in the checkpoint folder; nodes take turns, unless they are many."""
     turns = job.nodes if job.nodes <= ALONE_NODES else 1
     for turn in range(turns):
         if job.local == 0 and turn == job.node % turns:
@@ -388,7 +388,7 @@ def _first_line(file: str, begin: str) -> str:
 
 
 def _link_speeds() -> Iterator[tuple[str, int]]:
-    """Returns the Mbit/s of each network card whose driver tells it. A virtual card may tell any number."""
+    """Yields the Mbit/s of each network card whose driver reports it, but not of virtual cards."""
     for card in sorted(pathlib.Path("/sys/class/net").glob("*")):
         with contextlib.suppress(OSError, ValueError):
             speed = int((card / "speed").read_text())
@@ -397,7 +397,7 @@ def _link_speeds() -> Iterator[tuple[str, int]]:
 
 
 def path_seen(path: str) -> dict[str, Any]:
-    """Returns what is at a path, such as a file or a mount. A thread looks it up, because that may hang."""
+    """Returns what is at a path, such as a file or a mount. A thread does the look-up, as a file system may hang."""
     found: dict[str, Any] = {"kind": "stuck"}
 
     def ask() -> None:
@@ -437,7 +437,7 @@ def mount_of(path: str) -> tuple[str, str]:
 
 
 def software(torch: Any) -> dict[str, Any]:
-    """Returns this rank's torch, and its GPU if it has one."""
+    """Returns this rank's versions of torch, CUDA and NCCL, and its GPU if it has one."""
     told = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda or ""), "gpus": torch.cuda.device_count()}
     if told["gpus"]:
         gpu = torch.cuda.get_device_properties(0)

@@ -36,7 +36,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Series:
-    """The surviving steps of a run, in ascending order, with losses and times: one value per step in each column."""
+    """The steps of a run that no restore undid, ascending, with losses and times: one value per step in each array."""
 
     step: Floats
     loss: Floats
@@ -45,7 +45,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Curves:
-    """The data of the charts of losses and of step times. `apart`: steps and |difference| (infinite if one is NaN)."""
+    """Data of charts of loss and step time. `apart`: steps and |loss − fault-free loss| (infinite if one is NaN)."""
 
     ours: Series
     fault_free: Series | None
@@ -57,7 +57,7 @@ class Curves:
 
 
 def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Markup | None:
-    """Draws the losses (or the figure `what`) and, below, the differences on a log scale; `None` without steps."""
+    """Draws losses (or the figure `what`), and below differences to the fault-free run; `None` if no step was done."""
     ours, fault_free = curves.ours, curves.fault_free
     if not len(ours.step):
         return None
@@ -79,7 +79,7 @@ def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Mark
 
 
 def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
-    """Draws each surviving step's time on its slowest rank, beside the fault-free run's, on a log scale; or `None`."""
+    """Draws each step's time on its slowest rank, with the fault-free run's, on a log scale; `None` without times."""
     ours, fault_free = curves.ours, curves.fault_free
     everything = np.concatenate([ours.took_s, fault_free.took_s]) if fault_free else ours.took_s
     everything = everything[everything > 0]
@@ -98,8 +98,8 @@ def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
 
 
 def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
-    """Returns the axis of steps: from the step before the first one to the last step of the run, also if rolled back,
-    or of its fault-free run. The first is 0, except in a rehearsal and in a job that continues another one."""
+    """Returns the axis of steps: from the step before the first one to the last step of the run (also if rolled back)
+    or of its fault-free run. The axis starts at 0, except in a rehearsal and in a job that continues another."""
     known = [each.step for each in (curves.ours, curves.fault_free) if each] + [step for step, _ in curves.rolled_back]
     drawn = [steps for steps in known if len(steps)]
     apart = int(np.diff(drawn[0]).min(initial=drawn[0][0])) if drawn else 0
@@ -201,7 +201,7 @@ def _not_finite(panel: Panel, curve: Series) -> Markup:
 
 
 def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
-    """Draws, below the losses, their differences on a log scale, or a text if there are none."""
+    """Draws the losses' differences to the fault-free run on a log scale, or a text if no step differs."""
     if not len(steps) or not apart.any():
         words = f"0 at each of {counted(len(steps), 'step')}" if len(steps) else "no step in common"
         title = svg.text(x.start, top - 3, "Difference to the fault-free run", "panel-title")

@@ -25,7 +25,7 @@ def number(value: float) -> str:
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """Returns one SVG element. Children and attributes are escaped unless they are `Markup`; `None` is left out."""
+    """Returns one SVG element. Children and attributes are escaped unless they are `Markup`, and left out if `None`."""
     parts = []
     for key, value in attributes.items():
         if value is not None:
@@ -58,7 +58,7 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
 
 
 def picture(width: float, height: float, label: str, parts: Iterable[Markup], class_: str = "") -> Markup:
-    """Returns a chart that scales with its container. `label` is the text for screen readers."""
+    """Returns a chart as SVG that scales with the HTML element around it. `label` is the text for screen readers."""
     box = f"0 0 {number(width)} {number(height)}"
     return tag("svg", *parts, viewBox=box, role="img", aria_label=label, class_=class_ or None)
 
@@ -100,7 +100,7 @@ def time_step(span_s: float, count: int) -> float:
 
 
 def time_label(seconds: float, step_s: float) -> str:
-    """Formats seconds as `0.2 s`, `15 s`, `2 min` or `1 h 30 min`, with as many digits as ticks need."""
+    """Formats seconds as `0.2 s`, `15 s`, `2 min` or `1 h 30 min`, with the digits that ticks every `step_s` need."""
     if seconds < 0:
         return "-" + time_label(-seconds, step_s)
     if step_s < 1:
@@ -119,7 +119,7 @@ def round_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def multiples(step: float, low: float, high: float) -> list[float]:
-    """Returns the multiples of `step` from `low` to `high`. They are few, because `step` is derived from the range."""
+    """Returns the multiples of `step` from `low` to `high`. The list is short, as `step` depends on the range."""
     if not step:
         return []
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
@@ -138,8 +138,8 @@ def _round_up(value: float) -> float:
 
 
 def thin(x: Floats, y: Floats, buckets: int) -> tuple[Floats, Floats]:
-    """Returns at most about `4 * buckets` points that look like all points: the first, last, lowest and highest point
-    of each bucket, so that no spike is lost. Non-finite values stay as gaps.
+    """Returns at most about `4 * buckets` points whose line looks like that of all points: the first, last, lowest and
+    highest point of each bucket, so that no spike is lost. Non-finite values of y stay, as gaps in the line.
 
     `x` and `y` have shape (n,), `x` ascending.
     """
