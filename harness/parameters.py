@@ -1,4 +1,4 @@
-"""Defines the base of all models that people write in YAML: no unknown key, no NaN, and only true numbers."""
+"""Defines the base of all models that people write in YAML: unknown keys, NaN, and text as a number are errors."""
 
 from typing import Annotated, Any
 
@@ -29,7 +29,7 @@ def _take_numbers_only(schema: Any) -> None:
 
 
 class Parameters(BaseModel):
-    """The base of every model that a YAML file is read into. `steps: true` and `factor: '100'` are errors."""
+    """The base of every model that a YAML file is read into. In YAML, `steps: true` and `factor: '100'` are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -1,12 +1,12 @@
-"""The init of a node, its process 1: starts the node's command, signals and lists its processes, serves its metadata.
+"""Runs process 1 of a node (its init): starts the node's command, signals and lists its processes, serves metadata.
 
-When the init ends, the kernel ends every other process of the node. This module is the init of a container. Those of a
-pod (`pod_init`) and of a lab's node (`lab_init`) build on it.
+When the init ends, the kernel ends every other process of the node. This module is the init of a container; the inits
+of a pod (`pod_init`) and of a lab's node (`lab_init`) build on it.
 
     init NAME NODE…
 
-NAME is the node's name; NODE… are the names of all nodes that share the machine. Processes of the node have the same
-user as this init. It is closed to them, because no other process may write to its line to the harness.
+NAME is the node's name; NODE… are the names of all nodes that share the machine. Processes of the node run as the same
+user as this init. PR_SET_DUMPABLE keeps node processes from writing to the init's connection to the harness.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OOM_COUNTS = (pathlib.Path("/sys/fs/cgroup/memory/memory.oom_control"), pathlib.
 
 
 class NodeLimits(Limits):
-    """CPU and memory limits that are set from within the node, whose init starts the competing processes."""
+    """Limits a node's CPU and memory from within: the node's init starts processes that compete for them."""
 
     def members(self) -> list[processes.ProcEntry]:
         strangers = {1, *self._burners, *self._fillers}
@@ -119,7 +119,7 @@ class Init:
         return self._send(signum, pid)
 
     def _turn(self, signum: int) -> None:
-        """Stops or continues all processes, to slow the node. Those that were stopped on purpose stay stopped."""
+        """Stops or continues all processes, to slow the node. Processes that were stopped on purpose stay stopped."""
         if signum == signal.SIGCONT and None in self._stopped:
             return
         self._signal_in_turn(signum)
@@ -179,7 +179,7 @@ def _kernel_kills() -> int:
 
 
 def listen() -> socket.socket:
-    """Listens for metadata requests at the address that all clouds use, if possible, else on the loopback device."""
+    """Listens for metadata requests at the clouds' address 169.254.169.254 if possible, else on the loopback device."""
     try:
         return socket.create_server(METADATA_ADDRESS, backlog=64)
     except OSError:  # the network gave no such address, or the port needs a privilege

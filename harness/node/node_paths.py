@@ -1,4 +1,4 @@
-"""Names the folders and files of a run as nodes see them, and the labels of our processes and files."""
+"""Names the folders and files of a run as nodes see them, and the labels of a run's containers and pods."""
 
 SCRATCH = "/scratch"  # the node's own disk: gone with the node
 POD_RUN_DIR = "/chaos/run"
@@ -15,15 +15,15 @@ def events_of(node: str) -> str:
 
 
 def answers_of(node: str) -> str:
-    """Returns the folder in which a node's trainers answer the harness, such as that they wait for a fault."""
+    """Returns the folder of the answers that a node's trainers write to the harness (that they wait for a fault)."""
     return f"{ANSWERS}/{node}"
 
 
 def log_of(key: str) -> str:
-    """Returns the path of a command's log. `key` is `<node>.<incarnation>`, or `control`."""
+    """Returns the path of a command's log. `key` is `<node>.<incarnation>`, or `control` for the control host."""
     return f"{LOGS}/{key}.log"
 
 
 def environment(run_dir: str, node: str) -> dict[str, str]:
-    """Returns variables that tell a node's processes where to write. `run_dir` is the run's folder on the node."""
+    """Returns the environment variables that tell a node's processes where to write events and answers."""
     return {"CHAOS_EVENTS": f"{run_dir}/{events_of(node)}", "CHAOS_ANSWERS": f"{run_dir}/{answers_of(node)}"}

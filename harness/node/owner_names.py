@@ -1,6 +1,6 @@
-"""Makes names that tell which process made a thing, so that remains of killed processes are found.
+"""Names things after the process that made them (a folder, a socket), so that remains of killed processes are found.
 
-They are for short-lived things that no run's journal records: a probe, a compiler run, a private socket.
+Names of this kind are for short-lived things that no run's undo journal records: a probe, a compiler run, a socket.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FOLDER = "chaos-tmp-"
 
 
 def new_name(kind: str) -> str:
-    """Returns a name `KIND-since-boot-owner-random` of letters, digits and hyphens."""
+    """Returns a name `KIND-since-boot-owner-random`: `since` is the time, `boot` this boot, `owner` this process."""
     return f"{kind}-{int(time.time())}-{_boot()}-{processes.owner_text()}-{secrets.token_hex(4)}"
 
 
 def is_over(name: str, kind: str, by_age: bool = True) -> bool:
-    """Returns True if a name is of this kind and its process is gone: on this boot of this machine, or by age."""
+    """Returns True if a name is of `kind` and its process is known to be dead or, with `by_age`, it is an hour old."""
     found = _NAME.fullmatch(name)
     if found is None or found["kind"] != kind:
         return False
@@ -40,7 +40,7 @@ def is_over(name: str, kind: str, by_age: bool = True) -> bool:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[pathlib.Path]:
-    """Yields an empty folder for this user only. Removes it at the end, or reports that it stays."""
+    """Yields an empty folder for this user only. At the end, removes the folder, or prints why it cannot."""
     folder = pathlib.Path(tempfile.gettempdir()) / f"{_FOLDER}{new_name('folder')}"
     folder.mkdir(mode=0o700)
     try:
@@ -53,9 +53,9 @@ def temporary_folder() -> Iterator[pathlib.Path]:
 
 
 def sweep_folders(dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Removes this user's temporary folders of dead processes. Returns them, and a message for each that stays.
+    """Removes this user's temporary folders of dead processes. Returns the folders, and a message for each that stays.
 
-    The age of a folder alone proves nothing: the folders are private to this machine.
+    Old folders of unknown processes stay: the folders are private to this machine, where the processes can be checked.
     """
     found, problems = list[str](), list[str]()
     for entry in list(os.scandir(tempfile.gettempdir())):

@@ -1,10 +1,10 @@
-"""Runs process 1 of a pod, the init of a node, which is controlled over a line that Kubernetes keeps (attach).
+"""Runs process 1 of a pod, the init of a node, which the harness controls by a Kubernetes attach connection.
 
     pod_init node|control
 
-The init sends nothing before the harness has said hello, because earlier messages would be lost. Everything that the
-node writes to its events, its answers and the logs is sent over the line at once. When the harness has been silent for
-a minute, or the line ends, the pod ends. SIGTERM from the kubelet means that this node is reclaimed: all of its
+The init sends nothing before the harness calls `hello`, because earlier messages would be lost. Everything that the
+node writes to its events, answers and logs is sent to the harness at once. The pod ends when the harness has been
+silent for a minute, or its connection ends. SIGTERM from the kubelet means that this node is reclaimed: all of its
 processes get the signal, and the pod ends as soon as the command has ended.
 """
 
@@ -105,7 +105,7 @@ class PodInit(node_init.Init):
         self._die(0)  # with any other code a job would bring it back for no use
 
     async def _configure(self, url: str, token: str, shared: str) -> None:
-        """Sets up the pod's checkpoint folder: as a link to `shared` on a volume, or as copies from a server."""
+        """Sets up the pod's checkpoint folder as a link to the volume's folder `shared`, or as copies from a server."""
         checkpoints = self._root / "checkpoints"
         if shared:
             folder = pathlib.Path(SHARED) / shared
@@ -125,7 +125,7 @@ class PodInit(node_init.Init):
             shutil.rmtree(pathlib.Path(SHARED) / shared)
 
     def _put(self, name: str, data: str | None, append: bool = False) -> None:
-        """Writes a file of the run in place, as it may be mapped into memory. Removes it if `data` is `None`."""
+        """Writes a file of the run in place, as it may be mapped into memory. Removes the file if `data` is `None`."""
         path = (self._root / name).resolve()
         if not path.is_relative_to(self._root.resolve()):
             raise UsageError(f"{name!r} is not below the run's folder")
@@ -145,7 +145,7 @@ class PodInit(node_init.Init):
         return self._run(command, env, str(self._root / "logs" / f"{name}.log"))
 
     def _main_ended(self, code: int) -> None:
-        """Sends all that the command has written before it reports the command's end."""
+        """Sends all output of the command, then reports that the command has ended."""
         self._follower.flush()
         super()._main_ended(code)
         if self._leaving:
@@ -159,7 +159,7 @@ class PodInit(node_init.Init):
             self._leave(TAKEN_BACK)
 
     def _leave(self, code: int) -> None:
-        """Ends the pod in order: once the command's last line is sent, and its last checkpoint is in the vault."""
+        """Ends the pod once the command's last output is sent and its last checkpoint copied to the server."""
         self._follower.flush()
         if self._copies is not None:
             try:
@@ -169,7 +169,7 @@ class PodInit(node_init.Init):
         os._exit(code)
 
     def _die(self, code: int = 128 + signal.SIGKILL) -> None:
-        """Ends everything at once, as a power failure does."""
+        """Kills all processes of the pod at once, as a power failure does."""
         self._send(signal.SIGKILL, None)
         os._exit(code)
 

@@ -1,4 +1,4 @@
-"""Finds processes in /proc, and signals or kills exactly these.
+"""Finds processes in /proc, and signals or kills exactly the processes that were found.
 
 A process is identified by its id *and* its start time, so that a new process with an old id is never hit.
 """
@@ -29,11 +29,11 @@ class ProcEntry:
 
     @property
     def running(self) -> bool:
-        """Returns False for a process that has ended and whose parent has not taken note yet."""
+        """Returns False for a process that has ended, also if its parent has not yet waited for it (a zombie)."""
         return self.state not in "ZX"
 
     def signal(self, signum: int) -> bool:
-        """Sends the signal if this very process still exists. Returns True if it did."""
+        """Sends the signal if this very process still exists. Returns True if the signal was sent."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -80,7 +80,7 @@ def descendants(root: int) -> list[ProcEntry]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Returns the environment with which the process was started; empty without permission to read it."""
+    """Returns the environment with which the process was started; an empty dictionary if this cannot be read."""
     try:
         entries = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -90,7 +90,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def marked(**wanted: str) -> list[ProcEntry]:
-    """Returns running processes that were started with all of these variables, except the caller."""
+    """Returns the running processes that were started with all of the variables `wanted`, except the caller."""
     own = os.getpid()
     return [
         process
@@ -100,7 +100,7 @@ def marked(**wanted: str) -> list[ProcEntry]:
 
 
 def kill_until_gone(find: Callable[[], list[ProcEntry]], limit_s: float) -> list[ProcEntry]:
-    """Kills the processes that `find` returns until there are none. Returns those left after `limit_s`."""
+    """Kills the processes that `find` returns until there are none. Returns the processes left after `limit_s`."""
     deadline = time.monotonic() + limit_s
     empty = 0
     # Searched twice: a process that executes another program just now shows no environment.
@@ -125,7 +125,7 @@ def owner_text() -> str:
 
 
 def owner_is_dead(text: str) -> bool:
-    """Returns True if the process that such a text of `owner_text` names is gone; False if that is unknown."""
+    """Returns True if the process that a text of `owner_text` names is gone; False if it lives or this is unknown."""
     parts = text.split("-")
     if len(parts) != 3 or not all(part.isdigit() for part in parts):
         return False

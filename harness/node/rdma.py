@@ -1,8 +1,8 @@
-"""Lists a node's RDMA devices, and disturbs what its processes send over RDMA by a small C library.
+"""Lists a node's RDMA devices, and disturbs the RDMA traffic of its processes by a small C library.
 
-The library is loaded into every process of the nodes from the start (`boot.with_delivered`). It reads the node's order
-every few milliseconds, so that no process has to start again. Each process counts what it did in a file of its own. No
-device, no driver and no process outside of the node is affected.
+The library is loaded into every process of the nodes from the start (`boot.with_delivered`). The library reads the
+node's fault settings every few milliseconds, so that no process has to start again. Each process writes its RDMA counts
+to a file of its own. No device, no driver and no process outside of the node is affected.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ORDER = struct.Struct("=qq")
 
 @dataclass(frozen=True)
 class Counts:
-    """A process's counts of RDMA work: requests posted to its device, those `struck` by a fault, the seconds that these
-    waited in all, and queries of a port that got the answer that it is down."""
+    """A process's RDMA counts: requests posted to its device, requests disturbed by a fault (`struck`), the seconds
+    that disturbed requests waited in all, and queries of a port that were answered with "down"."""
 
     posted: int = 0
     struck: int = 0
@@ -42,7 +42,7 @@ class Counts:
 
 
 def look(sysfs: pathlib.Path | None = None) -> dict[str, Any]:
-    """Returns the RDMA `devices` here with an active port, and whether the kernel has a driver of `gpus`."""
+    """Returns this host's RDMA `devices` with an active port, and in `gpus` whether its kernel has a GPU driver."""
     root = sysfs or SYSFS
     ports = root.glob("class/infiniband/*/ports/*/state")
     active = {file.parts[-4] for file in ports if "ACTIVE" in _read(file)}
@@ -69,7 +69,7 @@ def prepare(run_dir: pathlib.Path) -> dict[str, str]:
 
 
 def order(run_dir: pathlib.Path, node: str, how: str, delay_s: float = 0.0) -> None:
-    """Orders how all that the node's processes send over RDMA is disturbed from now on. `how` is one of `HOW`."""
+    """Sets how the RDMA traffic of the node's processes is disturbed from now on. `how` is one of `HOW`."""
     fresh = run_dir / FOLDER / f".{node}.new"
     fresh.write_bytes(_ORDER.pack(HOW.index(how), round(delay_s * 1e9)))
     fresh.chmod(0o644)

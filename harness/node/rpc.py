@@ -1,9 +1,9 @@
-"""Carries calls between the harness, labd and each node's init process: JSON objects over a stream socket.
+"""Carries calls between the harness, the lab's daemon (labd) and each node's init process: JSON over a stream socket.
 
-A frame is a length (4 bytes, big endian) and that many bytes of JSON. There are three kinds of object: `{"id", "call",
-"params"}` asks, `{"id", "result"}` or `{"id", "error": {"kind", "message", "stage", "errno"}}` answers, `{"event", …}`
-tells. `Line` is the asking side for threads, `AsyncClient` the one inside labd. The first event is `ready`, with what
-the process says of itself, or `failed`, with the `error` that kept it from coming up.
+A frame is a length (4 bytes, big endian) and that many bytes of JSON. There are three kinds of JSON object: calls
+`{"id", "call", "params"}`, answers `{"id", "result"}` or `{"id", "error": {"kind", "message", "stage", "errno"}}`, and
+events `{"event", …}`. `Line` is the calling side for threads, `AsyncClient` the calling side inside labd. A process's
+first event is `ready`, with data on the process, or `failed`, with the `error` that kept it from starting.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stream(Protocol):
 
 
 class StageError(errors.BackendError):
-    """Raised if a step of building a lab is refused. `stage` names the step; `errno` is the kernel's reason."""
+    """Raised if the kernel refuses a step of building a lab. `stage` names the step; `errno` is the kernel's reason."""
 
     def __init__(self, stage: str, errno: int, message: str):
         super().__init__(f"{stage}: {message}")
@@ -50,7 +50,7 @@ class StageError(errors.BackendError):
 
 
 def pack(message: Message) -> bytes:
-    """Packs a message into bytes, with its length. A dataclass in it becomes an object with its fields."""
+    """Packs a message into bytes, with its length. A dataclass in the message becomes an object with its fields."""
     body = json.dumps(message, separators=(",", ":"), default=dataclasses.asdict).encode()
     if len(body) > FRAME_BYTES_MAX:
         raise ValueError(f"a message of {len(body)} bytes; at most {FRAME_BYTES_MAX} are allowed")
@@ -75,7 +75,7 @@ def send(link: socket.socket, message: Message) -> None:
 
 
 def receive(link: Stream) -> Message:
-    """Reads a message from a stream. Raises `ConnectionError` at its end, `TimeoutError` at the socket's limit."""
+    """Reads a message from `link`. Raises `ConnectionError` at the end, `TimeoutError` after the socket's timeout."""
     body: Message = json.loads(_receive_exactly(link, _length(_receive_exactly(link, _LENGTH.size))))
     return body
 
@@ -101,7 +101,7 @@ async def receive_async(reader: asyncio.StreamReader) -> Message:
 
 
 def error_to_message(error: BaseException) -> Message:
-    """Packs an exception into the `error` of an answer. `to_error` is the inverse for our own errors."""
+    """Packs an exception into the `error` of an answer. `to_error` restores the harness's own errors."""
     kind = type(error).__name__ if isinstance(error, errors.ChaosError) else "BackendError"
     message: Message = {"kind": kind, "message": str(error) or type(error).__name__}
     if isinstance(error, StageError):
@@ -128,7 +128,7 @@ def result(answer: Message) -> Any:
 
 
 class ChildStream:
-    """A socket to a child process that ends with it: `close` waits for the child's end, and kills after `end_s_max`."""
+    """A socket to a child process: `close` waits until the child has ended, and kills it after `end_s_max`."""
 
     def __init__(self, link: socket.socket, process: subprocess.Popen[bytes], end_s_max: float):
         self._link, self._process, self._end_s_max = link, process, end_s_max
@@ -144,7 +144,7 @@ class ChildStream:
 
 
 class Line:
-    """A connection to a process of ours. If either of the two ends, so does the other. Any thread may call.
+    """A connection to a process of the harness: when either ends, so does the other. Any thread can make calls.
 
     One reader thread hands answers to the callers, and calls `on_event` and `on_end`.
     """
@@ -169,14 +169,14 @@ class Line:
         return self._over.wait(limit_s)
 
     def wait_ready(self, limit_s: float) -> bool:
-        """Returns True if our process at the other end is ready within this time. Raises the error that it sent."""
+        """Returns True if the process at the other end is ready in time. Raises the error that the process sent."""
         self._came_up.wait(limit_s)
         if "error" in self.ready:
             raise to_error(self.ready["error"])
         return bool(self.ready) and not self.ended
 
     def call(self, method: str, limit_s: float = 30.0, **params: Any) -> Any:
-        """Calls a function of our process. Raises the process's errors, and `BackendError` without an answer."""
+        """Calls a function of the other process. Raises the function's error, or `BackendError` without an answer."""
         number, answer = next(self._ids), Future[Any]()
         with self._lock:
             if self.ended:
@@ -236,7 +236,7 @@ class Line:
 
 
 class AsyncClient:
-    """A connection to a process of ours for labd's event loop. `closed` is set after its last event."""
+    """A connection to a process of the harness, for labd's event loop. `closed` is set after the last event."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_event: OnEvent):
         self._reader = reader
@@ -248,7 +248,7 @@ class AsyncClient:
         self._task = asyncio.create_task(self._read())
 
     async def call(self, method: str, limit_s: float = 10.0, **params: Any) -> Any:
-        """Returns a remote call's result. Raises `ConnectionError` without the other side, `BackendError` if late."""
+        """Returns a remote call's result. Raises `ConnectionError` if the peer is gone, `BackendError` on timeout."""
         if self.closed.is_set():
             raise ConnectionError("the other side is gone")
         number, answer = next(self._ids), asyncio.get_running_loop().create_future()

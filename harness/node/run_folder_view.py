@@ -1,8 +1,8 @@
 """Restricts a node's view of the run's folder: the node can read all of it, but write only its own part.
 
-The run's folder is mounted over itself read-only, and the node's own part is mounted over that. Our folders around it
-are read-only, too: the run that a restore drill belongs to, and the fault-free runs beside it. A process that may mount
-could undo this, so commands of a node are started without that right.
+The run's folder is mounted over itself read-only, and the node's own part is mounted on top, writable. The harness's
+folders around the run's folder become read-only, too: the run that a restore drill belongs to, and kept fault-free
+runs. A process with the right to mount could undo these mounts, so a node's commands are started without that right.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MARK = "undo.jsonl"  # in the folder of every run
 def restrict(run_dir: str, writable: Sequence[str]) -> None:
     """Makes the run's folder read-only for this process and its children, except for the parts `writable`.
 
-    These are existing files and folders, relative to `run_dir`. Raises `OSError` if the kernel refuses.
+    `writable` names existing files and folders, relative to `run_dir`. Raises `OSError` if the kernel refuses a mount.
     """
     closed = [*around(run_dir), run_dir]
     for path in (*closed, *(f"{run_dir}/{name}" for name in writable)):
@@ -53,6 +53,6 @@ def around(run_dir: str) -> list[str]:
 
 
 def give_up_mounting() -> None:
-    """Makes programs that this process starts unable to change mounts; does nothing for a user who cannot, anyway."""
+    """Takes the right to change mounts from all programs that this process starts later, if it runs as root."""
     if os.geteuid() == 0:
         kernel.prctl(kernel.PR_CAPBSET_DROP, kernel.CAP_SYS_ADMIN)

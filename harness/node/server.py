@@ -1,7 +1,7 @@
-"""Answers calls to a process of ours in a container, over standard input and output.
+"""Answers the harness's calls in a process inside a container, over standard input and output.
 
-The frames are those of `harness.node.rpc`. No process listens on the network, and the daemon may be on another host.
-The end of standard input means that the harness is gone, and ends the process.
+Messages have the format of `harness.node.rpc`. No process listens on the network, and the container engine may be on
+another host. The process ends at the end of standard input, which means that the harness is gone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def tell(message: rpc.Message) -> None:
 
 
 async def serve(calls: Calls, reap: Callable[[], None], ready: Mapping[str, Any]) -> None:
-    """Tells the harness that it is `ready`, then answers calls. `reap` is called for dead children."""
+    """Sends the event `ready` to the harness, then answers calls. `reap` is called when child processes have ended."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGCHLD, reap)
     reader = asyncio.StreamReader()
@@ -40,7 +40,7 @@ async def serve(calls: Calls, reap: Callable[[], None], ready: Mapping[str, Any]
 async def answer_all(
     calls: Calls, reader: asyncio.StreamReader, tell: Tell, note: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Answers the harness's calls until the harness is gone. `note` is called with each call that failed."""
+    """Answers the harness's calls until the harness is gone. `note` is called with each failed call and its error."""
     tasks: set[asyncio.Task[None]] = set()
     with contextlib.suppress(ConnectionError):
         while True:

@@ -1,6 +1,6 @@
-"""Runs in a node's network, beside the node: disturbs the node's traffic, and measures network paths.
+"""Runs beside a node, in its network namespace: disturbs the node's traffic, and measures network paths.
 
-The mechanisms are those of the lab, here at the node's own end of the wire.
+Traffic is disturbed as in the lab, but at the node's own end of its network link.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Sidecar:
         return lambda place, **params: verb(self._lab, self._host(place), **params)
 
     def _host(self, place: dict[str, Any]) -> Wired:
-        """Returns the node as network disturbances need it. `place`: addresses of node, control host and others."""
+        """Returns the node as disturbances need it. `place` has the addresses of node, control host and others."""
         self._lab.control_address = place["control"]
         gone = asyncio.Event()
         others = [SimpleNamespace(address=address, gone=gone) for address in place["others"]]
@@ -69,7 +69,7 @@ class Sidecar:
         return []
 
     async def _device_rate(self, number: int, sent_here: bool, seconds: float) -> float:
-        """Returns the bits per second of all traffic that passes a rate limit in one direction."""
+        """Measures the bits per second of all traffic that passes the rate limit `number` in one direction."""
         disturbance = self._lab.disturbances.get(number)
         device = disturbance.counter(HERE if sent_here else "") if disturbance is not None else None
         if device is None:

@@ -1,7 +1,7 @@
-"""Gives a node its own wall clock, by a small C library in each of its processes and a file with the offset.
+"""Gives a node its own wall clock: a small C library in each of its processes adds the offset that a file holds.
 
-The machine's clock does not change. Only programs that ask the C library for the time see the offset. Times that the
-kernel sets (file times), static binaries and monotonic clocks have no offset.
+The machine's clock does not change. Only programs that ask the C library for the time see the offset. File times (set
+by the kernel), static binaries and monotonic clocks are not shifted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def prepare(run_dir: pathlib.Path) -> dict[str, str]:
 
 
 def make_offsets(run_dir: pathlib.Path, nodes: Sequence[str]) -> None:
-    """Makes each node's file with the clock offset before its processes start, if a fault skews a clock."""
+    """Makes each node's file with the clock offset before the node's processes start, if a fault skews a clock."""
     folder = _folder(run_dir)
     for node in nodes if folder.is_dir() else ():
         if not (folder / node).exists():
@@ -46,7 +46,7 @@ def make_offsets(run_dir: pathlib.Path, nodes: Sequence[str]) -> None:
 
 
 def set_offset(run_dir: pathlib.Path, node: str, offset_s: float) -> None:
-    """Sets the offset of the node's wall clock, for running processes, too."""
+    """Sets the offset of the node's wall clock, also for running processes."""
     descriptor = os.open(_folder(run_dir) / node, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     with os.fdopen(descriptor, "wb", buffering=0) as file:
         file.write(_OFFSET.pack(round(offset_s * 1e9)))  # in place: it is mapped
@@ -54,7 +54,7 @@ def set_offset(run_dir: pathlib.Path, node: str, offset_s: float) -> None:
 
 @functools.cache
 def why_not() -> str | None:
-    """Returns why no process's wall clock can be shifted here, or `None`, after trying it."""
+    """Tries to shift a process's wall clock here; returns why this fails, or `None` if it works."""
     code = "import time; print(time.time(), time.monotonic())"
     with owner_names.temporary_folder() as run_dir:
         try:

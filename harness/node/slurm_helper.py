@@ -1,7 +1,7 @@
-"""Acts on the processes of a job's task on a Slurm node, from beside the task in the job's own allocation.
+"""Acts on the processes of a job's task on a Slurm node; runs beside the task, in the job's own allocation.
 
-The init of a container does the same. But this helper is not process 1, the node belongs to the site, and processes of
-the run are known by the run's marks alone.
+This helper does the work of a container's init. Unlike an init, the helper is not process 1, the node belongs to the
+site, and only environment variables (CHAOS_…) mark the run's processes.
 
     python -m harness.node.slurm_helper NAME RUN_ID
 """
@@ -26,7 +26,7 @@ from harness.node.node_init import Init
 
 
 async def until_told(serving: Coroutine[Any, Any, None]) -> None:
-    """Runs `serving` to its end, or until Slurm ends the job: Slurm then waits until all our processes have ended."""
+    """Runs `serving` to its end, or until Slurm ends the job by a signal and waits for the end of our processes."""
     task = asyncio.ensure_future(serving)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -40,7 +40,7 @@ class JobLimits(Limits):
         self._marks = {"CHAOS_RUN_ID": run_id, "CHAOS_NODE": name}
 
     def members(self) -> list[processes.ProcEntry]:
-        """Returns the run's processes on this node and their children, except those that we started to compete."""
+        """Returns the run's processes on this node and their children, except load that the harness started."""
         running = [each for each in processes.every() if each.running]
         found = {each.pid for each in running if self._marks.items() <= processes.environment(each.pid).items()}
         while more := {each.pid for each in running if each.parent in found} - found:
@@ -68,7 +68,7 @@ class Agent(Init):
         }
 
     async def _hand_on_rule(self, call: str, folder: str, node: str, rule: dict[str, Any]) -> Any:
-        """Passes a rule for disturbed file operations on to the file system that this node alone uses."""
+        """Passes a rule for disturbed file operations on to this node's file system process for `folder`."""
         if folder not in self._lab.storage:
             self._lab.storage[folder] = await slurm_storage.connect(node, folder)
         return await fuse_verbs.hand_on(call, self._lab, folder, rule=rule, pid=None)

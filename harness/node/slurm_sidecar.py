@@ -1,4 +1,4 @@
-"""Disturbs the network of a node on Slurm, and undoes this at its own end, because the node outlives the job."""
+"""Disturbs the network of a Slurm node, and undoes all disturbances when it ends, because the node outlives the job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class JobSidecar(Sidecar):
         return super().calls() | {"storage.examine": functools.partial(slurm_storage.examine, self._lab)}
 
     def _candidates(self) -> list[processes.ProcEntry]:
-        """Returns all processes of the node: its network is shared, so only the workers' connections count."""
+        """Returns all processes of the node, to tell the workers' connections from others on the shared network."""
         return processes.every()
 
     async def serve(self) -> None:

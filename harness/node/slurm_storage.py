@@ -1,8 +1,8 @@
-"""Lets file operations on a Slurm node be disturbed, by a file system that only the job's task sees.
+"""Disturbs file operations on a Slurm node, by a file system that only the job's task sees.
 
-The program `slurm_task`, which starts a node's command, has its own mounts, and for each folder a process that does the
-file operations there. The site's mounts stay as they are. Our mounts end with the last process that sees them, and none
-outlives the job. The node's helper passes the rules to these processes.
+The program `slurm_task`, which starts a node's command, has its own mounts and, for each folder, a process that does
+the file operations in that folder. The site's mounts stay as they are. The harness's mounts end with the last process
+that sees them, at the latest with the job. The node's helper sends fault rules to the file system processes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PEER = struct.Struct("3i")  # process, user and group
 
 
 def mount(key: str, folders: Sequence[str]) -> None:
-    """Covers folders by a file system that can be disturbed, for programs that this process starts later.
+    """Mounts a file system that can be disturbed over each folder, for programs that this process starts later.
 
-    The caller is in a mount namespace of its own. Raises `OSError` or `StageError` if the kernel refuses.
+    The caller must be in a mount namespace of its own. Raises `OSError` or `StageError` if the kernel refuses a mount.
     """
     for folder in folders:
         ours, theirs = socket.socketpair()
@@ -67,7 +67,7 @@ def _is_ours(peer: socket.socket) -> bool:
 def _address(key: str, folder: str) -> str:
     """Returns the name of a socket that only this run's user can know, so that no one else can take it first.
 
-    The name has no file. A file in the run's folder would be on the site's shared storage, and a file in /tmp would
+    The socket has no file. A file in the run's folder would be on the site's shared storage, and a file in /tmp would
     outlive a task that is killed. Raises `OSError` if the run's key cannot be read.
     """
     descriptor = os.open(f"{os.path.dirname(boot.place())}/{_RUN_KEY}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -77,7 +77,7 @@ def _address(key: str, folder: str) -> str:
 
 
 async def connect(key: str, folder: str) -> rpc.AsyncClient:
-    """Connects to our file system over `folder`. Raises `BackendError` if it is missing, too slow, or not ours."""
+    """Connects to our file system over `folder`. Raises `BackendError` if that is missing, late or another user's."""
     deadline = time.monotonic() + fuse_filesystem.READY_S_MAX
     while True:
         try:
@@ -93,7 +93,7 @@ async def connect(key: str, folder: str) -> rpc.AsyncClient:
 
 
 async def examine(lab: Lab) -> str:
-    """Returns why file operations cannot be disturbed here, or "". Leaves the caller with mounts of its own."""
+    """Returns why file operations cannot be disturbed here, or "". Moves the caller to a mount namespace of its own."""
     try:
         kernel.enter_mount_namespace()
     except OSError as error:

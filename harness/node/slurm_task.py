@@ -3,9 +3,9 @@
     slurm_task NAME MOUNT… -- FOLDER… -- COMMAND…
 
 `MOUNT…` are the folders of the run whose storage can be disturbed, `FOLDER…` those that the command may write besides
-its own. This process and the command die with their parent: if Slurm tracks processes by descent alone, the processes
-of a killed script would live on, and hold its port. Only the command has CHAOS_NODE in its environment, the mark of the
-processes that the harness may signal.
+its own. This process and the command die with their parent: otherwise, if Slurm tracks processes by descent alone, the
+processes of a killed script would live on, and hold its port. Only the command has CHAOS_NODE in its environment, the
+mark of the processes that the harness may signal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(name: str, mounts: Sequence[str], folders: Sequence[str], command: Sequ
 
 
 def _show(run_dir: str, key: str, mounts: Sequence[str], may_write: Sequence[str]) -> str:
-    """Makes the run's folder look as the command may see it. Returns why a needed mount fails, or ""."""
+    """Mounts the run's folder as the command may see it. Returns why a needed mount failed, or ""."""
     try:
         kernel.enter_mount_namespace()
         if mounts:

@@ -1,5 +1,5 @@
-"""Forks from a process that runs an event loop, runs commands whose failure shows in their log, and waits for the end
-of children."""
+"""Forks from a process that runs an event loop, starts commands whose failure shows in their log, and waits for the end
+of child processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Lets a node run only for a part of the time: all its processes are stopped and continued many times a second.
 
-This code is in the node's init, whose signals reach every process of the node at once, and which none outlives.
+This code runs in the node's init: its signals reach all processes of the node at once, and no process outlives it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TURN_S_MIN = 0.002  # shorter turns are lost in the scheduler's own
 
 
 class DutyCycle:
-    """Slows a node by stopping and continuing it. Call `tick` when it says, or earlier; `send` signals the node."""
+    """Slows a node by stopping and continuing it (by `send`). Call `tick` again after the seconds that it returns."""
 
     def __init__(self, send: Callable[[int], object]):
         self._send = send
@@ -41,7 +41,7 @@ class DutyCycle:
         self._turn_ends = 0.0
 
     def tick(self) -> float | None:
-        """Stops or continues the slowed node if it is time. Returns the seconds until the next call, or `None`."""
+        """Stops or continues the slowed node if it is time. Returns seconds to the next call, `None` at full speed."""
         if not self.active:
             return None
         now = time.monotonic()

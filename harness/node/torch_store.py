@@ -1,6 +1,6 @@
 """Runs the rendezvous store of a job under torchrun or accelerate, in a process beside the nodes that outlives them.
 
-It runs with the trainer's own Python and torch: `python -m harness.node.torch_store ADDRESS PORT`.
+The store runs with the trainer's own Python and torch: `python -m harness.node.torch_store ADDRESS PORT`.
 """
 
 from __future__ import annotations

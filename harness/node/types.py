@@ -1,4 +1,4 @@
-"""Defines the data exchanged between the harness and a node: arguments and results of verbs."""
+"""Defines the data exchanged between the harness and a node: arguments and results of calls."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """The state of a node's GPUs, as NVIDIA's management library (NVML) tells it to a process there.
+    """The state of a node's GPUs, as NVIDIA's management library (NVML) reports it to a process on the node.
 
     `devices` holds the figures of each GPU, by the names of `harness.node.gpu_health.FIELDS`, or the `error` of a GPU
-    that is lost. `xids` holds GPU and number of each error since the watch began. `ours`: the library is the harness's.
+    that is lost. `xids` holds GPU and Xid of each error since the watch began. `ours`: the library is the harness's.
     """
 
     devices: list[dict[str, Any]]
@@ -52,9 +52,9 @@ class GpuReading:
 class Impairment:
     """A disturbance of packets on their way: delay, loss, reordering or damage.
 
-    Delays vary within `delay_s ± jitter_s`, as slowly as in a queue, so that packets keep their order and the mean is
-    `delay_s` at any rate. `reorder_percent` of the packets pass without delay. Losses come in bursts of `burst` packets
-    on average. Damage flips a bit, which the receiver's checksum detects.
+    Delays vary within `delay_s ± jitter_s`, but as slowly as in a queue: packets keep their order, and the mean is
+    `delay_s` at any packet rate. `reorder_percent` of the packets pass without delay. Losses come in bursts of `burst`
+    packets on average. Damage flips a bit, which the receiver's checksum detects.
     """
 
     delay_s: float = 0.0
@@ -79,8 +79,8 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Connection:
-    """A TCP connection of a node, with its bytes. `cookie` is a number that the kernel gives no other socket. `sent`
-    and `received` are payload bytes since its begin, retransmissions included."""
+    """A TCP connection of a node, with its byte counts. `cookie` is a number that the kernel gives no other socket.
+    `sent` and `received` are payload bytes since the connection began, retransmissions included."""
 
     cookie: int
     local: str
@@ -91,9 +91,9 @@ class Connection:
 
 @dataclass(frozen=True)
 class Connections:
-    """TCP connections of a node: with `of_processes`, only those of the given processes, else all.
+    """The TCP connections of a node: if `of_processes`, only those of the given processes, else all.
 
-    `rdma_bytes` counts all RDMA ports of the host; `None` if there are none.
+    `rdma_bytes` counts the bytes of all RDMA ports of the host; `None` if the host has no such ports.
     """
 
     each: tuple[Connection, ...]
@@ -103,7 +103,7 @@ class Connections:
 
 @dataclass(frozen=True)
 class RdmaDevices:
-    """The RDMA devices of a host with an active port, and whether its kernel has a driver of `gpus`."""
+    """A host's RDMA devices with an active port, and in `gpus` whether its kernel has a GPU driver."""
 
     devices: tuple[str, ...] = ()
     gpus: bool = False
@@ -114,13 +114,13 @@ class StorageRule:
     """A rule for a node's disturbed file operations: which ones, on which files, and whether they wait or fail.
 
     `operations` are some of `STORAGE_OPERATIONS`; `pattern` is a shell pattern for the path below the mount. The first
-    `after_bytes` written there pass untouched, and the write that exceeds them is cut exactly there. From then on, at
-    most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an errno. Until the
-    rule ends, every operation waits `delay_s`, and reads and writes keep to `rate_bytes` per second.
+    `after_bytes` written to matching files pass, and the write that exceeds them is cut exactly there. After these
+    bytes, at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an errno.
+    Until the rule ends, every operation waits `delay_s`, and reads and writes keep to `rate_bytes` per second.
 
-    With `power`, the node's storage loses power instead of failing: operations get no answer, and data that was not
-    durable is lost. `prefix`: all data after the cut. `reordered`: any pages since the last fsync. `fsync_lied`: all
-    pages since the rule began, fsynced or not. `rename_lost`: the first rename there since the rule began.
+    With `power`, the node's storage loses power: operations get no answer, and data that was not durable is lost.
+    `power` says what is lost: `prefix`, all data after the cut; `reordered`, any pages since the last fsync;
+    `fsync_lied`, all pages since the rule began, fsynced or not; `rename_lost`, the first rename since the rule began.
 
     With `hang`, operations are accepted and not answered until the rule ends; then they are carried out.
     """
@@ -140,7 +140,7 @@ class StorageRule:
 
 @dataclass(frozen=True)
 class StorageAnswers:
-    """How a file system would answer several kinds of file operations of a node: with which delays and errors."""
+    """How a file system would answer a node's operations: how many are `tried` and `refused`, and the longest delay."""
 
     tried: int
     refused: int

@@ -1,4 +1,4 @@
-"""Defines the HTTP dialects of object stores: what a request asks for, whether it is allowed, and forms of refusal.
+"""Defines the HTTP dialects of object stores: how to read a request, check its key, and refuse it.
 
 S3: Amazon S3 API Reference. GCS: Google Cloud Storage, JSON API v1 (paths begin with `/storage/v1/b/`, or with
 `/upload` or `/download` before that), with a bearer token.
@@ -23,8 +23,8 @@ FORBIDDEN, ERROR, THROTTLE, MISSING = "forbidden", "error", "throttle", "missing
 
 @dataclass(frozen=True)
 class Head:
-    """The head of an HTTP request or answer: its first lines, as they came. In an answer, `method` is the version of
-    HTTP, and `target` the status."""
+    """The head of an HTTP request or answer: its start line and headers, and the `raw` bytes as they came. In an
+    answer, `method` is the version of HTTP, and `target` the status."""
 
     raw: bytes
     method: str
@@ -42,7 +42,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request to an object store asks for: an operation (empty: another one) on a bucket or an object."""
+    """What a request to an object store asks for: an operation (empty: none that we know) on a bucket or an object."""
 
     operation: str
     path: str
@@ -53,8 +53,8 @@ class Asked:
 
 
 class Dialect(abc.ABC):
-    """The form of HTTP that one kind of object store (S3 or GCS) speaks. A refusal has a status, a reason, and a body
-    of type `content`."""
+    """The form of HTTP that one kind of object store (S3 or GCS) speaks. `content` is the content type of its
+    refusals."""
 
     content: str
 
@@ -68,8 +68,8 @@ class Dialect(abc.ABC):
 
     @abc.abstractmethod
     def refused(self, why: str) -> tuple[int, str, str]:
-        """Returns HTTP status, reason and body with which this kind of store refuses a request: `FORBIDDEN`, `ERROR`,
-        `THROTTLE` or `MISSING`."""
+        """Returns HTTP status, reason and body with which this kind of store refuses a request; `why` is `FORBIDDEN`,
+        `ERROR`, `THROTTLE` or `MISSING`."""
 
     def refusal(self, head: Head, why: str) -> bytes:
         """Returns the whole HTTP answer that refuses a request."""

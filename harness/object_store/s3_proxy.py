@@ -1,13 +1,13 @@
-"""Runs a proxy in front of an object store (S3 or GCS) that demands the run's key, and misbehaves as told.
+"""Runs a proxy in front of an object store (S3 or GCS) that demands the run's key, and injects faults.
 
     s3_proxy HOST PORT UPSTREAM FOLDER
 
-It listens at HOST and PORT only; the store listens at the socket file UPSTREAM. Requests must be signed with the run's
-key (`CHAOS_KEY`), whose name is `chaos`; in the dialect of GCS the key is the bearer token.
-What to do is in `FOLDER/rule.json`, looked at before each request: `kind` (`error`, `throttle`, `slow`, `reset`,
-`stale`, `short_read`, `stale_list`, `lost_part`), `share` of the requests, `seed`, `delay_s`, and `path`, a pattern.
-What was done is in `FOLDER/counts.json`.
-Prints its port once it listens. One request a connection: whoever asks connects again.
+The proxy listens at HOST and PORT only; the store listens at the socket file UPSTREAM. Requests must be signed with the
+run's key (`CHAOS_KEY`), whose name is `chaos`; GCS requests have the key as bearer token. The fault to inject is in
+`FOLDER/rule.json`, read before each request: `kind` (`error`, `throttle`, `slow`, `reset`, `stale`, `short_read`,
+`stale_list`, `lost_part`), `share` of the requests, `seed`, `delay_s`, and `path`, a pattern. Counts of the disturbed
+requests are in `FOLDER/counts.json`. The proxy prints its port once it listens, and serves one request for each
+connection.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Proxy:
         await self._forward(head, asked, body, answer)
 
     def _due(self, asked: Asked) -> dict[str, Any] | None:
-        """Returns the fault's rule if it disturbs this request, whatever the store answers."""
+        """Returns the fault's rule if it disturbs this request whatever the store answers, otherwise `None`."""
         self._load_rule()
         self._counts["requests"] += 1
         rule = self._rule
@@ -103,7 +103,7 @@ class Proxy:
         return rule if self._acts(rule["kind"], asked) else None
 
     def _acts(self, kind: str, asked: Asked) -> bool:
-        """Returns True if a fault of this kind disturbs this request, and counts the request then."""
+        """Decides whether a fault of this kind disturbs this request; counts requests that match the rule."""
         rule = self._rule
         if rule is None or rule["kind"] != kind:
             return False
@@ -115,7 +115,7 @@ class Proxy:
         return acts
 
     def _drawn(self, share: float) -> bool:
-        """Decides whether the next request is disturbed, so that even of a few requests the right share is."""
+        """Draws whether the next request is disturbed, so that even of a few requests the right share is disturbed."""
         rare = min(share, 1 - share)
         if rare == 0:
             return True
@@ -173,8 +173,8 @@ class Proxy:
             writer.close()
 
     async def _pass_on(self, asked: Asked, reader: asyncio.StreamReader, answer: asyncio.StreamWriter) -> bool:
-        """Passes on the head of the store's answer. If the rule lies about the body's length, sends half of it and
-        returns False."""
+        """Passes on the head of the store's answer. For the fault `short_read`, sends half of the body under a false
+        length, and returns False."""
         told = parse_head(await reader.readuntil(b"\r\n\r\n"))
         size = int(told.headers.get("content-length", "0"))
         if told.target != "200" or size < 2 or not self._acts("short_read", asked):
@@ -185,7 +185,7 @@ class Proxy:
         return False
 
     def _listed(self, head: Head, asked: Asked, found: bytes) -> bytes:
-        """Returns the store's list of objects or, for a fault, the list from before the newest change."""
+        """Returns the store's list of objects or, for `stale_list`, the list from before the newest change."""
         now, rule = time.monotonic(), self._rule
         at, before = self._lists.get(head.target, (now, found))
         changed = at < self._changed.get(asked.bucket, 0.0)
@@ -221,7 +221,7 @@ async def read_list(reader: asyncio.StreamReader) -> bytes:
 
 
 async def read_body(client: asyncio.StreamReader, head: Head) -> bytes:
-    """Reads a request's body as it came, with its chunks."""
+    """Reads a request's body unchanged: chunked bodies keep their chunk headers."""
     if "chunked" not in head.headers.get("transfer-encoding", ""):
         return await client.readexactly(int(head.headers.get("content-length", "0")))
     body = b""
@@ -248,7 +248,7 @@ def reset(answer: asyncio.StreamWriter) -> None:
 
 
 async def main(host: str, port: int, upstream: str, folder: str) -> None:
-    """Runs the proxy in front of an object store. Raises `KeyError` if there is no key to demand."""
+    """Runs the proxy in front of an object store. Raises `KeyError` if the environment has no key (CHAOS_KEY)."""
     proxy = Proxy(upstream, pathlib.Path(folder), Key(KEY_NAME, os.environ[KEY_ENV]))
     server = await asyncio.start_server(proxy.serve, host, port, limit=HEAD_BYTES_MAX)
     print(server.sockets[0].getsockname()[1], flush=True)

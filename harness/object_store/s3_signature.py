@@ -1,6 +1,6 @@
 """Checks that a request to an S3-compatible store was signed with the key of this run.
 
-AWS, "Authenticating Requests (AWS Signature Version 4)", Amazon S3 API Reference: the signature is an HMAC of the
+See AWS, "Authenticating Requests (AWS Signature Version 4)", Amazon S3 API Reference: the signature is an HMAC of the
 request line, the signed headers and the digest of the body that the client names.
 """
 
@@ -29,7 +29,7 @@ class Key:
 
 
 def is_signed(method: str, target: str, headers: Mapping[str, str], key: Key, now_s: float) -> bool:
-    """Returns True if a request is signed with this key. `target` is as it came; names of headers are in lower case."""
+    """Returns True if a request is signed with this key. `target` is not decoded; header names are in lower case."""
     found = _FIELDS.fullmatch(headers.get("authorization", ""))
     if found is None:
         return False

@@ -1,10 +1,10 @@
-"""Runs an S3-compatible object store behind our proxy, and a command beside it.
+"""Runs an S3-compatible object store behind the harness's proxy, and a command beside it.
 
     s3_store HOST PORT FOLDER BUCKET COMMAND…
 
 The proxy listens at HOST and PORT, and demands the run's key. Only the proxy reaches the store, which keeps everything
-in memory, and is ready when COMMAND starts. When one of the three ends, so do the others. FOLDER holds the proxy's rule
-(see `harness.object_store.s3_proxy`).
+in memory, and is ready when COMMAND starts. When the store, the proxy or COMMAND ends, the others are killed. FOLDER
+holds the proxy's rule (see `harness.object_store.s3_proxy`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLL_S = 0.1
 
 
 def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Sequence[str]) -> int:
-    """Runs the store, the proxy and the command, and returns the exit code of the first to end; 1 without a store."""
+    """Runs the store, the proxy and the command. Returns the exit code of the first to end; 1 without moto."""
     if importlib.util.find_spec("moto") is None:
         print("object store: moto is not installed: it comes with the extra s3 of the harness", file=sys.stderr)
         return 1
@@ -61,7 +61,7 @@ def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Seque
 
 
 def listen() -> tuple[socket.socket, int]:
-    """Returns a listening socket without a file, which a killed process would leave, and its descriptor."""
+    """Returns a listening socket whose file is deleted (a killed process leaves none), and a descriptor of the file."""
     listening = socket.socket(socket.AF_UNIX)
     with tempfile.TemporaryDirectory(prefix="chaos-") as private:
         path = os.path.join(private, "store")
@@ -71,7 +71,7 @@ def listen() -> tuple[socket.socket, int]:
 
 
 def way_to(descriptor: int) -> str:
-    """Returns the path of a socket by its descriptor, for this process and its children."""
+    """Returns the path to the socket with this descriptor, for this process and its children."""
     return f"/proc/self/fd/{descriptor}"
 
 
@@ -89,7 +89,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _create_bucket(behind: str, bucket: str) -> None:
-    """Creates a bucket in the store, once the store answers. The answer comes as soon as the server is up."""
+    """Creates a bucket in the store; waits until the server is up and answers."""
     connection = _Connection(behind)
     try:
         connection.request("PUT", f"/{bucket}")

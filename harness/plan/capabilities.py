@@ -17,7 +17,7 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
 
 
 def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]:
-    """Returns the acts and abilities that a plan needs and the backend lacks, with reasons. `None`: it is no act."""
+    """Returns the acts (`None`: another ability) that a plan needs and the backend lacks, each with a reason."""
     found: list[tuple[Verb | None, str]] = []
     if any(fault.domain for fault in plan.faults) and not load_backend(plan.backend).labels:
         found.append((None, f"workload: node_labels_from: {plan.workload.node_labels_from}: {NO_LABELS}"))
@@ -33,7 +33,7 @@ def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]
 
 
 def never_here(plan: Plan) -> list[str]:
-    """Returns why a plan's needs are met by its backend on no machine, one reason each. Asks no engine."""
+    """Returns reasons for acts that a plan needs and its backend lacks on all machines, without asking an engine."""
     ways = list(load_backend(plan.backend).lacks().values())
     never = set[Verb].intersection(*(set(way) for way in ways)) if ways else set[Verb]()
     return [

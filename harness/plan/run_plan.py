@@ -1,6 +1,6 @@
-"""Defines the plan: all acts of a run, with nothing left to chance. `plan.json` holds the same.
+"""Defines the plan of a run: all its actions, with nothing left to chance.
 
-A plan is written to `plan.json` and is the first event of the log. `chaos run --plan` runs it again.
+A plan is written to `plan.json` and is the first event of the log. `chaos run --plan` runs a stored plan again.
 """
 
 import random
@@ -50,9 +50,9 @@ class _Model(BaseModel):
 
 
 class When(_Model):
-    """The moment of a fault, as conditions that must all hold. `after_ns` counts from the start or the followed event.
+    """The moment at which a fault is injected: all conditions that are given must hold.
 
-    `more_steps` counts from the begin of its rehearsal, on a job that is going already.
+    `after_ns` counts from the start or the followed event; `more_steps` from the begin of a rehearsal on a running job.
     """
 
     step: int | None = Field(None, ge=1)
@@ -68,7 +68,7 @@ class When(_Model):
 
 
 class PlannedFault(NamedFault):
-    """A fault of a plan, with the moment at which it strikes, and its targets."""
+    """A fault of a plan, with its targets and the moment at which it is injected."""
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}(\.[0-9]{1,4})?$")
     when: When
@@ -97,7 +97,7 @@ class PlannedFault(NamedFault):
         return May.KILL in self.action.may
 
     def nodes(self) -> set[int]:
-        """Returns the 0-based places of the nodes on which the fault acts."""
+        """Returns the 0-based indices of the nodes on which the fault acts."""
         return {target.node_index for target in self.targets}
 
     def in_words(self) -> str:
@@ -105,8 +105,8 @@ class PlannedFault(NamedFault):
         return self.action.describe(self.targets) if self.targets else f"{self.kind} on all nodes of {where}"
 
     def at(self, places: Mapping[str, Sequence[int]], workload: Workload, seed: int) -> Self:
-        """Returns the fault with targets in place of its failure domain (such as a rack), by the nodes of each label.
-        Raises `CannotRunError` for a label that no node has."""
+        """Returns the fault with the nodes (or ranks) of its failure domain, such as a rack, as targets; `places` maps
+        labels to nodes. Raises `CannotRunError` for a label that no node has."""
         if not self.domain:
             return self
         key, known = workload.node_labels_from, ", ".join(sorted(places)) or "none"
@@ -140,7 +140,7 @@ class Header(_Model):
 
 
 class Abort(_Model):
-    """The limits of time at which a run is given up."""
+    """The time limits after which a run is aborted."""
 
     if_no_step_for_ns: int = Field(60 * 10**9, ge=0, le=NS_MAX)
     wall_clock_ns: int = Field(ge=0, le=NS_MAX)
@@ -154,7 +154,7 @@ class Abort(_Model):
 
 
 class Limits(_Model):
-    """Limits on how many nodes faults may strike at once, and on the GPU time of the job."""
+    """Limits how many nodes faults may hit at once, and how much GPU time the job may use."""
 
     nodes_at_once: int | None = Field(None, ge=1)
     cool_down_ns: int = Field(0, ge=0, le=NS_MAX)
@@ -185,7 +185,7 @@ class Plan(_Model):
         return self
 
     def _contradictions(self) -> Iterator[tuple[Path, str]]:
-        """Yields (where, why) for each contradiction of the plan, which no run could carry out. Linear in its size."""
+        """Yields (where, why) for each contradiction that makes the plan impossible, in linear time."""
         if sum(len(fault.targets) for fault in self.faults) > TARGETS_MAX:
             yield ("faults",), f"all faults together have more than the {TARGETS_MAX:,} targets that are allowed"
         ids: set[str] = set()
@@ -240,7 +240,7 @@ class Plan(_Model):
         return replace(launch, notice_s=max((fault.action.notice_s or 0.0 for fault in self.faults), default=0.0))
 
     def changed_by(self, fault: PlannedFault) -> Self:
-        """Returns the job's plan with its command as it is after this fault and all faults before it."""
+        """Returns the plan with the job's command as changed by this fault and all faults before it."""
         workload = self.workload
         for each in self.faults[: self.faults.index(fault) + 1]:
             if change := each.action.change():
@@ -248,11 +248,11 @@ class Plan(_Model):
         return self.model_copy(update={"workload": workload})
 
     def outcome_digest(self) -> str:
-        """Returns a digest of everything in this plan that decides the outcome without faults."""
+        """Returns a digest of everything in this plan that decides the outcome of a fault-free run."""
         return outcome_digest(self.workload, self.seed, self.backend)
 
     def with_steps(self, steps: int) -> Self:
-        """Returns the plan with this number of steps. Raises `ScenarioError` if a fault would then never strike."""
+        """Returns the plan with this number of steps. Raises `ScenarioError` if a fault's step is never reached."""
         workload = self.workload.model_copy(update={"steps": steps})
         for fault in self.faults:
             if fault.when.step is not None and fault.when.step >= steps:
@@ -261,8 +261,8 @@ class Plan(_Model):
         return self.model_copy(update={"workload": workload})
 
     def placed(self, labels: Sequence[str]) -> Self:
-        """Returns the plan with nodes as targets in place of failure domains (such as racks), by each node's label.
-        Raises `CannotRunError` for a domain that the job does not have, or that limits forbid."""
+        """Returns the plan with nodes as targets instead of failure domains (such as racks); `labels` has each node's
+        label. Raises `CannotRunError` if the job lacks a domain, or limits forbid a fault."""
         places = {label: [at for at, its in enumerate(labels) if its == label] for label in sorted({*labels} - {""})}
         faults = tuple(fault.at(places, self.workload, self.seed) for fault in self.faults)
         told = {"node_labels": {label: tuple(at) for label, at in places.items()}, "node_labels_from": ""}
@@ -287,6 +287,6 @@ class Plan(_Model):
         return self.model_copy(update={"run_id": run_id})
 
     def without_faults(self, run_id: str, nodes: int | None = None) -> Self:
-        """Returns the plan of a fault-free run: same seed and workload; with `nodes`, on another number of nodes."""
+        """Returns the plan of a fault-free run with the same seed and workload, on `nodes` nodes if this is given."""
         workload = self.workload.on_nodes(nodes or self.workload.max_nodes)
         return self.model_copy(update={"run_id": run_id, "workload": workload, "faults": (), "expect": {}})

@@ -1,8 +1,8 @@
 """Runs the delay line, a process that delays, loses, damages or reorders the packets of one netfilter queue.
 
-Packets stay in the kernel, and only their numbers are exchanged, so that a line in Python carries gigabits. For loss
-and damage, the kernel splits the large packets of virtual devices into single packets, as on a wire; for delays, it
-does not. Layouts: linux/netfilter/nfnetlink_queue.h.
+Packets stay in the kernel, and this process gets only their ids (unless it damages them), so that Python can keep up
+with gigabits per second. For loss and damage, the kernel splits the large packets of virtual devices into single
+packets, as on a wire; for delays, it queues the large packets. Layouts: linux/netfilter/nfnetlink_queue.h.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Fate:
         return share > 0 and self._random.random() < share
 
     def damage(self, packet: bytes) -> bytes:
-        """Flips one bit of a packet: in its payload, if it has any."""
+        """Flips one random bit of a packet: in its payload, if the packet has a payload."""
         begin = min(_HEADERS_BYTES, len(packet) - 1)
         bit = self._random.randrange(begin * 8, len(packet) * 8)
         return packet[: bit // 8] + bytes([packet[bit // 8] ^ 1 << bit % 8]) + packet[bit // 8 + 1 :]
@@ -101,7 +101,7 @@ class DelayLine:
         return max(0.0, self._held[0][0] - time.monotonic()) if self._held else None
 
     def take(self) -> None:
-        """Takes all packets that are ready in the kernel's queue."""
+        """Reads the packets that wait in the kernel's queue, and decides the fate of each."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(64):  # then those whose time has come
                 for _, _, body in netlink.messages(memoryview(self.link.recv(262144))):
@@ -153,7 +153,7 @@ def _header(queue: int) -> bytes:
 
 
 def _per_packet(impairment: Impairment) -> bool:
-    """Returns True if single packets are disturbed, as on a wire, and not the large ones that the kernel joins."""
+    """Returns True if packets must be disturbed one by one, as on a wire, not joined to large ones by the kernel."""
     return impairment.loss_percent > 0 or impairment.damage_percent > 0
 
 
@@ -180,7 +180,7 @@ def _bind(queue: int, impairment: Impairment) -> socket.socket:
 
 
 def main(control: socket.socket, queue: int, impairment: Impairment) -> None:
-    """Disturbs packets until `control` closes. Answers `counts`, and `pass`, which lets all packets through."""
+    """Disturbs packets until `control` closes. The call `pass` ends the disturbance; answers are packet counts."""
     kernel.set_name(f"net-line-{queue}")
     kernel.be_punctual()
     try:

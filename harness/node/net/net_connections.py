@@ -1,4 +1,4 @@
-"""Reads the TCP connections of a network namespace with their bytes, by the kernel's counters, and resets connections.
+"""Lists the TCP connections of a network namespace with the kernel's byte counts, and resets connections.
 
 Layouts: linux/sock_diag.h, linux/inet_diag.h, `struct tcp_info` of linux/tcp.h.
 """
@@ -38,16 +38,16 @@ Row = dict[str, Any]  # see `_dump`
 
 
 def _dump(family: int) -> Iterator[tuple[int, Row]]:
-    """Yields the TCP connections of this network namespace, each with the inode of its socket: `cookie` (a number that
-    the kernel gives no other socket), `local` and `remote` address, and payload bytes `sent` and `received` since its
-    begin, retransmissions included. Raises `OSError` if the kernel does not tell them."""
+    """Yields the TCP connections of this network namespace, each with the inode of its socket. A connection has a
+    `cookie` (a number that the kernel gives no other socket), `local` and `remote` address, and the payload bytes
+    `sent` and `received` since it began, retransmissions included. Raises `OSError` if listing fails."""
     with netlink.open_socket(SOCK_DIAG) as link:
         for part in _parts(link, family, _LIVING, 1 << _INFO - 1):
             yield _row(family, part)
 
 
 def _parts(link: socket.socket, family: int, states: int, beside: int = 0) -> Iterator[memoryview]:
-    """Yields the kernel's message on each TCP connection that is in one of these states."""
+    """Yields the kernel's message about each TCP connection that is in one of the TCP `states` (a bit mask)."""
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, beside, states, bytes(48))
     link.send(netlink.message(_BY_FAMILY, _DUMP, body))
     while True:
@@ -77,7 +77,7 @@ def _row(family: int, body: memoryview) -> tuple[int, Row]:
 
 
 def _address(family: int, raw: bytes) -> str:
-    """Returns the address of a socket as text. An IPv4 address in IPv6 form becomes IPv4."""
+    """Returns the address of a socket as text. An IPv4 address mapped into IPv6 is returned as IPv4."""
     if family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, raw[:4])
     if raw.startswith(_V4_IN_V6):
@@ -125,7 +125,7 @@ def rdma_bytes() -> int | None:
 
 
 def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> dict[str, Any]:
-    """Returns the TCP connections, `of_processes` (True if only the given processes'), and `rdma_bytes`."""
+    """Returns TCP `connections`, `of_processes` (True if they are only those of `pids`), and `rdma_bytes`."""
     inodes = inodes_of(candidates, pids)
     found = [each for family in _FAMILIES for each in _dump(family)]
     rows = [row for inode, row in found if inodes is None or inode in inodes]
@@ -133,11 +133,11 @@ def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -
 
 
 def reset_all(link: socket.socket) -> int:
-    """Resets every TCP connection that a process holds, so that its peer gets an error. Returns the number.
+    """Resets every TCP connection that a process holds, so that its peer gets an error. Returns how many were reset.
 
-    This is for a node that is about to die: the kernel keeps a dead process's connection while its peer takes no more
-    data. The peer would still hear from a dead node, and the node's network namespace would stay. `link` is a socket to
-    `SOCK_DIAG`, from that namespace. Raises `OSError` if the kernel was built without this.
+    Call this when a node is about to die: the kernel keeps a dead process's connection while its peer takes no more
+    data. Unless reset, peers still hear from a dead node, and its network namespace stays. `link` is a netlink socket
+    for `SOCK_DIAG` in the node's network namespace. Raises `OSError` if the kernel cannot reset connections.
     """
     count = 0
     for family in _FAMILIES:
@@ -149,9 +149,9 @@ def reset_all(link: socket.socket) -> int:
 
 
 def reset(candidates: Collection[processes.ProcEntry], pids: Collection[int], spared: Collection[str]) -> int:
-    """Resets the TCP connections of these processes, except those within the group and those to `spared` addresses, and
-    returns their number. Without `candidates`, all processes of the network namespace count. Raises `OSError` as
-    `reset_all` does."""
+    """Resets the TCP connections of the processes `pids`, except loopback and those to `spared` addresses, and returns
+    how many were reset. Without `candidates` or `pids`, resets the connections of all processes of the network
+    namespace. Raises `OSError` if the kernel cannot reset."""
     inodes, count = inodes_of(candidates, pids), 0
     with netlink.open_socket(SOCK_DIAG) as link:
         for family in _FAMILIES:
@@ -164,14 +164,14 @@ def reset(candidates: Collection[processes.ProcEntry], pids: Collection[int], sp
 
 
 def try_reset() -> None:
-    """Tries whether the kernel would reset a TCP connection, with one that does not exist. Raises `OSError` if the
-    kernel or our rights do not allow resets."""
+    """Tries whether the kernel would reset a TCP connection, by naming a connection that does not exist. Raises
+    `OSError` if the kernel or our rights do not allow resets."""
     with netlink.open_socket(SOCK_DIAG) as link:
         _reset(link, socket.AF_INET, bytes(48))
 
 
 def _reset(link: socket.socket, family: int, which: bytes) -> bool:
-    """Resets a TCP connection, by the kernel's message on it. Returns False if it has ended by itself meanwhile."""
+    """Resets the TCP connection `which` (a part of the kernel's message). Returns False if the connection is gone."""
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _STATES, which)
     try:
         netlink.ask(link, _DESTROY, 0, body, "reset a connection")

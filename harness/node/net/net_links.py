@@ -1,6 +1,6 @@
-"""Manages links, addresses and routes by raw rtnetlink, without other programs: a millisecond for each node.
+"""Manages links, addresses and routes by raw rtnetlink. No program is started, so a node takes about a millisecond.
 
-Message layouts: linux/rtnetlink.h, linux/if_link.h. All calls act in the network namespace of the caller.
+Message layouts: linux/rtnetlink.h, linux/if_link.h. All functions act in the network namespace of the caller.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SCOPE_UNIVERSE, _SCOPE_LINK = 0, 253
 
 
 def link_header(index: int = 0, flags: int = 0, change: int | None = None) -> bytes:
-    """Packs the header of a netlink message on links. `flags`: new values of the flags in `change` (default: set)."""
+    """Packs the header of a netlink message on links. The mask `change` says which `flags` take effect."""
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags if change is None else change)
 
 
@@ -79,7 +79,7 @@ def add_route(name: str, to: str | None, gateway: str | None = None, source: str
 
 
 def add_blackhole(to: str) -> None:
-    """Adds a route by which packets to the host `to` vanish, without notice to the sender."""
+    """Adds a blackhole route: packets to the host `to` are dropped without notice to the sender."""
     _request(_NEWROUTE, CREATE | EXCL, _blackhole(to), f"add black hole for {to}")
 
 
@@ -99,7 +99,7 @@ def set_sysctl(name: str, value: int) -> None:
 
 
 def quiet_stack(device: str) -> None:
-    """Switches IPv6 off on `device`, which avoids its delays, and lets connections of dead processes end soon."""
+    """Disables IPv6 on `device` to avoid its delays, and lets connections of dead processes end within seconds."""
     with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
         set_sysctl(f"ipv6/conf/{device}/disable_ipv6", 1)
     # Orphaned connections hold the network namespace: 3 retries end them after about 3 s instead of minutes.

@@ -1,6 +1,6 @@
 """Measures a network path between two hosts of a lab by real packets, with one clock for both ends.
 
-A probe is a process with one socket in the network of each host, so that it sees both ends.
+The measuring process has a socket in each host's network namespace, so that it sees both ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class End:
 
 
 def run(report: int, work: Callable[[], dict[str, Any]]) -> None:
-    """Measures in a process of its own, and writes the result, or the error, as one message."""
+    """Runs the measurement `work` in a child process, and writes its result or error as one message to `report`."""
     kernel.be_prompt()
     try:
         answer: dict[str, Any] = {"result": work()}
@@ -42,8 +42,8 @@ def run(report: int, work: Callable[[], dict[str, Any]]) -> None:
 def packets(source: End, destination: End, count: int, interval_s: float, size: int, wait_s: float) -> dict[str, Any]:
     """Sends `count` UDP packets of `size` bytes one way, and waits until no packet has come for `wait_s`.
 
-    Returns how many were `sent` and `received`, how many came `late` (overtaken by a later one) or `damaged`
-    (the receiver's checksum failed), and the one-way `delays_s` of those received, in order of arrival.
+    Returns how many packets were `sent` and `received`, how many came `late` (overtaken by a later one) or `damaged`
+    (the receiver's checksum failed), and the one-way `delays_s` of the received packets, in order of arrival.
     """
     destination.enter()
     receiver = paths.PacketReceiver(destination.address, count)
@@ -54,10 +54,10 @@ def packets(source: End, destination: End, count: int, interval_s: float, size: 
 
 
 def transfer(source: End, destination: End, seconds: float, counter: str | None) -> dict[str, float]:
-    """Fills the path with one TCP transfer for `seconds`. Returns `bits_per_s` on the wire at full speed.
+    """Fills the path with one TCP transfer for `seconds`. Returns `bits_per_s`, the rate on the wire after the ramp-up.
 
-    `counter` is a device of the lab that all packets of the path pass; all its bytes are then counted, whoever sent
-    them. Without it, the received bytes are counted, with headers added.
+    `counter` is a network device that all packets of the path pass: all of its bytes count, whoever sent them. Without
+    a `counter`, the received bytes count, with headers added.
     """
     done = threading.Event()
     with open("/proc/thread-self/net/dev", "rb", buffering=0) as lab_counters, ThreadPoolExecutor(1) as pool:

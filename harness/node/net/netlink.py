@@ -1,6 +1,6 @@
-"""Builds and parses netlink messages: attributes, one request and its answer, and transactions of several requests.
+"""Builds and parses netlink messages, and sends single requests or transactions of several requests to the kernel.
 
-Layouts: linux/netlink.h, linux/netfilter/nfnetlink.h. All calls act in the network namespace of the caller.
+Layouts: linux/netlink.h, linux/netfilter/nfnetlink.h. All requests act in the network namespace of the caller.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def u32(kind: int, value: int) -> bytes:
 
 
 def attributes(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yields kind and payload of each attribute in `data`."""
+    """Yields the kind and the payload of each netlink attribute in `data`."""
     offset = 0
     while offset + 4 <= len(data):
         length, kind = struct.unpack_from("=HH", data, offset)
@@ -57,7 +57,7 @@ def message(kind: int, flags: int, body: bytes, number: int = 1) -> bytes:
 
 
 def messages(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-    """Yields kind, number and body of each message in the data of one `recv`."""
+    """Yields kind, sequence number and body of each netlink message in the data of one `recv`."""
     offset = 0
     while offset + HEADER.size <= len(data):
         length, kind, _, number, _ = HEADER.unpack_from(data, offset)
@@ -73,7 +73,7 @@ def open_socket(protocol: int) -> socket.socket:
 
 
 def request(protocol: int, kind: int, flags: int, body: bytes, what: str) -> None:
-    """Sends one request and waits for the kernel's answer. Raises `OSError` if the kernel refuses."""
+    """Sends one request and waits for the kernel's answer. Raises `OSError` if the kernel refuses the request."""
     with open_socket(protocol) as link:
         ask(link, kind, flags, body, what)
 
@@ -84,7 +84,7 @@ def ask(link: socket.socket, kind: int, flags: int, body: bytes, what: str) -> N
 
 
 def transaction(subsystem: int, requests: Sequence[tuple[int, int, bytes]], what: str) -> None:
-    """Carries out all netfilter requests (kind, flags, body) or none. Raises `OSError` if the kernel refuses."""
+    """Carries out all netfilter requests (kind, flags, body) or none. Raises `OSError` if the kernel refuses one."""
     edge = struct.pack(">BBH", socket.AF_UNSPEC, 0, subsystem)
     parts = [message(_BATCH_BEGIN, 0, edge, 0)]
     for number, (kind, flags, body) in enumerate(requests, 1):

@@ -1,9 +1,9 @@
 """Adds packet rules in the caller's network namespace: one nftables table for each disturbance.
 
 A node is identified by its address, which no other node of the lab ever gets. Rules act on packets that arrive in the
-namespace (prerouting) or leave it (postrouting). So in the lab's namespace, they act on a node's traffic with other
-nodes and with the control host alike. Each table has its own base chains: a packet that one disturbance lets pass meets
-the next one. Layouts: linux/netfilter/nf_tables.h, x_tables' xt_NFQUEUE.h.
+namespace (prerouting) or leave it (postrouting). Rules in the lab's namespace thus act on a node's traffic with other
+nodes and with the control host alike. Each table has its own base chains: a packet that passes one disturbance's table
+meets the next table. Layouts: linux/netfilter/nf_tables.h, x_tables' xt_NFQUEUE.h.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BYPASS = 1  # without a reader, packets pass: a dead delay line must not become
 
 @dataclass(frozen=True)
 class Match:
-    """A condition on a packet: its source or destination is this address or, if not `equal`, another one."""
+    """Requires that a packet's source or destination is this address or, with `equal=False`, that it is another one."""
 
     field: Field
     address: str
@@ -45,7 +45,7 @@ class Match:
 
 @dataclass(frozen=True)
 class PacketRule:
-    """A rule for packets that meet all conditions `matches`: drop them, or pass them to a program's queue."""
+    """A rule that drops all packets that meet all conditions `matches`, or passes them to a program's queue."""
 
     hook: Hook
     matches: tuple[Match, ...]
@@ -53,7 +53,7 @@ class PacketRule:
 
 
 def add_table(name: str, rules: Sequence[PacketRule]) -> None:
-    """Adds packet rules to the kernel as one table. Raises `OSError` if it refuses, and then adds nothing."""
+    """Adds packet rules to the kernel as one table. If the kernel refuses one rule, adds none and raises `OSError`."""
     try:
         _add_table(name, rules, _queue)
     except OSError as error:
@@ -100,7 +100,7 @@ def _queue(number: int) -> bytes:
 
 
 def _queue_by_target(number: int) -> bytes:
-    """Queues packets by the older x_tables, for a kernel without nft_queue."""
+    """Packs the expression that queues packets by the older x_tables target NFQUEUE, for a kernel without nft_queue."""
     return _expression(
         "target", text(1, "NFQUEUE"), be32(2, 3), attribute(3, struct.pack("=HHHxx", number, 1, _BYPASS))
     )

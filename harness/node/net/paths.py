@@ -1,6 +1,6 @@
-"""Measures a path from its two ends, each in the network of its own node, by packets that are really sent and received.
+"""Measures a network path by real packets, sent at one end and received at the other, each in its own node's network.
 
-Nodes of a lab, and containers of one host, share its monotonic clock, so one-way delays are plain differences.
+Nodes of a lab and containers on one host share the host's monotonic clock, so one-way delays are plain differences.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _udp(address: str) -> socket.socket:
 
 
 class PacketReceiver:
-    """Receives packets of a measurement in a thread: until `finish` is called, and then until no more come."""
+    """Receives the packets of a measurement in a thread, until `finish` is called and no more packets come."""
 
     def __init__(self, address: str, count: int):
         self._socket = _udp(address)
@@ -64,7 +64,7 @@ class PacketReceiver:
         self._thread.start()
 
     def finish(self, wait_s: float) -> dict[str, Any]:
-        """Returns which packets arrived, once all were sent and none has come for `wait_s`."""
+        """Returns counts and delays of the packets that arrived, once all did or none has come for `wait_s`."""
         self._wait_s = wait_s
         self._all_sent.set()
         self._thread.join()
@@ -113,7 +113,7 @@ def send_packets(address: str, to: tuple[str, int], count: int, interval_s: floa
 
 
 def median_rate(passed: Callable[[], int], seconds: float) -> float:
-    """Returns the bits per second of `passed` bytes: the median over short windows at full speed."""
+    """Returns the rate of the byte count `passed` in bits per second: the median over short windows at full speed."""
     time.sleep(seconds * RAMP_SHARE)
     window_s = seconds * (1 - RAMP_SHARE) / WINDOWS
     marks = []
@@ -136,7 +136,7 @@ class StreamReceiver:
         threading.Thread(target=self._receive, daemon=True).start()
 
     def rate(self, seconds: float) -> float:
-        """Returns the measured bits per second on the wire: of the received bytes and their headers."""
+        """Returns the measured bits per second on the wire: received payload plus its headers."""
         self._begun.wait(WAIT_S_MAX)
         payload = median_rate(lambda: self._received, seconds)
         return payload * (SEGMENT_BYTES + HEADER_BYTES) / SEGMENT_BYTES
@@ -154,7 +154,7 @@ class StreamReceiver:
 
 
 def send_stream(address: str, to: tuple[str, int], seconds: float, done: threading.Event | None = None) -> None:
-    """Sends data to measure a rate, for `seconds` or until `done`. Raises `OSError` if nobody answers at `to`."""
+    """Sends data for `seconds` or, if `done` is given, until it is set. Raises `OSError` if nobody listens at `to`."""
     with socket.create_connection(to, WAIT_S_MAX, (address, 0)) as sender:
         deadline, block = time.monotonic() + seconds, bytes(1 << 18)
         sender.setblocking(False)
@@ -168,7 +168,7 @@ def transmitted_bytes(device: str) -> int:
 
 
 class Ends:
-    """The calls that measure a path, for either end. The receiving end is identified by its port."""
+    """Offers the calls by which one end of a network path is measured. A receiver is identified by its port."""
 
     def __init__(self) -> None:
         self._receivers: dict[int, Any] = {}

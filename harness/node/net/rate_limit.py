@@ -1,7 +1,7 @@
-"""Limits the rate of a part of a node's traffic: these packets pass an ifb device with a token bucket.
+"""Limits the rate of selected packets of a node, which pass through an ifb device with a token bucket.
 
-The device at one end of the node's wire classifies packets of both directions (clsact). Packets that match are
-redirected through the ifb device (mirred) and come back. Layouts: linux/pkt_sched.h, pkt_cls.h, tc_act/tc_mirred.h.
+A clsact classifier on the device at one end of the node's link selects packets of both directions. Selected packets are
+redirected (mirred) through the ifb device, and come back. Layouts: linux/pkt_sched.h, pkt_cls.h, tc_act/tc_mirred.h.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def add_classifier(device: str) -> None:
 
 
 def delete_classifier(device: str) -> None:
-    """Deletes a device's filters that select packets. If they are gone with their device, this is no error."""
+    """Deletes a device's filters that select packets. Filters that are gone already are no error."""
     with contextlib.suppress(OSError):
         body = _traffic_header(device, _CLSACT_HANDLE, _CLSACT)
         netlink.request(netlink.ROUTE, _DELETE_QDISC, 0, body, f"no longer classify on {device}")
 
 
 def add_detour(device: str, hook: Hook, priority: int, matches: Sequence[Match], through: str) -> None:
-    """Sends packets on `device` that meet all conditions `matches` through another device, and back."""
+    """Redirects packets on `device` that meet all conditions `matches` through the device `through`, and back."""
     keys = b"".join(
         struct.pack("=4s4sii", b"\xff" * 4, socket.inet_aton(match.address), _OFFSETS[match.field], 0)
         for match in matches
@@ -76,14 +76,14 @@ def add_detour(device: str, hook: Hook, priority: int, matches: Sequence[Match],
 
 
 def delete_detour(device: str, hook: Hook, priority: int) -> None:
-    """Deletes the filter that sends packets through another device. If it is gone already, this is no error."""
+    """Deletes the filter that sends packets through another device. A filter that is gone already is no error."""
     with contextlib.suppress(OSError):
         body = _filter_header(device, hook, priority)
         netlink.request(netlink.ROUTE, _DELETE_FILTER, 0, body, f"delete filter of {device}")
 
 
 def transmitted_bytes(device: str, table: str) -> int:
-    """Returns the bytes that left the device, with Ethernet headers, from a table as in /proc/net/dev."""
+    """Returns the bytes that left the device, with Ethernet headers; `table` is the text of /proc/net/dev."""
     for line in table.splitlines():
         name, _, counters = line.partition(":")
         if name.strip() == device:

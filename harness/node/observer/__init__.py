@@ -1,8 +1,8 @@
-"""Watches a training that does not know the harness, and writes its event log. Standard library only.
+"""Watches a training whose code does not use the harness, and writes its event log. Needs only the standard library.
 
-The harness puts `harness/node/observer/entry` first on the Python path of the trainer. Python imports the
-`sitecustomize` in this folder, which runs the one that it hides, and waits for `import torch`. Then every *signal*, a
-file in `harness/node/observer/signals/`, wraps the public functions that it needs.
+The harness puts `harness/node/observer/entry` first on the Python path of the trainer. Python imports that folder's
+`sitecustomize`, which hooks `import torch`, and runs any `sitecustomize` that it hides. After `import torch`, each
+*signal*, a file in `harness/node/observer/signals/`, wraps the functions that it observes.
 
 A signal is one file:
 

@@ -1,8 +1,8 @@
 """Keeps a list of each node's saves with their steps, in a file that outlives the processes that write it.
 
 The file `checkpoints.ledger` beside the node's event log holds JSON lines, each written by one `os.write` to an
-`O_APPEND` descriptor. The ledgers of other nodes are read, too, if possible: a checkpoint may be loaded on another node
-than the one that saved it. Only well-formed lines of regular files count.
+`O_APPEND` descriptor. Other nodes' ledgers are read, too, if possible: a checkpoint saved on one node may be loaded on
+another. Malformed lines, and files that are not regular, are ignored.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FOLDERS_MAX = 10_000
 
 @dataclass(frozen=True)
 class Saved:
-    """An entry of a node's list of saves: a saved file or folder with its step, or `None` if that was unknown.
+    """An entry of a node's list of saves: a saved file or folder with its step (`None` if the step is unknown).
 
-    `each_alone` is True if each optimizer's step was counted as one.
+    `each_alone` is True if every call of an optimizer's `step` was counted as a training step.
     """
 
     path: str
@@ -39,7 +39,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Committed:
-    """An entry for a complete checkpoint. `files` are relative to `root`; `lineages` belong to them, in order."""
+    """An entry for a complete checkpoint. `lineages` has a content id for each of the `files` below `root`."""
 
     path: str  # as told: a file or a folder
     root: str
@@ -62,8 +62,8 @@ _KINDS: dict[str, type] = {"saved": Saved, "committed": Committed, "began": Bega
 
 
 class Ledger:
-    """The list of saves that this process's node keeps. `folder` is the node's folder of events, by default from the
-    environment; without a folder, nothing is kept."""
+    """Reads and extends the list of saves that this process's node keeps. `folder` is the node's folder of events, by
+    default from the environment; without a folder, no save is listed."""
 
     def __init__(self, folder: pathlib.Path | None = None):
         self._folder = folder
@@ -118,7 +118,7 @@ def entries_in(content: bytes) -> Iterator[tuple[int, Entry]]:
 
 
 def _entry(line: bytes) -> tuple[int, Entry]:
-    """Parses a line. Raises `ValueError`, `KeyError`, `TypeError`, `OverflowError` or `RecursionError` if invalid."""
+    """Parses a ledger's line, or raises `ValueError`, `KeyError`, `TypeError`, `OverflowError` or `RecursionError`."""
     told = json.loads(line)
     if not isinstance(told, dict):
         raise ValueError("no object")

@@ -1,4 +1,4 @@
-"""Holds the common state of a process's checkpoint signals: trained tensors, the ledger, saves and restores."""
+"""Holds the state that all checkpoint observers of a process share: its trained tensors, saves and restores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def of(watch: Watch) -> Checkpointing:
 
 
 def path_of(target: Any) -> str | None:
-    """Returns the path of a file given by path or as an open file; `None` for a buffer in memory."""
+    """Returns the real path of a file, given its path or the open file; `None` for a buffer in memory or a URL."""
     name = target if isinstance(target, (str, os.PathLike)) else getattr(target, "name", None)
     name = os.fspath(name) if isinstance(name, (str, os.PathLike)) else None
     return os.path.realpath(name) if isinstance(name, str) and name and "://" not in name else None

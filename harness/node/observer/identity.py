@@ -1,12 +1,12 @@
 """Makes short texts that identify the contents of a checkpoint's files. Standard library only.
 
-Three questions need three answers:
+Three kinds of text identify content:
 
-* `lineage`: which save does this file come from? It is cheap, and it outlives damage inside the tensors: the table of
-  checksums of a `torch.save` archive, the `.metadata` of a DCP folder, sampled bytes of anything else.
-* `tensors`: do two saves hold the same tensors? It is that table without names, for tensors that a run repeats exactly.
-* `digest`: are these the same bytes? It is taken of all bytes up to `WHOLE_BYTES_MAX`, and of samples beyond; the text
-  says which (`whole:` or `sampled:`). Two sampled digests that differ prove a difference; equal ones prove nothing.
+* `lineage`: which save does this file come from? A lineage hashes a `torch.save` archive's checksum table, a DCP
+  folder's `.metadata` (both outlive damaged tensors), or samples of any other file.
+* `tensors`: do two saves hold the same tensors? A hash of the checksums, without names, compares exact repeats.
+* `digest`: are these the same bytes? A digest covers all bytes up to `WHOLE_BYTES_MAX`, and samples of more, and says
+  so (`whole:` or `sampled:`). Different `sampled:` digests prove a difference; equal ones prove nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def lineage_of(file: IO[bytes]) -> str:
 
 
 def of(files: Iterable[str]) -> Content | None:
-    """Returns one digest for these files, whatever their order and folder; `None` if one is unreadable."""
+    """Returns one digest and the size of `files`, whatever their order and folder; `None` if one is unreadable."""
     try:
         paths = sorted((os.path.basename(path), path) for path in files)
         size = sum(os.stat(path).st_size for _, path in paths)
@@ -78,7 +78,7 @@ def text_of(text: str) -> str:
 
 
 def files_below(path: str) -> list[str]:
-    """Returns all regular files of a checkpoint, at most `FILES_MAX`: the file itself, or those in the folder."""
+    """Returns the files of a checkpoint, at most `FILES_MAX`: `path` itself or, for a folder, all files below it."""
     if not os.path.isdir(path):
         return [path]
     found: list[str] = []
@@ -88,7 +88,7 @@ def files_below(path: str) -> list[str]:
 
 
 def _checksums(file: IO[bytes]) -> str | None:
-    """Returns the table of checksums in a zip archive, without the first folder's name; `None` for other files."""
+    """Returns a hash of a zip archive's checksum table, without the name of its top folder; `None` for other files."""
     file.seek(0)
     if file.read(2) != b"PK":
         return None
@@ -99,7 +99,7 @@ def _checksums(file: IO[bytes]) -> str | None:
 
 
 def tensors(files: Iterable[str]) -> str | None:
-    """Returns a text for the tensors in `torch.save` archives, whatever their order; `None` if no file is one."""
+    """Returns a hash of the tensors in `torch.save` archives, whatever their order; `None` if there are no tensors."""
     found: list[str] = []
     for path in files:
         with contextlib.suppress(Exception), _opened(path) as file, zipfile.ZipFile(file) as archive:
@@ -125,7 +125,7 @@ def _sampled(path: pathlib.Path | str) -> str:
 
 
 def _opened(path: pathlib.Path | str) -> IO[bytes]:
-    """Opens a regular file. Raises `OSError` for any other kind, as a pipe would make the training wait."""
+    """Opens a regular file. Raises `OSError` for other kinds of files: a pipe would make the training wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
@@ -134,7 +134,7 @@ def _opened(path: pathlib.Path | str) -> IO[bytes]:
 
 
 def _samples(file: IO[bytes]) -> str:
-    """Returns a digest of a file's length, both ends, and blocks at equal distances."""
+    """Returns a digest of a file's length and of blocks at equal distances, from its begin to its end."""
     size = file.seek(0, io.SEEK_END)
     digest = _hash(str(size).encode())
     places: Iterable[int] = range(0, size, SAMPLE_BYTES)

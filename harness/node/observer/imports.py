@@ -1,7 +1,7 @@
-"""Runs each signal's `install` after the module that it hooks has been imported.
+"""Runs the `install` function of each signal (an observer) after the module that it hooks has been imported.
 
-A finder at the front of `sys.meta_path` lets the other finders find the module. It wraps their loader, and gives the
-real loader back before the module's code runs. It imports nothing of torch, and no signal before torch.
+A finder at the front of `sys.meta_path` lets the other finders find the module. It wraps the module's loader, and
+restores the real loader before the module's code runs. Nothing here imports torch; signals are imported after torch.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class _Telling(Loader):
 
 
 def wait() -> None:
-    """Begins the observation after the next `import torch`, when everything that signals hook exists, or at once in a
-    process that was forked with torch."""
+    """Begins the observation after the next `import torch`, or at once if torch is already imported (in a forked
+    process)."""
     finder, process_began = Finder(), (time.time_ns(), time.monotonic_ns())
 
     def torch_imported(_: ModuleType) -> None:

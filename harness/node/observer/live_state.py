@@ -26,14 +26,14 @@ class Live:
         return {name for tensor in (*self.parameters(), *state) if (name := storage(tensor)) is not None}
 
     def parts(self, held: set[int]) -> list[str]:
-        """Returns whose memory these storages are: the model's, the optimizers', or both."""
+        """Returns the owners of the storages `held`: the model, the optimizers, or both."""
         model = {name for tensor in self.parameters() if (name := storage(tensor)) is not None}
         return [name for name, found in (("model", held & model), ("optimizer", held - model)) if found]
 
     def held_by(self, value: Any) -> set[int]:
-        """Returns the trained storages that an object holds or, if it holds none, those of which it holds copies.
+        """Returns the trained storages in an object or, if there are none, those that it holds copies of.
 
-        Copies are compared by a few elements.
+        A copy is recognised by a few of its elements.
         """
         live = self.storages()
         if not live:
@@ -48,7 +48,7 @@ class Live:
         return {mine[known] for each in alike if (known := points(each)) in mine}
 
     def count(self) -> int | None:
-        """Returns the largest number of steps in the optimizers' own state, or `None` if they count no steps."""
+        """Returns the largest step count in the optimizers' state, or `None` if no optimizer counts its steps."""
         states = (state for optimizer in list(self.optimizers) for state in list(optimizer.state.values()))
         steps = (state.get("step") for state in states if isinstance(state, dict))
         counts = (step for step in steps if step is not None and not isinstance(step, bool))

@@ -1,5 +1,5 @@
-"""Calls a function once when training goes on: before the next forward pass of a module in training, or else before the
-next step of an optimizer."""
+"""Calls a function once when training continues: before the next forward pass of a module in training mode, or else
+before the next step of an optimizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.node.observer.watch import Watch
 
 
 class Next:
-    """Calls a function once when training goes on, if that was asked for, however often."""
+    """Calls a function when training continues: once, however often `expect` was called before."""
 
     def __init__(self, watch: Watch, callback: Callable[[], None]):
         self._watch, self._callback = watch, callback
@@ -23,14 +23,14 @@ class Next:
         sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._before_step)
 
     def expect(self) -> None:
-        """Asks for a call when training goes on. Another thread adds no forward hook, as hooks may be running now."""
+        """Requests a call when training continues. Only the main thread adds a forward hook: hooks may be running."""
         self._expected = True
         if self._forward is None and threading.current_thread() is threading.main_thread():
             modules = sys.modules["torch.nn.modules.module"]
             self._forward = modules.register_module_forward_pre_hook(self._before_forward)
 
     def now(self) -> None:
-        """Calls the function now if that is still asked for, and removes the hook."""
+        """Calls the function now if a requested call is still due, and removes the forward hook."""
         forward, self._forward = self._forward, None
         if forward is not None:
             forward.remove()

@@ -1,8 +1,8 @@
-"""Observes loads of checkpoints. Logs `restored` when their state has entered a model or an optimizer.
+"""Observes loads of checkpoints. Logs `restored` once a loaded state is in a model or optimizer.
 
-The storages of a load are tagged. A state that enters is recognised by these tags, or else by equal elements. The step
-of a state comes from the first of these sources that knows it: the ledger (by the content's origin), the framework, the
-optimizer's count, the checkpoint's own entry. If none knows it, `restored` has no step.
+Storages of loaded tensors are tagged. A state in a model or optimizer is recognised by tagged storages, or else by
+equal elements. The restored step comes from the first source that knows it: the ledger (by the content's origin), the
+framework, the optimizer's count, the checkpoint's own entry. If no source knows the step, `restored` has none.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Restores:
         self._next.expect()
 
     def await_step(self) -> None:
-        """Counts a loaded state as restored even if it is taken just before the optimizer's step, from now on."""
+        """From now on, logs restores just before an optimizer's step: until then, a state may still be replaced."""
         self._next.steps_only = True
 
     # Loading
 
     def loaded(self, source: str, value: Any, lineage: str | None = None) -> Load:
-        """Records that a checkpoint's file was read. Its contents are recognised from now on, until they are freed."""
+        """Records that a checkpoint's file was read. The file's contents are recognised until they are freed."""
         load = Load(source, lineage or identity.lineage(source), _own_step(value))
         self.tag(load, value)
         self._looks += 1
@@ -87,7 +87,7 @@ class Restores:
                 self._of_storage = {name: kept for name, kept in self._of_storage.items() if kept is not gone}
 
     def refused(self, source: str, error: BaseException) -> None:
-        """Records that loading a checkpoint of this run failed, which the next event `restored` tells."""
+        """Records that one of this run's checkpoints could not be loaded; the next event `restored` has the reason."""
         known: list[str] = []
         for entry in self.ledger.entries():
             if isinstance(entry, (Saved, Committed)):
@@ -136,7 +136,7 @@ class Restores:
         self._next.expect()
 
     def took(self, load: Load, value: Any) -> None:
-        """Checks whether loading a checkpoint has written into the trained state in place."""
+        """Records into which trained state a load has written in place: the model's, the optimizers', or both."""
         load.own_step = _own_step(value)
         self.tag(load, value)
         names = {tensors.storage(tensor) for tensor in tensors.tensors_in(value)}
@@ -149,7 +149,7 @@ class Restores:
     # Telling
 
     def told(self) -> None:
-        """Logs, when training goes on, which state was restored."""
+        """Logs which state was restored; is called when training continues."""
         entered, self._entered = self._entered, {}
         first, self._first = self._first, False
         if entered:
@@ -183,7 +183,7 @@ class Restores:
         self.watch.emit("restored", **told)
 
     def _steps(self, loads: list[Load], entries: list[Any], with_optimizer: bool) -> dict[str, int]:
-        """Returns the restored step by every source that knows it, the most trusted source first."""
+        """Returns the restored step as each source knows it, the most trusted source first."""
         found = {
             "ledger": next((found.step for load in loads if (found := _saved(load, entries))), None),
             "framework": self.framework_step,
@@ -196,7 +196,7 @@ class Restores:
         return {source: step for source, step in found.items() if step is not None}
 
     def _began(self) -> None:
-        """Logs a start without a loaded checkpoint: from scratch if that is proved, else with unknown state."""
+        """Logs a start without a loaded checkpoint: at the framework's step, from scratch, or with an unknown state."""
         rank = self.watch.rank or 0
         known = (tensors.points(tensor) for tensor in self.live.parameters())
         state = identity.text_of(repr([each for each in known if each][:POINTS_MAX]))
@@ -217,7 +217,7 @@ class Restores:
 
 
 def _own_step(value: Any) -> int | None:
-    """Returns the step that a loaded checkpoint itself holds at its top level; `None` if it holds none."""
+    """Returns the step that a loaded checkpoint itself holds at its top level; `None` if it holds no step."""
     for name in STEP_ENTRIES if isinstance(value, Mapping) else ():
         step = value.get(name)
         step = step.item() if hasattr(step, "item") and getattr(step, "numel", lambda: 0)() == 1 else step
@@ -227,7 +227,7 @@ def _own_step(value: Any) -> int | None:
 
 
 def _saved(load: Load, entries: list[Any]) -> Saved | None:
-    """Returns the last save that has this loaded content and a known step, or `None`."""
+    """Returns the latest save that has the content of `load` and a known step, or `None`."""
     saved = (entry for entry in reversed(entries) if isinstance(entry, Saved) and entry.lineage == load.lineage)
     return next((entry for entry in saved if entry.step is not None), None)
 
@@ -237,8 +237,8 @@ def _files(commit: Committed, root: str) -> list[str]:
 
 
 def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
-    """Returns the checkpoint to which loaded files belong: its place, and its contents now and when committed. Must be
-    called when a file is loaded, because the job may soon save under the same name."""
+    """Returns the checkpoint to which loaded files belong: its path, and its content digests now and when committed.
+    Call this right after a file is loaded: the job may soon save under the same name."""
     commits = [entry for entry in reversed(entries) if isinstance(entry, Committed)]
     for load, by_path, commit in itertools.product(loads, (True, False), commits):
         root = _root_now(commit, load, by_path)
@@ -253,7 +253,7 @@ def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
 
 
 def _root_now(commit: Committed, load: Load, by_path: bool) -> str | None:
-    """Returns the folder of a committed checkpoint, or of its copy, if files are loaded from it, else `None`."""
+    """Returns the folder of the checkpoint `commit`, or of its copy, if `load` read a file in it, else `None`."""
     file = os.path.join(load.source, identity.DCP_METADATA) if os.path.isdir(load.source) else load.source
     for name, lineage in zip(commit.files, commit.lineages):
         if by_path and os.path.join(commit.root, name) == file:

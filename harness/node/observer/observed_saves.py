@@ -1,9 +1,9 @@
-"""Observes saves of checkpoints. Logs the begin of each, and logs it as committed once it is whole.
+"""Observes saves of checkpoints. Logs when a save begins, and logs the checkpoint as committed once it is complete.
 
-A file that holds live state belongs to the checkpoint of this step. Files beside it belong to the checkpoint, too, if
-they hold another part of the state, or none (a scheduler, a random generator). A checkpoint is whole when a framework
-says so (`commit`), or else before training goes on, once its files are written and have no temporary name. A file that
-was written elsewhere counts once its content is in the store, where any program may have put it.
+A file with trained state belongs to the checkpoint of the current step. Files in one folder belong to one checkpoint,
+unless they hold the same part of the state. A checkpoint is complete when a framework says so (`commit`), or else when
+training continues and all files are written under final names. A file written elsewhere counts once any program has put
+its content into the checkpoint folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TEMPORARY = re.compile(  # a file's name
 
 @dataclass(eq=False)
 class Save:
-    """A checkpoint that this process is writing, and that may be incomplete as yet."""
+    """A checkpoint that this process has begun to write, and that may still be incomplete."""
 
     step: int | None
     begun_ns: int
@@ -93,7 +93,7 @@ class Saves:
         return save
 
     def begin_known(self, path: str) -> Save:
-        """Records the begin of a save whose writer writes all of it, and says when it is whole."""
+        """Records the begin of a save whose framework reports when it is complete."""
         save = self._begun(path)
         self._told("checkpoint.started", save, path=path)
         return save
@@ -107,7 +107,7 @@ class Saves:
         self._committed(save, path, identity.files_below(path))
 
     def written(self, save: Save, path: str) -> None:
-        """Records that a file of a checkpoint is written. From now on, its content identifies its step."""
+        """Records that a file of a checkpoint is written. From now on, the file's content identifies its step."""
         if path in save.unwritten:
             save.unwritten.discard(path)
             save.write_ns = time.monotonic_ns() - save.begun_ns
@@ -118,7 +118,7 @@ class Saves:
             self._next.expect()
 
     def buffered(self, lineage: str, held: set[int]) -> None:
-        """Records trained state in a memory buffer. It is a checkpoint if this content comes into the store."""
+        """Records that trained state was saved to a memory buffer, which is a checkpoint if its content is stored."""
         self.wrote(lineage, self.watch.step)
         if held and self._store():
             save = self._begun(MEMORY)
@@ -138,11 +138,11 @@ class Saves:
         self._told("checkpoint.failed", save, error=f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
 
     def beside(self, path: str) -> None:
-        """Records a file without trained state. It belongs to the checkpoint in its folder, if there is one."""
+        """Records a file without trained state. The file belongs to the checkpoint in its folder, if there is one."""
         self._beside.append(path)
 
     def renamed(self, old: str, new: str) -> None:
-        """Records that a file or folder was renamed. Its checkpoint is whole if no trained state is missing."""
+        """Records that a file or folder was renamed. Commits a renamed checkpoint that has all trained state."""
         with self._lock:
             moved = [save for save in self.open if any(_below(file, old) for file in save.files)]
             self._beside = [_moved(file, old, new) for file in self._beside]
@@ -155,7 +155,7 @@ class Saves:
         self._flush(whole)
 
     def flush(self) -> None:
-        """Counts saves as committed that may be whole, when training goes on or the process ends."""
+        """Logs saves that look complete as committed; is called when training continues or the process ends."""
         for save in [save for save in self.open if not save.unwritten]:
             self._find(save)
         self._flush([save for save in self.open if save.may_be_whole])
@@ -168,7 +168,7 @@ class Saves:
             self._next.expect()
 
     def _find(self, save: Save) -> None:
-        """Looks for the files of an open save in the checkpoint folder, after one, two, four … steps."""
+        """Searches the checkpoint folder for a save's files written elsewhere, at the 1st, 2nd, 4th … call."""
         store, save.looks = self._store(), save.looks + 1
         inside = all(_below(file, store) and os.path.isfile(file) for file in save.files)
         plain = inside and save.may_be_whole
@@ -190,7 +190,7 @@ class Saves:
                 self._beside = [_moved(file, old, new) if old else file for file in self._beside]
 
     def _store(self) -> str:
-        """Returns the folder of checkpoints, or "" if it is unknown or missing, or if many looks at it were in vain."""
+        """Returns the checkpoint folder, or "" if it is unknown or missing, or if too many saves never came into it."""
         named, folder = os.environ.get(STORE_ENV), self.ledger.folder
         if not named or folder is None or self._in_vain > IN_VAIN_MAX:
             return ""
@@ -208,10 +208,10 @@ class Saves:
             self._committed(save, path, sorted({*save.files, *companions}))
 
     def commit(self, path: str, step: int | None = None) -> None:
-        """Logs the checkpoint in this folder as committed, as a framework says that this process's part is whole.
+        """Logs the checkpoint in a folder as committed when a framework says that this process's part is complete.
 
-        Only files that were seen here are logged as its own, because another rank may still write beside them. `step`
-        is the framework's count, and is used if the watch does not know the step.
+        Logs only the files that this process wrote, because other ranks may still write into the folder. `step`, the
+        framework's count, is used only if the step is not known otherwise.
         """
         mine = [save for save in self.open if any(_below(file, path) for file in save.files)]
         if not mine:

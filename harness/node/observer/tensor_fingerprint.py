@@ -21,7 +21,7 @@ def tensors(data: Any) -> list[Any]:
 
 
 def largest(data: Any) -> tuple[int, int]:
-    """Returns the number of rows and of elements of the largest tensor in `value`, on any device; 0 without one."""
+    """Returns the rows and elements of the largest tensor in `data`, on any device; zeros without a tensor."""
     found = itertools.islice((each for each in _walk(data, 0) if len(each.shape)), TENSORS_MAX)
     return max(((int(each.shape[0]), int(each.numel())) for each in found), key=lambda size: size[1], default=(0, 0))
 
@@ -38,8 +38,8 @@ def _walk(data: Any, depth: int) -> Iterator[Any]:
 
 
 def _has_memory(tensor: Any) -> bool:
-    """Returns True if a tensor's memory can be read whole. Reading wrappers, fake tensors or freed storages would crash
-    the process."""
+    """Returns True if all of a tensor's memory can be read. Reading the memory of wrappers, fake tensors or freed
+    storages would crash the process."""
     try:
         held = tensor.untyped_storage()
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
@@ -50,7 +50,7 @@ def _has_memory(tensor: Any) -> bool:
 
 
 def memory(tensor: Any) -> int:
-    """Returns the address of a tensor's memory. It is valid only while the tensor lives: memory is used again."""
+    """Returns the address of a tensor's memory. The address is valid only while the tensor lives."""
     return int(tensor.untyped_storage().data_ptr())
 
 

@@ -1,7 +1,7 @@
 """Finds tensors in saved or loaded objects of any kind, and tells them apart by their storage.
 
-The name of a storage is the address of its `StorageImpl`. Code that keeps such a name also keeps a weak reference:
-while there is one, the address is not used again, though the memory of the numbers is freed.
+A storage is identified by the address of its `StorageImpl`. Code that keeps the address also keeps a weak reference:
+while a reference exists, the address is not used again, even if the tensor's memory is freed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def local(tensor: Any) -> Any:
 
 
 def storage(tensor: Any) -> int | None:
-    """Returns an id of the memory (storage) of a tensor; `None` if it has none (fake, meta, sparse)."""
+    """Returns an id of a tensor's memory (storage); `None` if the tensor has no memory (fake, meta, sparse)."""
     try:
         held = local(tensor).untyped_storage()
         return int(held._cdata) if held.nbytes() else None
@@ -52,13 +52,13 @@ def storage(tensor: Any) -> int | None:
 
 
 def weak(tensor: Any) -> Any:
-    """Returns a reference that keeps the id of a tensor's memory from being used again, but not the memory."""
+    """Returns a weak reference that keeps a tensor's storage id from being reused, but not the tensor's memory."""
     reductions = importlib.import_module("torch.multiprocessing.reductions")
     return reductions.StorageWeakRef(local(tensor).untyped_storage())
 
 
 def points(tensor: Any) -> tuple[Any, ...] | None:
-    """Returns shape, type and a few elements of a tensor, to recognise a copy; `None` if that is impossible."""
+    """Returns the shape, type and a few elements of a tensor, to recognise copies; `None` for unsuitable ones."""
     lib, part = torch(), local(tensor)
     try:
         if part.numel() < POINTS or not part.is_contiguous() or not (part.is_floating_point()):

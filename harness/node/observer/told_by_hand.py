@@ -1,6 +1,6 @@
 """Keeps the observer from repeating events that a trainer logs by itself.
 
-Both write to one file, because each process has one log.
+Observer and trainer write to one file, because each process has one log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALL = set().union(*_OF_KIND.values())
 
 
 class _Joined(Emitter):
-    """The emitter of a trainer that logs by itself, if the observer opened the log first: it repeats no phase."""
+    """Writes a trainer's own events to the log that the observer has opened before, but repeats no phase events."""
 
     def __init__(self, log: Emitter):
         super().__init__(None)
@@ -56,5 +56,5 @@ def _open_theirs(cls: type[Emitter], role: str, **identity: Any) -> Emitter:
 
 
 def notice() -> None:
-    """Makes the observer notice, from now on, when the trainer opens an emitter of its own."""
+    """Makes the observer notice, from now on, when the trainer opens an event log of its own."""
     Emitter.open = classmethod(_open_theirs)  # type: ignore[method-assign, assignment, arg-type]

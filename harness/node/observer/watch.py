@@ -1,4 +1,4 @@
-"""Holds the common state of all signals: the process's place in the job, its step, its event log, and guarded hooks."""
+"""Holds the state that all signals (observers) share: the process's rank, step and event log, and guarded hooks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWNER_ENV = "CHAOS_OBSERVED"  # the worker that this process is part of: its chi
 
 
 class Later:
-    """A number that the GPU is still computing. Asking whether it has arrived does not wait."""
+    """A number that the GPU is still computing. Calling `ready` does not wait for the number."""
 
     def ready(self) -> bool:
         raise NotImplementedError
@@ -54,7 +54,7 @@ class Arriving(Later):
 
 
 class _Both(Later):
-    """The sum of two numbers of which the GPU is still computing at least one."""
+    """The sum of two numbers; the GPU is still computing at least one of them."""
 
     def __init__(self, *parts: Any):
         self._parts = parts
@@ -102,7 +102,7 @@ class Watch:
 
     @property
     def rank(self) -> int | None:
-        """Returns this process's rank in the job, counted over all replicas of torchft; `None`: not known yet."""
+        """Returns this process's rank in the job, counted over all torchft replicas; `None` if it is not known yet."""
         rank, group = _of_group("get_rank", "RANK"), _number("REPLICA_GROUP_ID") or 0
         return rank if rank is None else rank + group * (_of_group("get_world_size", "WORLD_SIZE") or 1)
 
@@ -115,14 +115,14 @@ class Watch:
     # The absolute step
 
     def state_replaced(self) -> None:
-        """Records that the process took over another state. Its step is unknown until the next `offer_step`."""
+        """Records that another training state was loaded. The step is unknown until the next `offer_step`."""
         self._offers.clear()
         self.step, self.fresh = None, False
 
     def offer_step(self, source: str, step: int) -> None:
-        """Sets how many steps the training has done by now, as one of `SOURCES` knows this.
+        """Sets how many steps the training has done so far, as reported by `source`, one of `SOURCES`.
 
-        Between two offers, steps are counted. A less trusted source than an earlier one is ignored.
+        Between two calls, steps are counted up. A report is ignored if a more trusted source has reported before.
         """
         place = SOURCES.index(source)
         self._offers[source] = step
@@ -130,8 +130,8 @@ class Watch:
             self.step = step
 
     def count_each_alone(self) -> None:
-        """Counts each optimizer's step as a step of its own from now on. Earlier counts, except the ledger's, then mean
-        something else."""
+        """Counts each optimizer's step as a step of its own from now on. A restored step becomes unknown unless the
+        ledger gave it, because other sources count otherwise."""
         if not self.each_alone and not self.fresh and "ledger" not in self._offers:
             self.state_replaced()
         self.each_alone = True
@@ -139,7 +139,7 @@ class Watch:
     # The step that is being done
 
     def note(self, **fields: Any) -> None:
-        """Adds fields to the event of the step under way. A value may still be on its way from the GPU (`Later`)."""
+        """Adds fields to the event of the step under way. A value may be a `Later`, still computed by the GPU."""
         self._fields.update(fields)
 
     def add(self, field: str, amount: int) -> None:
@@ -150,7 +150,7 @@ class Watch:
         self._of_step.append(self.guard("of_step")(fields))
 
     def when_optimizer_made(self, callback: Callable[[Any], None]) -> None:
-        """Registers a function that is called with each new optimizer, which has its parameters by then."""
+        """Registers a function that is called with each new optimizer, once the optimizer has its parameters."""
         self._when_made.append(self.guard("when_optimizer_made")(callback))
 
     def optimizer_made(self, optimizer: Any, _: None) -> None:
@@ -181,8 +181,8 @@ class Watch:
         self.look_again()
 
     def stepped(self, at: Moment, applied: bool = True) -> None:
-        """Counts one more step, whose fields are fixed; called by the signal `steps`. A step of unknown number is not
-        logged."""
+        """Counts and logs one more step, whose fields are fixed; called by the signal `steps`. A step is not logged if
+        its number is unknown."""
         if self.step is None and self.fresh:
             self.step = 0
         fields, self._frozen = self._frozen, {}
@@ -197,7 +197,7 @@ class Watch:
     # The log
 
     def emit(self, event: str, /, **fields: Any) -> None:
-        """Writes one event to this process's file; nothing in a child process, which is not the trainer."""
+        """Writes one event to this process's log; in a child process, which is not the trainer, writes nothing."""
         self._tell(event, fields, now())
 
     @property
@@ -211,7 +211,7 @@ class Watch:
             log.failpoint(name)
 
     def flush(self, wait: bool = False) -> None:
-        """Writes the events of steps whose values have arrived from the GPU. With `wait`, waits for all steps."""
+        """Writes the events whose values have arrived from the GPU. With `wait`, waits for the values of all events."""
         while self._unwritten:
             name, fields, at = self._unwritten[0]
             late = [value for value in fields.values() if isinstance(value, Later)]
@@ -248,7 +248,7 @@ class Watch:
             self._emitter.tell(name, fields, at)
 
     def _forked(self) -> None:
-        """Opens an event file of its own in a forked child, which may train (`torch.multiprocessing` by fork)."""
+        """Makes a forked child open its own log: the child may train, unless a launched worker (`RANK`) forked it."""
         self._emitter = None
         self._unwritten.clear()
         self.in_child = "RANK" in os.environ
@@ -263,7 +263,7 @@ class Watch:
             self.emit("observer.failed", signal=signal, error=text)
 
     def guard(self, signal: str, remove: Callable[[], None] = lambda: None) -> Callable[[F], F]:
-        """Decorates a hook: its first error is logged, `remove` is called, and it does nothing from then on."""
+        """Decorates a hook: its first error is logged, `remove` is called, and the hook does nothing from then on."""
 
         def around(hook: F) -> F:
             dead = False
@@ -294,7 +294,7 @@ def now() -> Moment:
 
 
 def _belongs_to_another() -> bool:
-    """Returns True if an observed worker started this process, as a data loader, compiler or other program."""
+    """Returns True if an observed worker started this process, for example as a data loader or compiler."""
     if "RANK" not in os.environ:
         return False
     pid, job = str(os.getpid()), os.environ.get("TORCHELASTIC_RUN_ID", "")

@@ -1,4 +1,4 @@
-"""Observes accelerate: when the folder of `save_state` is whole. Loads are observed where their states enter."""
+"""Observes accelerate: when the folder of `save_state` is complete. The signal `checkpoints` observes loads."""
 
 from __future__ import annotations
 

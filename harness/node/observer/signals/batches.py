@@ -1,14 +1,14 @@
 """Observes which samples each step consumed, and how long it waited for them.
 
-A loader knows the indices of a batch, and the outermost module shows which batch it got. In between, a batch may wait
-(if it was fetched ahead) or be dropped (if a resumed job skips it). A module's input is the batch that holds the same
-memory, else the batch with equal content in some places. If no batch can be recognised (the input was copied, moved or
-converted, or comes from another pipeline stage), the batch fetched last counts, or several if the input has several
-times its rows. For a module with hidden inputs, as many batches count as there were backward passes. For loaders
-without indices, and scripts without a loader, a digest of the inputs is logged. In a script with known samples, a step
-with inputs of no loader consumed none, as a generator's step on noise.
+A data loader knows a batch's sample indices; the input of the outermost module shows which batch the model got. Between
+loader and model, a batch may wait (if fetched ahead) or be dropped (if a resumed job skips it). An input is taken for
+the batch in the same memory, or else for a batch with equal bytes at a few places. If no batch can be recognised (the
+input was copied, moved or converted, or comes from another pipeline stage), the batch fetched last counts as consumed,
+or several if the input has several times its rows. If inputs cannot be seen, as many batches count as consumed as there
+were backward passes. If a loader has no indices, or a script no loader, a digest of the inputs is logged. In a script
+with known samples, a step whose inputs come from no loader (such as a GAN's noise) consumed none.
 
-When a compiler traces a module's hook, the hook is empty.
+While torch's compiler traces a module, our hook on the module does nothing.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Batch:
         self.rows, self.elements = tensor_fingerprint.largest(data)
 
     def likeness(self, inputs: list[Any], prints: set[Any]) -> int:
-        """Counts how many input tensors are from this batch. Equal memory counts for more than equal content."""
+        """Scores how many input tensors are from this batch. Equal memory counts for more than equal content."""
         mine = {tensor_fingerprint.memory(tensor) for tensor in (ref() for ref in self.alive) if tensor is not None}
         same = sum(1 for tensor in inputs if tensor_fingerprint.memory(tensor) in mine)
         return 1000 * same + len(self.prints & prints)
 
     def times(self, rows: int, elements: int) -> int:
-        """Returns how many batches like this one an input of so many rows holds. Other shapes must not be larger."""
+        """Returns how many batches like this one an input of so many rows holds: 1 unless it has enough elements."""
         times = rows // self.rows if self.rows and not rows % self.rows else 1
         return times if 2 * elements > times * self.elements else 1
 
@@ -71,7 +71,7 @@ class Batches:
         self._indexed = False  # samples of known indices were consumed
 
     def fetched(self, asked: tuple[Any, int], data: Any) -> None:
-        """Records a batch that the data loader returned. `asked`: the loader's iterator, and when it was asked."""
+        """Records a batch that the data loader returned. `asked` has the loader's iterator and the request's time."""
         iterator, began_ns = asked
         self._watch.add("data_ns", time.monotonic_ns() - began_ns)
         self.look("batch")
@@ -88,8 +88,8 @@ class Batches:
             self.look("backward")
 
     def look(self, moment: str) -> None:
-        """Hooks the outermost modules, to see their inputs, at each of a few moments: some are wrapped only after the
-        optimizer is made, and all exist when the first batch comes."""
+        """Hooks the outermost modules to see their inputs, once for each `moment`: some modules are wrapped only after
+        the optimizer is made, and all exist when the first batch comes."""
         if moment not in self._looked:
             self._looked.add(moment)
             for root in _outermost(self._torch):
@@ -112,7 +112,7 @@ class Batches:
         self._hooks[root] = root.register_forward_pre_hook(hook, with_kwargs=True).id, hook
 
     def hidden(self, module: Any, *_: Any, **__: Any) -> list[Any] | None:
-        """Removes our hooks from a module and its submodules, until `shown` is called."""
+        """Removes our hooks from a module and its submodules, until `shown` puts them back."""
         modules = module.modules() if isinstance(module, self._torch.nn.Module) else ()
         found = [each for each in modules if each in self._hooks]
         for each in found:
@@ -157,7 +157,7 @@ class Batches:
                 self._digests.append(digest)
 
     def _consume(self, batch: Batch) -> None:
-        """Records that the model consumed a batch. Earlier batches of its loader that still wait count as skipped."""
+        """Records that the model consumed a batch. Earlier unused batches of the same loader count as skipped."""
         kept = [other for other in self._waiting if other.source != batch.source]
         after = [other for other in self._waiting if other.source == batch.source]
         self._consumed.append(batch)
@@ -166,12 +166,12 @@ class Batches:
 
     @property
     def _since_frozen(self) -> int:
-        """Counts the micro-batches of the present step that had a backward pass. Two losses of one batch count once;
-        without a backward pass, an input may only have been evaluated."""
+        """Counts the micro-batches of the current step that had a backward pass. Two losses of one batch count as one
+        micro-batch; an input without a backward pass may be for evaluation only."""
         return min(self._backward, len(self._consumed) + len(self._digests)) or self._backward
 
     def accumulated(self) -> dict[str, int]:
-        """Returns the number of micro-batches of the present step so far, and of the step before."""
+        """Returns the number of micro-batches in the current step so far, and in the whole step before it."""
         whole = {"micro_batches_a_step": self._of_last_step} if self._of_last_step else {}
         return {"micro_batches": max(self._taken, self._since_frozen)} | whole
 
@@ -211,7 +211,7 @@ def _fields(consumed: list[Batch], digests: list[str]) -> dict[str, Any]:
 def _runs(indices: list[int]) -> list[list[int]]:
     """Shortens sample indices, in their order, to runs: `[first, count]`, or `[first, count, stride]`.
 
-    Runs are taken from left to right. A stride is written only if it saves something (three indices or more).
+    Indices are grouped from left to right. A stride is written only if it saves space (three indices or more).
     """
     found: list[list[int]] = []
     at = 0
@@ -300,7 +300,7 @@ def _asked(iterator: Any, index: Any) -> None:
 
 
 def _indices_of(iterator: Any) -> list[int] | None:
-    """Returns the indices of a batch's samples in the data set, if known. Workers out of order hide them."""
+    """Returns the data set indices of the next batch's samples; `None` if unknown (as with workers out of order)."""
     asked = getattr(iterator, _ASKED, None)
     if not asked or getattr(iterator, "_in_order", True) is False:
         return None
@@ -311,7 +311,7 @@ def _indices_of(iterator: Any) -> list[int] | None:
 
 
 def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
-    """Returns samples' indices in the whole data set, from those in a subset of it."""
+    """Converts sample indices in a subset to indices in the whole data set; returns `None` if this is impossible."""
     for depth in itertools.count():
         if not (hasattr(dataset, "indices") and hasattr(dataset, "dataset")):
             break
@@ -327,7 +327,7 @@ def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
 
 
 def _outermost(torch: Any) -> Iterator[Any]:
-    """Returns modules with parameters that are in no other module and are not compiled in place."""
+    """Yields the modules that have parameters, are in no other module, and are not compiled in place."""
     module = torch.nn.Module
     found = [each for each in gc.get_objects() if issubclass(type(each), module)]
     inner = {id(child) for each in found for child in each._modules.values() if child is not None}

@@ -1,6 +1,6 @@
 """Tells torch's compiler not to compile our hooks, because compiled hooks would observe nothing.
 
-Hooks on functions that it does trace are not included: they check for themselves whether it traces them.
+Hooks on functions that the compiler does trace are not included: these hooks detect by themselves that they are traced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Observes the coordinates of this rank in the job's mesh, such as its tensor-parallel rank or pipeline stage.
 
-The *use* of a process group shows its axis: a group used by `fully_shard` is `fsdp`, whatever its name. A name in
-`NAMES` counts, too, unless it is a general name such as `data`. All other coordinates stay unknown.
+The *use* of a process group shows its mesh axis: a group used by `fully_shard` is `fsdp`, whatever its name. A group's
+name shows its axis, too, if it is in `NAMES` and not as general as `data`. Other groups' axes stay unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Place = tuple[int, int]  # this rank's index on an axis, and how many there are
 
 
 class Coordinates:
-    """Finds this rank's coordinates in the mesh of the job, which are logged with the first step after that."""
+    """Finds this rank's coordinates in the job's mesh, and logs them with the next step."""
 
     def __init__(self, watch: Watch):
         self._watch = watch
@@ -47,20 +47,20 @@ class Coordinates:
         self._used[axis] = place
 
     def of_mesh(self, mesh: Any) -> list[tuple[str | None, Place]]:
-        """Returns name and place of this rank for each dimension of a mesh; empty if the rank is not in the mesh."""
+        """Returns the name and this rank's place for each mesh dimension; an empty list for a rank outside the mesh."""
         names, at = mesh.mesh_dim_names, mesh.get_coordinate()
         if at is None:
             return []
         return [(names[dim] if names else None, (int(index), int(mesh.size(dim)))) for dim, index in enumerate(at)]
 
     def given(self, axes: tuple[str, ...], mesh: Any) -> None:
-        """Records a mesh by its use: the code that uses it works along the mesh's last dimensions, which are `axes`."""
+        """Records a mesh that a library function was given: the last dimensions of the mesh are `axes`."""
         for axis, (name, place) in zip(reversed(axes), reversed(self.of_mesh(mesh)), strict=False):
             if NAMES.get(str(name).lower(), GENERAL) == GENERAL:
                 self.used(axis, place)
 
     def known(self) -> dict[str, Place]:
-        """Returns this rank's known coordinates by axis. A general group that shards weights is no replica group."""
+        """Returns this rank's known coordinates by axis. A group named `data` or the like is not `dp` if it shards."""
         found = dict(self._named)
         if GENERAL not in self._used and found.get(GENERAL) == self._used.get("fsdp", ()):
             del found[GENERAL]
@@ -99,7 +99,7 @@ def _meshes(watch: Watch, module: Any, found: Coordinates) -> None:
 
 
 def _sharding(watch: Watch, module: Any, found: Coordinates) -> None:
-    """Hooks both kinds of FSDP to read their mesh, whose first of two axes replicates. No mesh: all ranks shard."""
+    """Hooks FSDP 1 and 2 to read their mesh, whose first of two axes replicates. Without a mesh, all ranks shard."""
 
     @watch.guard("coordinates")
     def given(_: Any, *__: Any, mesh: Any = None, **___: Any) -> None:
@@ -157,7 +157,7 @@ def _megatron(watch: Watch, module: Any, found: Coordinates) -> None:
 
 
 def _deepspeed(watch: Watch, module: Any, found: Coordinates) -> None:
-    """Hooks DeepSpeed to read its groups: stage 3 shards weights; an `mpu` has the groups of model parallelism."""
+    """Hooks DeepSpeed to read its data parallel group (ZeRO stage 3: `fsdp`) and an `mpu`'s model parallel groups."""
     asked = {"pp": ("pipe_parallel", "pipeline_model_parallel"), "tp": ("tensor_model_parallel", "model_parallel")}
 
     def look(engine: Any) -> None:

@@ -1,4 +1,4 @@
-"""Observes distributed checkpoints: `dcp.save`, `dcp.async_save` and `dcp.load`. The group's first rank logs saves."""
+"""Observes distributed checkpoints: `dcp.save`, `dcp.async_save` and `dcp.load`. Only rank 0 logs saves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def install(watch: Watch, module: ModuleType) -> None:
 
 
 def _install_setters(watch: Watch, module: ModuleType, state: Checkpointing) -> None:
-    """Wraps functions that gather or spread a loaded state, so that their new tensors count as loaded, too."""
+    """Wraps `set_state_dict` and the like, so that tensors that they make of a loaded state count as loaded, too."""
 
     def before(*args: Any, **kwargs: Any) -> contextlib.ExitStack | None:
         found = state.restores.whence([*args[1:], *kwargs.values()])

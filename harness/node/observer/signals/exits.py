@@ -1,4 +1,4 @@
-"""Observes the end of the process: finished, by its own error, or by the loss of a peer. Only launchers see kills."""
+"""Observes how a process ends: finished, by its own error, or by the loss of a peer. Only the launcher sees kills."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def text(error: BaseException) -> str:
 
 
 def _of_peer(error: BaseException) -> bool:
-    """Returns True if the error is the failure of a collective, for which a peer may be the cause. A script that waits
-    for its own collective has no frame in torch."""
+    """Returns True if the error is the failure of a collective, for which a lost peer may be the cause. An error text
+    of the backend suffices: if a script itself waits for a collective, its traceback ends outside torch."""
     dist = sys.modules.get("torch.distributed")
     classes = tuple(
         each

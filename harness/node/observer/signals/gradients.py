@@ -1,6 +1,6 @@
-"""Observes the norm of the gradient, if the training clips it: the result of the clipping function.
+"""Observes the norm of the gradient, as `clip_grad_norm_` returns it, if the training clips gradients.
 
-When a compiler traces these functions, it finds the original instead of the hook.
+While torch's compiler traces the clipping function, our hook records nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def install(watch: Watch, module: Any) -> None:
 
     @watch.guard("gradients")
     def note(norm: Any) -> None:
-        """Records the norm of the gradient. Of a distributed tensor, only this rank's part: all needs a collective."""
+        """Records the gradient norm; of a distributed tensor, only this rank's part (the whole needs a collective)."""
         norm = norm.to_local() if hasattr(norm, "to_local") else norm
         if not getattr(norm, "is_cuda", False):
             watch.note(grad_norm=float(norm))

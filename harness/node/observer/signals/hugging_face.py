@@ -1,4 +1,4 @@
-"""Observes Hugging Face's `Trainer`: when a folder `checkpoint-N` is whole, and from which step training goes on."""
+"""Observes Hugging Face's `Trainer`: when a folder `checkpoint-N` is complete, and at which step training resumes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AFTER = "transformers.trainer"
 
 
 def install(watch: Watch, module: ModuleType) -> None:
-    """Adds a callback to `DEFAULT_CALLBACKS`, of which every `Trainer` makes one each."""
+    """Adds a callback class to `DEFAULT_CALLBACKS`; every `Trainer` makes one instance of it."""
     state, guard = checkpointing.of(watch), watch.guard("hugging_face")
 
     @guard

@@ -1,4 +1,4 @@
-"""Observes Lightning's `Trainer`: when a checkpoint is begun and whole, and from which step training goes on."""
+"""Observes Lightning's `Trainer`: when a checkpoint is begun and complete, and from which step training continues."""
 
 from __future__ import annotations
 

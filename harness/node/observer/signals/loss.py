@@ -1,7 +1,7 @@
-"""Observes the loss: the argument of `backward`, summed over a step's micro-batches, without waiting for a device.
+"""Observes the loss: the argument of `backward`, summed over a step's micro-batches, without waiting for the GPU.
 
-A value on a device is cloned when `backward` begins, and copied to the host while the device goes on. The step is
-logged when the value has arrived.
+A loss on a GPU is cloned when `backward` begins, and copied to the host while the GPU works on. The step is logged when
+its loss has arrived on the host.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Loss:
         self._scaled: collections.deque[tuple[Any, Any]] = collections.deque(maxlen=SCALED_MAX)
 
     def backward(self, tensors: Any, grad_tensors: Any) -> None:
-        """Records the loss: a single number without a given gradient. Other calls are parts of a larger one."""
+        """Records one-element tensors as loss, unless gradients are given: these calls are parts of a larger one."""
         given = (tensors,) if isinstance(tensors, self._torch.Tensor) else tuple(tensors or ())
         gradients = grad_tensors if isinstance(grad_tensors, (list, tuple)) else (grad_tensors,)
         if any(each is not None for each in gradients):

@@ -1,10 +1,10 @@
 """Observes steps by hooks around every optimizer's `step`.
 
-A step of the training is over when each optimizer has stepped once. If one steps again before all have stepped, they do
-not take turns (a discriminator may step five times as often as its generator). From then on, every call is a step of
-its own. The ledger stores this, so that a restart counts steps as its checkpoint did. Only the outermost call counts,
-because a sharded optimizer calls another one inside. An update that gradient scaling skips, because of an infinity,
-counts as a step, and `applied` says that it changed nothing.
+A step of the training is over when each optimizer has stepped once. If an optimizer steps again before all have stepped
+(a discriminator may step five times as often as its generator), every call counts as a step from then on. The ledger
+stores this way of counting, so that a restart counts steps as its checkpoint did. Of nested calls only the outermost
+counts, because a sharded optimizer calls another optimizer inside. An update that gradient scaling skips, because a
+gradient is infinite, counts as a step with `applied` false.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Steps:
 
     def cleared(self, *_: Any, **__: Any) -> None:
         """Records that gradients were discarded unused, as in a warm-up or for a left-out batch. With several
-        optimizers this proves nothing: another one's gradients may be kept."""
+        optimizers nothing is recorded: another optimizer's gradients may be kept."""
         if not self._watch.quiet and not self._inside and len({id(each) for each in self.made} - self._nested) == 1:
             self._watch.discarded()
 

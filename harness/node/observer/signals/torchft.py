@@ -44,7 +44,7 @@ class _Worlds:
 
 
 def _wrap_registration(module: ModuleType, state: Checkpointing) -> None:
-    """Wraps the functions that load a state from a peer, to log the peer and the manager's step."""
+    """Wraps the functions that load a state from a peer, to log this source and the manager's step."""
     register = module.Manager.register_state_dict_fn
 
     def registering(manager: Any, key: str, load_state_dict: Any, state_dict: Any) -> Any:
