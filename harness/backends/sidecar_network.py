@@ -52,7 +52,7 @@ def send_packets(
 
 
 def fill_path(source: End, sink: End, seconds: float, limit_s: float, rate: Callable[[], float] | None = None) -> float:
-    """Sends a stream over a network path. Returns its rate in bits per second, as measured by `rate` or else by the
+    """Sends a stream over a network path, and returns the rate in bits per second, as measured by `rate` or else by the
     sink."""
     port = sink.line.call("receive_stream", limit_s, address=sink.address)
     with ThreadPoolExecutor(1) as pool:
@@ -65,8 +65,8 @@ def fill_path(source: End, sink: End, seconds: float, limit_s: float, rate: Call
 
 @dataclass
 class Disturbed:
-    """A disturbance of one node's network. `parts` holds each sidecar that carries it out, with the number by which
-    this sidecar knows the disturbance."""
+    """A disturbance of one node's network. `parts` holds each sidecar that carries out the disturbance, with the number
+    by which the sidecar knows it."""
 
     node: str
     traffic: dict[str, Any]
@@ -139,8 +139,8 @@ class Network:
         return number
 
     def _spread(self, disturbed: Disturbed, params: dict[str, Any]) -> dict[str, Any] | None:
-        """Makes the other hosts delay the packets that a node sends. Returns the parameters of the delay of its
-        incoming packets for the node's own sidecar, or `None` if only outgoing packets are delayed.
+        """Makes the other hosts delay the packets that a node sends. Returns the parameters with which the node's own
+        sidecar must delay incoming packets, or `None` if only outgoing packets are delayed.
 
         A packet that is delayed on the sending host counts against the sender's TCP connection, which then sends little
         at a time. A delay of 20 ms reduced 10 Gbit/s to 2 Mbit/s on the sending host, but only to 1.1 Gbit/s on the
@@ -205,8 +205,8 @@ class Network:
         return line
 
     def _heal(self, number: int, limit_s: float) -> None:
-        """Ends the network disturbance with this number on all sidecars that carry it out. A repeated call does
-        nothing."""
+        """Ends the network disturbance with this number on all sidecars that carry it out. A repeated call with the
+        same number does nothing."""
         disturbed = self._disturbances.get(number)
         if disturbed is None:
             return

@@ -53,8 +53,8 @@ class StoringNode(NodeBase):
 
 
 def mount(lab: Line, run_dir: pathlib.Path, mounts: tuple[str, ...], recorded: tuple[str, ...] = ()) -> None:
-    """Mounts a file system that can be disturbed over each folder in `mounts`, before nodes start. Makes missing
-    folders.
+    """Mounts a file system that can be disturbed over each folder in `mounts`, before nodes start. Makes the folders if
+    they are missing.
 
     The file operations in each folder of `recorded` are recorded in `recorded/<folder>` below the run's folder.
     """

@@ -1,9 +1,9 @@
 """The Slurm backend: a run is one Slurm job, a node is an allocated node, and Slurm does all scheduling.
 
 If a node is lost, Slurm ends the whole job, and starts the job again once it can allocate the nodes. The loss, eviction
-or replacement of one node therefore gives *every* node of the job its next incarnation; `changes()` reports when this
-happens. By default, Slurm starts a requeued job only after two minutes. Once all lost nodes are back or given up, this
-backend asks Slurm to start the job at once.
+or replacement of one node therefore replaces *every* node of the job by its next incarnation; `changes()` reports when
+this happens. By default, Slurm starts a requeued job only after two minutes. Once all lost nodes are back or given up,
+this backend asks Slurm to start the job at once.
 
 Signals are sent by a helper (`srun --overlap` in the job's own allocation), and only to processes that have the run's
 id in their environment.
@@ -110,8 +110,8 @@ class SlurmCluster(TellingCluster):
         (self._state_dir / "go").touch()
 
     def replace(self, node: Node) -> Node:
-        """Brings a lost node back, after Slurm has noticed the loss. Otherwise, the Slurm job would wait for tasks that
-        are dead. The returned node is alive as soon as Slurm runs the job again."""
+        """Brings a lost node back, but only after Slurm has noticed the loss, because Slurm would otherwise wait for
+        dead tasks. The returned node is alive as soon as Slurm runs the job again."""
         self.refuse_replacement(node)
         place = self._nodes[node.index]
 
@@ -223,8 +223,8 @@ class SlurmCluster(TellingCluster):
         (self._state_dir / "exits").mkdir(parents=True)
 
     def _beat(self) -> None:
-        """Writes a new number to a file every few seconds. If the numbers stop, the Slurm job ends itself (see
-        `slurm_watch`)."""
+        """Writes a new number to a file every few seconds. Without new numbers in this file, the Slurm job ends itself
+        (see `slurm_watch`)."""
         for number in itertools.count(1):
             with contextlib.suppress(OSError, FaultError):  # a full disk, say: the next one may come through
                 untrusted_files.replace(self.run_dir, script.ALIVE, str(number).encode())
@@ -287,8 +287,8 @@ class SlurmCluster(TellingCluster):
                     return
 
     def _absorb(self, job: SlurmJob) -> None:
-        """Updates the nodes from the job's state in Slurm. Exit records are read only after this state was read,
-        because an ended task has then written its record."""
+        """Updates the nodes from the job's state in Slurm. The exit records of tasks are read after the job's state,
+        because an ended task has written its record by then."""
         hosts = self._slurm.hosts(job.hosts) if job.running and job.restarts + 1 > self._incarnation else []
         addresses = self._slurm.addresses(job.hosts) if hosts else {}
         with self._lock:

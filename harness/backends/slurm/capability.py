@@ -45,7 +45,7 @@ def missing_verbs(slurm: Slurm) -> dict[Verb, str]:
 
 def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
     """Returns the network and storage acts that do not work on one free node, each with the reason. If no node is free,
-    returns all of these acts."""
+    returns all network and storage acts."""
     try:
         with owner_names.temporary_folder() as folder:
             name = f"--job-name=chaos-{owner_names.new_name(PROBE)}"

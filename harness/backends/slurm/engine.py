@@ -2,10 +2,10 @@
 
 Uses the Slurm of `SLURM_CONF`, else the Slurm that `engines/slurm.sh` started on this host, else the site's.
 
-The *power command* in `CHAOS_SLURM_POWER` kills nodes and brings them back. It is called with `kill NODE RUN`, `boot
-NODE` and `heal RUN` (bring back all nodes that were killed for that run). For the Slurm that `engines/slurm.sh`
-started, this script is also the default power command. Without a power command (or with `none`), nodes are set to
-`down` and resumed in Slurm, which only root and SlurmUser may do.
+The *power command* in `CHAOS_SLURM_POWER` kills nodes and brings them back. The power command is called with `kill NODE
+RUN`, `boot NODE` and `heal RUN` (bring back all nodes that were killed for that run). For the Slurm that
+`engines/slurm.sh` started, this script is also the default power command. Without a power command (or with `none`),
+nodes are set to `down` and resumed in Slurm, which only root and SlurmUser may do.
 """
 
 import getpass
@@ -227,8 +227,8 @@ class Slurm:
         return bool(self.power_command) or self.is_operator
 
     def take_down(self, host: str, run_id: str) -> None:
-        """Kills a host by the site's power command or, without one, sets the host to `down` in Slurm. Either ends our
-        job there."""
+        """Ends the run's job on a host: kills the host by the site's power command or, without one, sets it to `down`
+        in Slurm."""
         if self.power_command:
             self.run(*self.power_command, "kill", host, run_id)
         else:

@@ -47,9 +47,9 @@ def why_not(slurm: Slurm) -> str:
 
 
 class Evictions:
-    """Makes Slurm take nodes away from the job of one run. `job_name` is the name of this job. An evictor (another job
-    that takes over an evicted node) has a name that begins with `job_name`. An evictor runs the shell command
-    `occupying`, which only waits until the harness has ended."""
+    """Makes Slurm take nodes away from the job of one run. `job_name` is the name of the run's Slurm job. An evictor
+    (another job that takes over an evicted node) has a name that begins with `job_name`. An evictor runs the shell
+    command `occupying`, which only waits until the harness has ended."""
 
     def __init__(self, slurm: Slurm, run_id: str, job_name: str, occupying: str):
         self._slurm, self._run_id, self._job_name, self._occupying = slurm, run_id, job_name, occupying

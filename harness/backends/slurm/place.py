@@ -33,7 +33,7 @@ class NodeCluster(Protocol):
 
 class SlurmNode(NetworkedNode, StoringNode):
     """One incarnation of a node of the job, from one start of the Slurm job to the next. `host` is the name of the
-    Slurm host on which it runs, or empty before it runs."""
+    Slurm host on which the node runs, or empty before it runs."""
 
     def __init__(self, cluster: NodeCluster, index: int, incarnation: int):
         super().__init__(f"node{index}", index, incarnation, cluster.run_dir)

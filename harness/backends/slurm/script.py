@@ -1,7 +1,7 @@
 """Makes the `sbatch` arguments and the two shell scripts that run a workload as a Slurm job. The functions are pure.
 
 A run is one job, with one task on every node. When a job has lost a node, Slurm starts the job again *as a whole*
-(`--requeue`). Every node then begins its next incarnation, whose number is Slurm's restart count plus one.
+(`--requeue`). The start replaces every node by its next incarnation, whose number is Slurm's restart count plus one.
 
 The scripts contain no facts about this machine: environment variables, set at submission, hold them.
 """
