@@ -1,4 +1,4 @@
-"""Disturbs and measures a node's network by calls to the process that controls it: a lab or a sidecar."""
+"""Disturbs and measures a node's network through a process of the harness: the lab of virtual nodes, or a sidecar."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VERBS = tuple(_MODULES)
 class NetworkCaller(Caller, Protocol):
     @property
     def control(self) -> str:
-        """Returns the address of the control host, which stands beside the job's nodes."""
+        """Returns the address of the host that runs the control command (usually the rendezvous store)."""
 
 
 class LabDisturbance(Disturbance):
@@ -48,7 +48,7 @@ class LabDisturbance(Disturbance):
 
 
 class NetworkedNode(NodeBase):
-    """The base of a node whose network is disturbed and measured by calls to a lab or a sidecar."""
+    """The base class of nodes whose network is disturbed and measured by a lab or a sidecar."""
 
     _lab: NetworkCaller
 
@@ -115,7 +115,7 @@ class NetworkedNode(NodeBase):
 
 
 def examine(open_lab: Callable[[], Line]) -> dict[Verb, str | None]:
-    """Maps each act on a node's network to the kernel's refusal with a remedy, or to `None` if it works."""
+    """Maps each act on a node's network to the reason why the kernel refuses the act, or to `None` if the act works."""
     with contextlib.closing(open_lab()) as lab:
         lab.call("node.create", name="probe", incarnation=1)
         refused: dict[str, str] = lab.call("net.examine", node="probe.1")

@@ -1,4 +1,4 @@
-"""Carries out acts on a node by calls to our process there: its init, a helper, or the lab."""
+"""Carries out acts on a node by calls to a process of the harness: the node's init, a helper, or the lab."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ FILL_S_MAX = 40.0
 
 
 def refused_libraries() -> dict[Verb, str]:
-    """Maps each act that needs a library in every process to the reason why that fails on this machine, if it does."""
+    """Returns the acts that fail because a preloaded library (for clocks or GPUs) does not work here, each with the
+    reason."""
     found = {Verb.CLOCK: skew.why_not(), Verb.GPU: gpu_health.why_not()}
     return {verb: reason for verb, reason in found.items() if reason}
 
 
 class Caller(Protocol):
-    """Our process that carries out calls: a lab, a sidecar or a helper. Once it `ended`, all its acts are undone."""
+    """A connection to a process of the harness that acts on nodes: a lab, a sidecar or a helper. Once `ended` is True,
+    everything that the process did to a node is undone."""
 
     @property
     def ended(self) -> bool: ...
@@ -34,7 +36,8 @@ class Caller(Protocol):
 
 
 class NodeBase(Node):
-    """The base of nodes on which a process of ours carries out all acts. A backend sends the calls to it."""
+    """The base class of nodes on which a process of the harness carries out most acts. A backend implements `_call`,
+    which sends an act to this process."""
 
     def __init__(self, name: str, index: int, incarnation: int, run_dir: pathlib.Path):
         self.name, self.index, self.incarnation, self.address = name, index, incarnation, ""
@@ -42,7 +45,8 @@ class NodeBase(Node):
 
     @contextlib.contextmanager
     def there(self) -> Iterator[None]:
-        """Raises `NodeGone` if the node is gone, and instead of any error in the `with` block once the node is gone."""
+        """Raises `NodeGone` if the node is already gone, or if the `with` block raises `BackendError` and the node is
+        gone then."""
         if not self.alive:
             raise NodeGone(f"node {self.key} is gone")
         try:
@@ -54,12 +58,12 @@ class NodeBase(Node):
 
     @property
     def key(self) -> str:
-        """Returns the node's name in calls and in files of the run."""
+        """Returns the node's name and incarnation, such as `node0.1`, as used in calls and in names of files."""
         return f"{self.name}.{self.incarnation}"
 
     @abc.abstractmethod
     def _call(self, method: str, limit_s: float = CALL_S_MAX, **params: Any) -> Any:
-        """Calls our process that acts on the node. Raises `NodeGone` if the node is gone."""
+        """Calls the harness's process that acts on the node. Raises `NodeGone` if the node is gone."""
 
     def pids(self) -> list[int]:
         return self._listed("pids")
@@ -109,11 +113,13 @@ class NodeBase(Node):
         self._call("doom", pid=pid)
 
     def skew_clock(self, offset_s: float) -> None:
-        """Shifts the wall clock of the node's processes, by a file that the preloaded library in each of them reads."""
+        """Shifts the wall clock of the node's processes: a preloaded library in each process reads the offset from a
+        file."""
         skew.set_offset(self._run_dir, self.name, offset_s)
 
     def set_gpu_health(self, gpu: int, health: Mapping[str, int]) -> None:
-        """Changes what a GPU reports to the node's processes, by a file that the library in each of them reads."""
+        """Changes what a GPU reports to the node's processes: a stand-in for NVIDIA's library reads these values from a
+        file."""
         gpu_health.set_health(self._run_dir, self.name, gpu, health)
 
     def watch_gpus(self, pid: int | None) -> str | None:

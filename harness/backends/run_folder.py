@@ -1,5 +1,8 @@
 """Names the files of a run's folder, and the folders in it that a node may write.
 
+A backend shows a node the whole folder read-only, and what the node may write on top of it. This table shows the files
+and folders, and who writes them:
+
     plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  gpu/  rdma/  data/  kept/
                                                the harness; nodes only read
     delivered.zip                              what runs on a node and what a trainer imports; nodes only read
@@ -8,8 +11,6 @@
     answers/<node>/                            that node: claims of planned strikes, answers to orders
     recorded/                                  the harness: what nodes changed in folders, as `Launch.recorded` asks
     checkpoints/ and whatever folder a command names as `{run_dir}/<folder>`   the nodes that run this command
-
-A backend shows a node the whole folder read-only, and what the node may write on top of it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ __all__ = ["ANSWERS", "EVENTS", "LOGS", "answers_of", "environment", "events_of"
 
 
 def folders_of(workload: Launch, node: str) -> tuple[str, ...]:
-    """Returns the folders in the run's folder that this node may write because its command names them."""
+    """Returns the folders below the run's folder that the command of this node may write: those that the command names
+    and, except for the control command, the checkpoints and mounts."""
     command = (workload.control or ()) if node == CONTROL else workload.command
     named = [name for word in command for name in _NAMED.findall(word)]
     always = [] if node == CONTROL else [CHECKPOINTS, *(mount.split("/")[0] for mount in workload.mounts)]
@@ -62,9 +64,10 @@ def writable(workload: Launch, node: str, key: str) -> list[str]:
 
 
 def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner: Owner | None = None) -> None:
-    """Makes the run's folder as nodes need it at their start. Folders that nodes may write get the owner `owner`.
+    """Makes the run's folder, with all that nodes need at their start. Folders that nodes may write get the owner
+    `owner`.
 
-    Raises `UsageError` for a relative path, which nodes could not find.
+    Raises `UsageError` if `run_dir` is a relative path, which nodes could not find.
     """
     if not run_dir.is_absolute():
         raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")

@@ -1,7 +1,8 @@
-"""Sends calls that disturb a container's network to the sidecar (our process in that network) of its node.
+"""Passes calls that disturb or measure a node's network to its sidecar, a process of the harness in that network.
 
-The calls are those of a lab (`net.shape`, `net.heal` …), so that a node's network verbs are the lab's own. A sidecar is
-started for the first disturbance or measurement, and ends with its node.
+The calls have the same names (`net.shape`, `net.heal` …) as those to the lab of virtual nodes, so that all backends
+share the code of network acts. A node's sidecar is started for the first disturbance or measurement of the node, and
+ends with the node.
 """
 
 import collections
@@ -20,7 +21,7 @@ CALL_S_MAX = 30.0
 
 
 class NetworkHost(Protocol):
-    """A node, or the control host, as calls to disturb or measure its network need it."""
+    """A node or the control host, with the attributes that are needed to disturb or measure its network."""
 
     address: str
 
@@ -32,7 +33,7 @@ class NetworkHost(Protocol):
 
 @dataclass(frozen=True)
 class End:
-    """One end of a network path that is measured: its address, and the connection to our process there."""
+    """One end of a measured network path: its address, and the connection to the process of the harness at this end."""
 
     address: str
     line: Line
@@ -41,7 +42,8 @@ class End:
 def send_packets(
     source: End, sink: End, count: int, interval_s: float, size: int, wait_s: float, limit_s: float
 ) -> dict[str, Any]:
-    """Sends packets from one end of a path to the other. Returns the fields of `Arrivals` at the receiving end."""
+    """Sends test packets from one end of a network path to the other. Returns the fields of `Arrivals`, as counted by
+    the receiving end."""
     port = sink.line.call("receive_packets", limit_s, address=sink.address, count=count)
     how = {"count": count, "interval_s": interval_s, "size": size}
     source.line.call("send_packets", limit_s, address=source.address, to=[sink.address, port], **how)
@@ -50,7 +52,8 @@ def send_packets(
 
 
 def fill_path(source: End, sink: End, seconds: float, limit_s: float, rate: Callable[[], float] | None = None) -> float:
-    """Measures the rate of a network path, in bits per second, by a stream or, during the stream, by `rate`."""
+    """Sends a stream over a network path, and returns the rate in bits per second, as measured by `rate` or else by the
+    sink."""
     port = sink.line.call("receive_stream", limit_s, address=sink.address)
     with ThreadPoolExecutor(1) as pool:
         to = [sink.address, port]
@@ -62,7 +65,8 @@ def fill_path(source: End, sink: End, seconds: float, limit_s: float, rate: Call
 
 @dataclass
 class Disturbed:
-    """A disturbance of one node's network: the sidecars that carry it out, and its number in each of them."""
+    """A disturbance of one node's network. `parts` holds each sidecar that carries out the disturbance, with the number
+    by which the sidecar knows it."""
 
     node: str
     traffic: dict[str, Any]
@@ -71,7 +75,8 @@ class Disturbed:
 
 
 class Network:
-    """The active network disturbances of a run. `hosts` returns the present hosts; `start` starts a host's sidecar."""
+    """The active network disturbances of a run. The function `hosts` returns the hosts of the job, and the function
+    `start` starts the sidecar of a host."""
 
     def __init__(
         self,
@@ -111,7 +116,7 @@ class Network:
         return self._begin(host, method.removeprefix("net."), limit_s, params)
 
     def joined(self, host: NetworkHost) -> None:
-        """Begins the delays that are active and concern a new host's incoming packets on that host, too."""
+        """Makes a new host delay the packets that it receives from nodes whose outgoing packets are being delayed."""
         for disturbed in list(self._disturbances.values()):
             if disturbed.impairment is not None and host in self._receivers(disturbed):
                 self._delay_from(disturbed, host)
@@ -134,10 +139,12 @@ class Network:
         return number
 
     def _spread(self, disturbed: Disturbed, params: dict[str, Any]) -> dict[str, Any] | None:
-        """Lets the other hosts delay packets of the node. Returns the impairment that is left for its own sidecar.
+        """Makes the other hosts delay the packets that a node sends. Returns the parameters with which the node's own
+        sidecar must delay incoming packets, or `None` if only outgoing packets are delayed.
 
-        A packet held back before it crosses the wire still counts against its sender's TCP connection, which then sends
-        little at a time: 20 ms of delay made 2 Mbit/s out of 10 Gbit/s there, and 1.1 Gbit/s behind the wire.
+        A packet that is delayed on the sending host counts against the sender's TCP connection, which then sends little
+        at a time. A delay of 20 ms reduced 10 Gbit/s to 2 Mbit/s on the sending host, but only to 1.1 Gbit/s on the
+        receiving host.
         """
         disturbed.impairment = params["impairment"]
         for host in self._receivers(disturbed):
@@ -147,7 +154,7 @@ class Network:
         return params | {"traffic": disturbed.traffic | {"direction": "ingress"}}
 
     def _receivers(self, disturbed: Disturbed) -> list[NetworkHost]:
-        """Returns the living hosts that receive packets of the node that a disturbance concerns."""
+        """Returns the living hosts that receive the disturbed packets of a node."""
         peers, spared = disturbed.traffic["peers"], disturbed.traffic["spared"]
         others = [host for host in self._hosts() if host.alive and host.key != disturbed.node]
         if isinstance(peers, list):
@@ -164,7 +171,8 @@ class Network:
         disturbed.parts.append((line, number))
 
     def forget(self, key: str) -> None:
-        """Forgets a node that is gone, and ends its sidecar. Its network ends once no process of ours is in it."""
+        """Forgets a node that is gone, and ends its sidecar. The network of the node ends when the sidecar no longer
+        runs in it."""
         with self._lock:
             line = self._sidecars.pop(key, None)
         if line is not None:
@@ -197,7 +205,8 @@ class Network:
         return line
 
     def _heal(self, number: int, limit_s: float) -> None:
-        """Ends a network disturbance on all its sidecars. Ending it again does nothing."""
+        """Ends the network disturbance with this number on all sidecars that carry it out. A repeated call with the
+        same number does nothing."""
         disturbed = self._disturbances.get(number)
         if disturbed is None:
             return

@@ -10,7 +10,8 @@ WORDS_MAX = 300  # of what a command says when it fails
 
 
 def answer_of(command: Sequence[str], environment: Mapping[str, str], limit_s: float) -> str:
-    """Runs a command, and returns its output. Raises `BackendError` if it is missing, fails or does not end in time."""
+    """Runs a command, and returns its output. Raises `BackendError` if the command is missing, fails or does not end in
+    time."""
     path = shutil.which(command[0], path=environment.get("PATH"))
     if path is None:
         raise BackendError(f"{command[0]}: not found, or not executable")

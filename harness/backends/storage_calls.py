@@ -1,4 +1,4 @@
-"""Disturbs a node's storage by calls to its lab, or to a process that does the lab's work."""
+"""Disturbs a node's storage by calls to the process that can disturb it: the lab of virtual nodes, or a helper."""
 
 import abc
 import contextlib
@@ -27,7 +27,7 @@ class StorageDisturbance(Disturbance):
         self._healed = True
 
     def counts(self) -> Mapping[str, int]:
-        """Returns how many file operations a storage disturbance has changed: until now or, once healed, in all."""
+        """Returns how many file operations a storage disturbance has changed so far or, after its end, in total."""
         if not self._healed:
             self._last = self._lab.call("storage.counts", folder=self._folder, number=self._number)
         return self._last
@@ -53,9 +53,11 @@ class StoringNode(NodeBase):
 
 
 def mount(lab: Line, run_dir: pathlib.Path, mounts: tuple[str, ...], recorded: tuple[str, ...] = ()) -> None:
-    """Covers folders of the run, made if missing, by a file system of ours that can be disturbed, before nodes start.
+    """Mounts a file system that can be disturbed over each folder in `mounts`, before nodes start. Makes the folders if
+    they are missing.
 
-    The record of each of `recorded` is in `RECORDS/<its name>` of the run's folder."""
+    The file operations in each folder of `recorded` are recorded in `recorded/<folder>` below the run's folder.
+    """
     for name in mounts:
         folder, record = run_dir / name, run_dir / run_folder.RECORDS / name
         folder.mkdir(parents=True, exist_ok=True)

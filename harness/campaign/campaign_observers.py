@@ -1,4 +1,4 @@
-"""Defines observers of a campaign, which are told which job comes next, and how it ended."""
+"""Defines observers of a campaign (all jobs for a scenario), which are called when a job begins and ends."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -13,10 +13,12 @@ from harness.units import counted
 
 @dataclass(frozen=True)
 class Stage:
-    """One job of a campaign. `again`: a fault-free run made anew, because its pace differed from the run's.
+    """One job of a campaign. `again` is True if a fault-free run is repeated, because its pace differed from that of
+    the run with faults.
 
-    `at`: it ends at the save of this step, or goes on from that save. `folder`: the place of its log, if known before.
-    `fault_free`: the folder with its fault-free runs.
+    `at` is the step of a save at which the job ends (with `until_there`), or from which it continues. `folder` is the
+    folder of the job's event log, if it is known in advance. `fault_free` is the folder with the fault-free runs that
+    belong to the job.
     """
 
     kind: Literal["first look", "fault-free run", "run with faults", "run", "blindness check"]
@@ -34,26 +36,28 @@ class Stage:
 
 
 class CampaignObserver(Silent):
-    """Base of observers of a campaign (the jobs for a scenario). Its methods do nothing, and must return at once."""
+    """The base class of observers of a campaign (the jobs for a scenario). The methods of the base class do nothing;
+    methods of subclasses must return at once."""
 
     def stage(self, stage: Stage) -> None:
         """Called when a job of the campaign is about to run."""
 
     def stage_ended(self, stage: Stage, how: str) -> None:
-        """Called when a job of the campaign has ended, with its outcome, or `cached` if it did not have to run."""
+        """Called when a job of the campaign has ended, with the job's outcome, or with `cached` if a stored run was
+        used instead."""
 
     def note(self, text: str) -> None:
         """Called with a remark for the user that changes no verdict."""
 
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
-        """Called with the verdict of a run, and the files of its report."""
+        """Called with the verdict of a run, and the paths of its report files by name."""
 
     def begins(self, name: str, about: str) -> None:
-        """Called when a gate begins, or one of its scenarios."""
+        """Called when a gate (a suite of scenarios with one verdict) begins, and when one of its scenarios begins."""
 
 
 class Together(CampaignObserver):
-    """Several observers of a campaign that act as one."""
+    """An observer that passes each call on to several observers of a campaign."""
 
     def __init__(self, *observers: CampaignObserver):
         self.observers = observers
@@ -75,7 +79,7 @@ SILENT_CAMPAIGN = CampaignObserver()
 
 
 def staged(observer: CampaignObserver, stage: Stage, run: Callable[[], Outcome]) -> Outcome:
-    """Runs one job of a campaign, and tells the observer of its begin and end."""
+    """Runs one job of a campaign, and calls the observer when the job begins and ends."""
     observer.stage(stage)
     outcome = run()
     observer.stage_ended(stage, outcome.outcome)

@@ -1,4 +1,4 @@
-"""Reads scenarios and stored plans from files, and checks them and the bounds that they set."""
+"""Reads scenarios and stored plans from files, and checks these and the bounds that they set under `expect:`."""
 
 import pathlib
 from collections.abc import Mapping
@@ -19,7 +19,8 @@ ASKED_PLAN = "asked-plan.json"  # plan that was asked for, if a failed fault-fre
 
 
 def score_bounds() -> ScoreBounds:
-    """Returns the model for the keys of each score, by its name in `expect:`. A plug-in's guarantee can be `off`."""
+    """Returns, for each name under `expect:`, the model of the keys that a scenario may set there. The guarantees of
+    plug-ins are included, because a scenario may set them to `off`."""
     theirs = dict.fromkeys(entry_points("chaos_harness.guarantees"), OF_A_PLUGIN)
     bounds_by_name = {**theirs, **bounds_by_score()}
     return {name: Allowed(bounds, bool(bounds.by_default)) for name, bounds in bounds_by_name.items()}
@@ -28,7 +29,8 @@ def score_bounds() -> ScoreBounds:
 def load_scenario(
     path: pathlib.Path, profile: str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Scenario:
-    """Reads a scenario's file. Raises `ScenarioError` with all mistakes, `UsageError` for an unknown profile."""
+    """Reads a scenario's file. Raises `ScenarioError` with all mistakes in the file, or `UsageError` for an unknown
+    profile."""
     return scenario.load_scenario(path, profile, overrides, score_bounds())
 
 
@@ -38,12 +40,13 @@ def check_plan(spec: Scenario, profile: str | None) -> None:
 
 
 def load_plan(path: pathlib.Path) -> Plan:
-    """Reads a stored plan. Raises `ScenarioError` with all mistakes."""
+    """Reads a stored plan. Raises `ScenarioError` with all mistakes in the plan."""
     return stored.load_plan(path, score_bounds())
 
 
 def find_plan(name: str, reports: pathlib.Path) -> pathlib.Path:
-    """Returns the path of a plan from its path, or from a run's folder, id, first letters of an id, or `last`."""
+    """Returns the path of the plan with this path, or of the run with this folder, id or beginning of an id. The name
+    `last` stands for the newest run."""
     given = pathlib.Path(name)
     from harness.campaign.run_store import Store, refuse_first_look
 

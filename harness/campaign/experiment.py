@@ -1,4 +1,4 @@
-"""Runs one scenario: fault-free runs, then the run with faults. All evidence is in one folder."""
+"""Runs one scenario: fault-free runs, then the run with faults. All event logs are stored in one folder."""
 
 import json
 import pathlib
@@ -53,8 +53,9 @@ def run_experiment(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> tuple[pathlib.Path, bool]:
-    """Runs all jobs of a scenario, with faults and without. Returns the run's folder, and True if the user stopped it.
-    If the workload does not even finish without faults, the folder is that of the fault-free run."""
+    """Runs all jobs of a scenario, with faults and without. Returns the folder of the run, and True if the user
+    stopped it. If a fault-free run does not complete, returns the folder of the fault-free run, and does not run the
+    scenario."""
     guarantees()  # a plug-in that cannot be used is refused now, not after the run
     return _Experiment(plan, reports, backend, observer, stop or StopRequest()).run()
 
@@ -105,7 +106,8 @@ class _Experiment:
         return self.run_dir, self.stop.asked
 
     def _fault_free_copy(self, fault_free: FaultFree, target: pathlib.Path) -> tuple[pathlib.Path, Outcome | None]:
-        """Makes or finds a fault-free run, and copies its events to `target`. Returns as `ensure_fault_free` does."""
+        """Makes or finds a fault-free run, and copies its events to `target`. Returns the run's folder, and its outcome
+        or, for a stored run, `None`."""
         for _ in range(COPIES_MAX):
             folder, outcome = self._ensure(fault_free)
             completed = outcome is None or outcome.outcome == "completed"
@@ -132,7 +134,8 @@ class _Experiment:
         return folder, outcome
 
     def _renew(self) -> bool:
-        """Makes the fault-free runs anew, as this host's load has changed. Returns True if the user stopped."""
+        """Makes the fault-free runs again, because their pace differed from that of the run, or their copies were
+        changed. Returns True if the user stopped the new runs."""
         try:
             with borrowed(self.reports, self.plan.run_id, self._not_removed) as fresh:
                 outcome = self._make_anew(fresh)
@@ -148,7 +151,8 @@ class _Experiment:
             return False
 
     def _make_anew(self, fresh: pathlib.Path) -> Outcome | None:
-        """Makes new fault-free runs, copied to `fresh`. Returns the outcome of the first that did not complete."""
+        """Makes new fault-free runs, and copies their events to `fresh`. Returns the outcome of the first run that did
+        not complete, or `None`."""
         for name, fault_free in fault_free_plans(self.plan).items():
             folder, outcome = self._ensure(fault_free, anew=True)
             if outcome is not None and outcome.outcome != "completed":
@@ -160,7 +164,8 @@ class _Experiment:
         return None
 
     def _resume(self) -> None:
-        """Makes fault-free runs that change size as the run did, and more while they are too few for a verdict."""
+        """Makes fault-free runs that change their number of nodes where the run did. Makes more fault-free runs while
+        there are too few for a verdict."""
         run, fault_free = timeline.load(self.run_dir), self.run_dir / FAULT_FREE
         at = resize(self.plan, run, timeline.load(fault_free))
         resumed = at and Resumed(self.plan, at, run, self.reports, self.backend, self.observer, self.stop)
@@ -174,7 +179,8 @@ class _Experiment:
             self.observer.note(f"Not all fault-free runs that this run is compared with could be made: {error}")
 
     def _make_one_more(self, resumed: Resumed | None, fault_free: pathlib.Path) -> bool:
-        """Makes one more fault-free run if too few could show how far runs scatter. Returns True if it was made."""
+        """Makes one more fault-free run if there are too few to show how far the losses of runs scatter. Returns True
+        if one more run completed."""
         kind = RESUMED if resumed else CALIBRATION
         known = {path.name for path in self.run_dir.glob(f"{kind}*")} - {BEFORE, SAME}
         if len(known) >= REPEATS_MAX:
@@ -204,7 +210,8 @@ def _digests(held: pathlib.Path) -> dict[str, str]:
 
 
 def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
-    """Returns the plan with as many steps as the fault-free run did, if the scenario gives no number of steps."""
+    """Returns the plan with a number of steps: the scenario's own number or, without one, that of the fault-free
+    run."""
     if plan.workload.steps is not None:
         return plan
     alone = timeline.load(held / FAULT_FREE)
@@ -215,7 +222,8 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
 
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:
-    """Returns True if the fault-free runs had another pace than the job before a fault, so that they judge nothing."""
+    """Returns True if the fault-free runs had another pace than the job before its first fault, and so cannot be
+    compared with the job."""
     evidence = load_evidence(run_dir)
     at_end = Analysis.of(evidence).pace
     beside = isinstance(at_end, Pace) and at_end.slow(PaceBounds().max_slowdown) is Slow.BESIDE_BEFORE
@@ -229,7 +237,7 @@ def run_repeatedly(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> tuple[list[Scorecard], bool]:
-    """Runs and judges several plans in order. Returns the scorecards, and True if the user stopped."""
+    """Runs and judges several plans in order. Returns the scorecards, and True if the user stopped the runs."""
     stop = stop or StopRequest()
     cards = []
     for plan in plans:

@@ -1,9 +1,10 @@
 """Makes fault-free runs (the same workload and seed without faults) once, and caches them by all inputs.
 
+A stored run is added or replaced only by renaming a whole folder. Folders of dead processes are removed. The cache has
+two kinds of folders:
+
     .fault-free/<digest>/            kept: whole, and sealed (`harness.campaign.seal`)
     .fault-free/<name>.<random>/     being made, or in use, by the process that holds the lock on it
-
-Stored runs are put in place and replaced by renames only. Remains of dead processes are removed.
 """
 
 import contextlib
@@ -48,11 +49,14 @@ def ensure_fault_free(
     repeat: int = 0,
     before: Plan | None = None,
 ) -> tuple[pathlib.Path, Outcome | None]:
-    """Returns the folder of a completed fault-free run of `plan`, stored or run now, and its outcome if it ran now. A
-    stored run is used if its seal is valid and it ran as asked; with `anew`, it is replaced once a new run has
-    completed. A run that did not run as asked is made again once. `repeat` distinguishes runs of the same plan.
-    `before` is the run with faults for which it is made. A run that did not complete is not stored: its folder and
-    outcome are returned for the report."""
+    """Returns the folder of a completed fault-free run of `plan`, and its outcome or, for a stored run, `None`.
+
+    A stored run is used if its seal is valid and its log agrees with the plan. With `anew`, a new run is made, and
+    replaces the stored run when it has completed. If the log of a new run does not agree with the plan, the run is made
+    again once. `repeat` is a number that distinguishes several runs of the same plan. `before` is the plan of the run
+    with faults for which the fault-free run is made. A run that did not complete is not stored; its folder and outcome
+    are returned for the report.
+    """
     digest = plan.outcome_digest() + (f"-{repeat}" if repeat else "")
     kept = cache(reports) / digest
     if not anew and seal.holds(kept) and not _flaw(plan, kept):
@@ -73,7 +77,8 @@ def ensure_fault_free(
 
 
 def _flaw(plan: Plan, made: pathlib.Path) -> str:
-    """Returns how a stored run differs from the run that `plan` asks for, or an empty text if it does not."""
+    """Returns a text on how a stored run differs from the run that `plan` asks for, or an empty text if it does not
+    differ."""
     try:
         run = timeline.load(made)
     except EventLogError as error:
@@ -103,16 +108,18 @@ def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
 
 
 class FaultFree(NamedTuple):
-    """The plan of one fault-free run. `repeat` is its number among several runs of the same plan."""
+    """The plan of one fault-free run. `repeat` is the run's number among several runs of the same plan."""
 
     plan: Plan
     repeat: int = 0
 
 
 def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFree]:
-    """Returns the fault-free run and its repeats that `plan` needs, by the name of their folder.
+    """Returns the fault-free runs that `plan` needs by the names of their folders: one run, and repeats or runs of
+    other sizes.
 
-    `band`: True if losses need a tolerance interval from repeats; by default as the plan expects.
+    `band` is True if losses need a tolerance interval from repeats. By default, the plan's `expect:` decides whether
+    losses need one.
     """
     alone = plan.without_faults(f"{plan.run_id}-fault-free")
     # Runs at the other world sizes of the plan show how far rounding alone drifts.
@@ -124,7 +131,7 @@ def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFre
 
 
 def another_repeat(plan: Plan, known: int) -> FaultFree:
-    """Returns the plan of one more repeat of a fault-free run, which takes its turn among the world sizes."""
+    """Returns the plan of one more fault-free run. If there are runs of several world sizes, the sizes take turns."""
     first = [other for name, other in fault_free_plans(plan).items() if name != FAULT_FREE]
     sizes = {other.plan.workload.nodes: other.plan for other in first}
     chosen = [*sizes.values()][known % len(sizes)]
@@ -144,7 +151,7 @@ def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
 
 
 def cache(reports: pathlib.Path) -> pathlib.Path:
-    """Returns the folder of stored runs, which several folders of reports may share by a link."""
+    """Returns the cache folder of fault-free runs, which several folders of reports may share by a link."""
     return (reports / CACHE).resolve()
 
 
@@ -164,7 +171,8 @@ def own_folder(reports: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def release(folder: pathlib.Path) -> None:
-    """Gives up this process's lock on a folder that `own_folder` made. The folder may be gone or elsewhere by now."""
+    """Gives up this process's lock on a folder that `own_folder` made. The folder may have been removed or renamed
+    before."""
     descriptor = _locks.pop(str(folder), None)
     if descriptor is not None:
         os.close(descriptor)
@@ -174,7 +182,7 @@ def release(folder: pathlib.Path) -> None:
 def borrowed(
     reports: pathlib.Path, name: str, not_removed: Callable[[FaultError], object] = lambda error: None
 ) -> Iterator[pathlib.Path]:
-    """Yields a folder of this process in the cache, and removes it at the end unless it was stored or moved."""
+    """Makes a folder in the cache that belongs to this process, and removes it at the end unless it was renamed."""
     folder = own_folder(reports, name)
     try:
         yield folder
@@ -187,7 +195,8 @@ def borrowed(
 
 
 def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Removes folders of dead, healed runs from the cache. Returns their names, and a message for each that stays."""
+    """Removes from the cache the folders of dead processes whose runs have been undone. Returns the names of the
+    removed folders, and a message for each folder that could not be removed."""
     removed, failed = list[str](), list[str]()
     for folder in sorted(cache(reports).glob("*.*")):
         try:
@@ -203,7 +212,8 @@ def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list
 
 @contextlib.contextmanager
 def _dead(folder: pathlib.Path) -> Iterator[bool]:
-    """Yields True if the process that owns this folder of the cache is dead, and holds the folder's lock meanwhile."""
+    """Yields True if the process that owned this folder of the cache is dead, and its run has been undone. Holds the
+    folder's lock during the `with` block."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -219,7 +229,8 @@ def _dead(folder: pathlib.Path) -> Iterator[bool]:
 
 
 def _set_aside(kept: pathlib.Path) -> None:
-    """Removes a stored fault-free run from the cache. A run that is not healed yet is removed later."""
+    """Removes a stored fault-free run from the cache. A run that still has something to undo is only renamed, and
+    `sweep` removes it later."""
     aside = kept.with_name(f"{kept.name}.{secrets.token_hex(4)}")
     try:
         os.rename(kept, aside)
@@ -230,7 +241,7 @@ def _set_aside(kept: pathlib.Path) -> None:
 
 
 def copy_fault_free(folder: pathlib.Path, target: pathlib.Path) -> bool:
-    """Copies the events of a stored run to `target/events`. Returns True if all were still there."""
+    """Copies the events of a stored run to `target/events`. Returns False if events are missing or damaged."""
     try:
         files.attach(folder / "events", target / "events")
     except (EventLogError, FileNotFoundError):

@@ -1,9 +1,9 @@
-"""Computes the ledger of a job that still runs, from its log so far, in a process of its own.
+"""Computes the ledger (GPU time by account) of a running job from its log so far, in a separate process.
+
+The process runs the judge's own code, while the loop that watches the job goes on without waiting. `SINCE` is the name
+of a harness event; with it, the output has a second ledger, for the time from the first event of this name on.
 
     python -m harness.campaign.ledger_so_far RUN_DIR FAULT_FREE [SINCE]      prints one JSON object
-
-The judge's own code computes the ledger, and the job's loop does not wait for it. `SINCE` is the name of a harness
-event: a second ledger covers the time from the first such event on.
 """
 
 import json
@@ -36,7 +36,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]  # this harness, whatever l
 
 
 def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: str = "") -> dict[str, Any] | None:
-    """Returns the GPU time of a running job by account, or `None` if it cannot be computed.
+    """Returns the GPU time of a running job by account (such as `productive`), or `None` if it cannot be computed.
 
     `fault_free` is the folder with the fault-free runs, if the run's own folder does not hold them yet.
     """
@@ -51,8 +51,8 @@ def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: st
 
 
 def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> dict[str, Any]:
-    """Returns a running job's GPU-seconds by account, derived figures, and the CPU time of this computation. Raises
-    `ChaosError` for an unreadable log."""
+    """Returns a running job's GPU-seconds by account, figures such as goodput, and the CPU time of this computation.
+    Raises `ChaosError` for an unreadable log."""
     at = time.time()
     log = reading.read(run_dir / "events")
     events = log.harness.events if log.harness else []
@@ -66,7 +66,8 @@ def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> 
 
 
 def booked(evidence: Evidence, since: int | None = None) -> dict[str, Any]:
-    """Returns the GPU time of a job by account or, with `since`, that of its time from then on."""
+    """Returns the GPU time of a job by account. With `since`, counts only the job's time from the moment `since` (ns)
+    on."""
     if since is not None:
         part = narrowed(evidence.run, since)
         own = replace(part.beside, job=part.beside.job or evidence.run)
@@ -89,12 +90,14 @@ def as_told(evidence: Analysis) -> dict[str, Any]:
 
 
 def first(events: Iterable[Mapping[str, Any]], name: str) -> int | None:
-    """Returns the time of the first event with this name, except events with `ok: false`; or `None`."""
+    """Returns the time of the first event with this name, or `None` if there is none. Ignores events with `ok:
+    false`."""
     return min((event["at"] for event in events if event["event"] == name and event.get("ok", True)), default=None)
 
 
 def _without_the_step_under_way(run: Timeline) -> Timeline:
-    """Cuts off the unfinished step of a job without an outage, because this step may be lost or not."""
+    """Cuts off the unfinished step of a job without an outage, because it is not known yet whether this step will be
+    lost."""
     last = run.segments[-1] if run.segments else None
     if last is None or last.phase != "interrupted_step" or any(each.t_regained is None for each in run.episodes):
         return run

@@ -60,7 +60,8 @@ def reader_as(given: object) -> Reader:
 
 
 class _SavesSource(LineSource):
-    """Reads lines on saves in common words, like `saved checkpoint step_110.pt`. The smallest number counts."""
+    """Finds lines that report a save in common words, like `saved checkpoint step_110.pt`. If a line has several
+    numbers, the smallest one is the step."""
 
     chars_max = readers.EXPRESSION_CHARS_MAX
 
@@ -86,7 +87,8 @@ class _LargeSource(LineSource):
 
 @dataclass
 class _Rank:
-    """The state of reading a rank's log. A smaller step is a restart if the next line goes on from it, else late."""
+    """The state of reading one rank's log. A line with a smaller step than before means a restart. But if the next line
+    has a larger step than all before, the line with the smaller step was only printed late."""
 
     last: int | None = None  # the newest step
     row: int = -1  # row of the newest step
@@ -96,10 +98,11 @@ class _Rank:
 
 @dataclass
 class OwnLog:
-    """The steps of a job by its own logs.
+    """The steps of a job according to the job's own logs.
 
-    `told` holds the steps; `doubts` are flaws of the logs that leave the job's acts unknown, in words; `untold` are
-    quantities that no line states."""
+    `told` holds the steps. `doubts` are texts on flaws of the logs that hide what the job did. `untold` names the
+    quantities that no line states.
+    """
 
     told: Executed
     doubts: list[str]
@@ -120,7 +123,7 @@ class _Reading:
         self.too_large: list[str] = []  # numbers that no step can have, as they are written
 
     def take(self, told: Told, of: _Rank) -> None:
-        """Adds a step that a rank's log shows, in the order of the file."""
+        """Adds a step from a rank's log. Steps must be added in the order of the log's lines."""
         step = int(told.fields["step"])
         if of.held is not None:
             held, of.held = of.held, None
@@ -160,7 +163,8 @@ def _figure(told: Told, name: str) -> float:
 
 
 def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
-    """Reads a job's own logs, oldest first. A new file, or a step no later, is a restart. Raises `UsageError`."""
+    """Reads a job's own logs, the oldest file first. A new file, or a return to an earlier step, counts as a restart.
+    Raises `UsageError`."""
     if reader.whole:
         raise UsageError(f"--read {reader.name}: its files hold the whole history without repeated steps")
     reading = _Reading()
@@ -219,7 +223,7 @@ def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:
 
 
 def _untold(reading: _Reading, told: Executed) -> list[str]:
-    """Returns the quantities that no line states, in words."""
+    """Returns the names of quantities and facts that no line states."""
     silent = [words for name, words in WORDS.items() if not is_told(told.figures[name]).any()]
     silent += ["samples"] if all((numbers < 0).all() for numbers in told.places.values()) else []
     if reading.too_large:
@@ -235,7 +239,7 @@ def _untold(reading: _Reading, told: Executed) -> list[str]:
 
 
 def _stride(told: Executed) -> int:
-    """Returns by how many steps two lines of a rank's log are usually apart."""
+    """Returns the usual number of steps from one line of a rank's log to the next."""
     order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
     same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
     apart = np.diff(told.step[order])[same]
@@ -243,7 +247,7 @@ def _stride(told: Executed) -> int:
 
 
 def _gaps(told: Executed) -> list[str]:
-    """Returns the steps that no log has although it has later ones, in words."""
+    """Returns texts that name the steps that are missing from the logs, although the logs have later steps."""
     found = []
     order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
     rank, step, life = told.rank[order], told.step[order], told.life[order]
@@ -259,7 +263,7 @@ def _gaps(told: Executed) -> list[str]:
 
 
 def _events(path: pathlib.Path, reader: Reader) -> Iterator[Told]:
-    """Yields the events in a trainer's log. A last line without an end was cut off, and is not read."""
+    """Yields the events in a trainer's log. A last line without a line break was cut off, and is skipped."""
     source = reader.open()
     of_lines = isinstance(source, LineSource)
     saves = _SavesSource() if of_lines and "checkpoints" not in reader.tells else None

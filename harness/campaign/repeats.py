@@ -1,8 +1,10 @@
-"""Gives one verdict on several runs of a scenario, by what 90 % of runs stay below. Pure: the bootstrap is seeded.
+"""Gives one verdict on several runs of a scenario, from the values that 90 % of all runs stay below. All functions are
+pure: the bootstrap has a fixed seed.
 
-If any run fails, the verdict is fail, however good the others are: a stack that fails some runs is *flaky*. If all
-pass, the tail decides for every bound that the scenario sets: with 95 % confidence, 90 % of all runs must stay within
-the bound. If that cannot be shown, the verdict is inconclusive, with the number of further runs that would settle it.
+If any run fails, the verdict is fail, however good the others are: a stack that fails some runs is *flaky*. If all runs
+pass, each bound that the scenario sets is checked against the tail of the distribution: with 95 % confidence, 90 % of
+all runs must stay within the bound. If the runs are too few for this confidence, the verdict is inconclusive, and
+states how many further runs would settle it.
 """
 
 import math
@@ -28,7 +30,8 @@ _FACTORS = (20.581, 6.155, 4.162, 3.407, 3.006, 2.755, 2.582, 2.454, 2.355)
 
 @dataclass(frozen=True)
 class RepeatVerdict:
-    """The one verdict on several runs of a scenario. `assessments`: by the name of an upper bound."""
+    """The one verdict on several runs of a scenario. `assessments` holds an assessment of the runs for each upper
+    bound, by the bound's name."""
 
     verdict: Verdict
     reasons: tuple[str, ...]
@@ -66,7 +69,8 @@ def _together(cards: Sequence[Scorecard]) -> list[str]:
 
 
 def _figures(cards: Sequence[Scorecard], score: str, name: str) -> list[float]:
-    """Returns one figure of all runs in ascending order, or no values if a run lacks the figure."""
+    """Returns the values of one figure from all runs in ascending order, or an empty list if any run lacks the
+    figure."""
     found = [card.scores.get(score, {}).get(name) for card in cards]
     return sorted(float(value) for value in found if value is not None) if None not in found else []
 
@@ -87,7 +91,8 @@ def _failures(cards: Sequence[Scorecard]) -> str:
 
 
 def _assessments(cards: Sequence[Scorecard]) -> dict[str, "Assessment"]:
-    """Compares what 90 % of runs stay below with each bound that the scenario itself sets, by the bound's name."""
+    """Assesses, for each bound that the scenario itself sets, whether 90 % of all runs stay within it. Returns the
+    assessments by the bound's name."""
     lines = (line for card in cards for line in card.expectations if line.name.partition(".")[0] in _expected(card))
     shares = grouped((line.name, line.share) for line in lines if line.share is not None)
     return {name: assess(values) for name, values in shares.items() if len(values) == len(cards)}
@@ -116,7 +121,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def tolerance_factor(runs: int) -> float:
-    """Returns how many standard deviations above the mean 90 % of values lie at most, with 95 % confidence."""
+    """Returns the one-sided tolerance factor: with 95 % confidence, 90 % of normally distributed values lie below the
+    mean of `runs` values plus this many standard deviations."""
     if runs < 2:
         return math.inf
     if runs - 2 < len(_FACTORS):
@@ -128,8 +134,9 @@ def tolerance_factor(runs: int) -> float:
 
 
 def tail_bound(values: Sequence[float]) -> float:
-    """Returns an estimate (95 % confidence) of the value that 90 % of all runs stay below. Durations and costs vary by
-    factors, so logarithms of positive values count as normal, else the values themselves. One value gives no bound."""
+    """Returns a value that, with 95 % confidence, 90 % of all runs stay below. Assumes that positive values are
+    log-normal, because durations and costs vary by factors, and that other values are normal. Returns infinity for
+    fewer than two values."""
     if len(values) < 2:
         return math.inf
     scale = _scale(values)
@@ -147,12 +154,12 @@ def failure_interval(failures: int, runs: int) -> tuple[float, float]:
 
 
 def failure_bound(runs: int) -> float:
-    """Returns the failure rate that `runs` runs without a failure exclude, with 95 % confidence."""
+    """Returns the highest failure rate that is possible, with 95 % confidence, if none of `runs` runs failed."""
     return _rate(0, runs, 1 - CONFIDENCE)
 
 
 def _rate(most: int, runs: int, probability: float) -> float:
-    """Returns the failure rate at which `most` or fewer of `runs` runs fail with this probability."""
+    """Returns the failure rate at which this is the probability that `most` or fewer of `runs` runs fail."""
     if most < 0:
         return 0.0
     low, high = 0.0, 1.0
@@ -165,7 +172,8 @@ def _rate(most: int, runs: int, probability: float) -> float:
 
 @dataclass(frozen=True)
 class Assessment:
-    """One figure of several runs, divided by its upper bound: 1 is as much as the bound allows."""
+    """One figure of several runs, whose values are divided by the figure's upper bound, so that 1 is the bound
+    itself."""
 
     runs: int
     median: float
@@ -186,7 +194,8 @@ def assess(shares: Sequence[float]) -> Assessment:
 
 
 def _more(shares: Sequence[float]) -> int | None:
-    """Returns how many further runs like these would show that 90 % of runs keep the bound; `None`: no number would."""
+    """Returns how many further runs like these would show that 90 % of runs keep the bound, or `None` if even
+    `RUNS_MAX` runs would not show it."""
     if len(shares) < 2:
         return 2  # scatter is seen from two on, and bounded usefully from three
     scale = _scale(shares)

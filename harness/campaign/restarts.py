@@ -1,4 +1,4 @@
-"""Restarts a job on its saves: each restart in its own folder, and only as long as needed."""
+"""Restarts a job from its saved checkpoints. Each restart has its own folder, and runs only as long as needed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def restart(
     until: Until | None = None,
     keep: bool = False,
 ) -> tuple[Restart, Outcome]:
-    """Restarts the job in a new folder, in which `prepare` puts the saves, until it has done some steps. The saves are
-    removed when the job has ended, unless `keep`. Raises the errors of `prepare`."""
+    """Restarts the job in a new folder, to which `prepare` copies the saves. `until` decides when the job is ended; by
+    default, this is after `FOLLOWED_STEPS` steps. When the job has ended, removes the saves, unless `keep` is True.
+    Errors that `prepare` raises are not caught."""
     folder.mkdir(parents=True)
     until = until or Until(stop, some_steps_after())
     try:
@@ -47,8 +48,8 @@ def remove_saves(plan: Plan, folder: pathlib.Path) -> None:
 
 
 def own_folder(folder: pathlib.Path) -> None:
-    """Makes a folder for several restarts of a job. An empty file `undo.jsonl` marks the folder as the harness's own,
-    so that the nodes of a run write only into their run's folder."""
+    """Makes a folder for several restarts of a job. An empty file `undo.jsonl` marks the folder as one of the harness,
+    so that the nodes of a run can write only to the run's own folder below it."""
     folder.mkdir(parents=True)
     (folder / JOURNAL).touch(0o600)
 

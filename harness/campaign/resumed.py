@@ -1,18 +1,20 @@
-"""Makes fault-free runs that stop at a save and go on from it, to judge a run whose world changed its size.
+"""Makes fault-free runs that resume from a save with another number of nodes, to judge a run that did the same.
 
-Rounding errors take a run that has another size from its first step far away from the fault-free run, much further than
-a run that changes its size late. A wrong optimizer could hide in between. So these runs are made once the save of the
-run's restart is known, and are stored like other fault-free runs:
+Rounding errors move the losses of a run far away from the fault-free run if the number of nodes differs from the first
+step on, but much less if the number changes late. A comparison with runs that have another size from the first step
+would therefore hide a wrong optimizer. So the runs of this module change their number of nodes at the save from which
+the judged run restarted.
 
-    resumed-before    as many nodes as planned, up to that save
-    resumed-same      goes on from a copy of it with as many nodes: the resume by itself must change nothing
-    resumed-1 … 3     go on from a copy of it with as many nodes as the run had then: how far rounding takes it
-    resumed-at-40     the same from another save, where a repeat from the first one would be the same bit for bit
+`resumed-same` is judged first, because a wrong resume would widen its own tolerance interval. Of `resumed-1` to
+`resumed-3`, only the first is made if the steps before the save equal those of the fault-free run bit for bit. A later
+growth of the world is not repeated, because it would need a save that only an eviction notice causes. A run whose log
+does not agree with its plan (`harness.evidence.made_as_asked`) is made again once; after that, the judge reports the
+flaw. The runs are stored like other fault-free runs, under these names:
 
-`resumed-same` is judged first, because a wrong resume would widen its own tolerance interval. There is one run of the
-third kind if the steps before the save equal the fault-free run's bit for bit, else three. A later growth of the world
-is not repeated: it would need a save that only a notice causes. A run that did not run as asked
-(`harness.evidence.made_as_asked`) is made again once; after that, the judge names it.
+    resumed-before    runs with the planned number of nodes, and stops at the save
+    resumed-same      resumes from a copy of the save with the same number of nodes, which must change nothing
+    resumed-1 … 3     resume from a copy of the save with the run's new number of nodes: how far rounding errors go
+    resumed-at-40     the same from another save, if a repeat from the first save would be equal bit for bit
 """
 
 import pathlib
@@ -40,7 +42,8 @@ REPEATS = 3  # runs of the third kind for a job that does not compute the same t
 
 
 def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Returns where the run first changed its number of nodes, if fault-free runs can do the same for comparison."""
+    """Returns where the run first changed its number of nodes, or `None` if fault-free runs cannot repeat this
+    change."""
     # Any other store ends with the job.
     reached = plan.backend in drill.REACHED and plan.workload.checkpoint.store == DIRECTORY
     return made_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None
@@ -48,7 +51,8 @@ def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | N
 
 @dataclass
 class Resumed:
-    """Makes fault-free runs that change their size as the run `run` did at `at`, or takes stored ones."""
+    """Makes fault-free runs that change their number of nodes at the point `at`, where `run` did, or finds stored
+    ones."""
 
     plan: Plan
     at: Resize
@@ -59,7 +63,8 @@ class Resumed:
     stop: StopRequest
 
     def runs(self, fault_free: pathlib.Path) -> dict[str, pathlib.Path]:
-        """Returns the folders of the fault-free runs that change size, by name. Raises `ChaosError` without them."""
+        """Returns the folders of the fault-free runs that change their number of nodes, by name. Raises `ChaosError` if
+        one of these runs fails."""
         before = self._kept(BEFORE)
         names = self._names(before, fault_free) if self._holds(BEFORE) else []
         if not names or not all(map(self._holds, names)):
@@ -67,7 +72,8 @@ class Resumed:
         return {name: self._kept(name) for name in (BEFORE, *names)}
 
     def another(self, fault_free: pathlib.Path, known: Collection[str]) -> tuple[str, pathlib.Path] | None:
-        """Makes one more run that changes its size. Returns its name and folder, or `None` without a save for it."""
+        """Makes one more fault-free run that changes its number of nodes. Returns its name and folder, or `None` if
+        there is no further save to resume from."""
         if self._repeats(self._kept(BEFORE), fault_free):  # from the same save it would be the same run again
             saves = made_as_asked.committed(timeline.load(fault_free)) - {self.at.step, self.plan.workload.steps}
             steps = sorted(saves, key=lambda step: (abs(step - self.at.step), step))
@@ -87,7 +93,7 @@ class Resumed:
         return cache(self.reports) / f"{digest}-at-{self.at.step}{size}-{name}"
 
     def _holds(self, name: str) -> bool:
-        """Returns True if a fault-free run of this name is stored, and did what the harness asked for."""
+        """Returns True if a fault-free run of this name is stored, and its log agrees with its plan."""
         return seal.holds(self._kept(name)) and not self._flaw(name, self._kept(name), self.at.step)
 
     def _flaw(self, name: str, folder: pathlib.Path, step: int) -> str:
@@ -102,7 +108,7 @@ class Resumed:
         return compare(*(surviving(timeline.load(folder).steps) for folder in (before, fault_free))).identical
 
     def _make(self, step: int, names_of: Callable[[pathlib.Path], list[str]]) -> list[str]:
-        """Makes the fault-free runs that go on from the save of this step, after making the run with this save."""
+        """Makes the run that writes the save of this step, and then the fault-free runs that resume from this save."""
         with borrowed(self.reports, self._kept(BEFORE).name) as before:
             self._execute(BEFORE, before, step)
             names = names_of(before)
@@ -115,7 +121,8 @@ class Resumed:
         return names
 
     def _execute(self, name: str, folder: pathlib.Path, step: int, before: pathlib.Path | None = None) -> None:
-        """Runs up to the save of this step or, with `before`, on from its save; again if that did not run as asked."""
+        """Runs the job up to the save of this step or, if `before` is the folder of such a run, resumes from its save.
+        Repeats the run once if its log does not agree with the plan."""
         nodes = None if name in (BEFORE, SAME) else self.at.nodes
         plan = self.plan.without_faults(f"{self.plan.run_id}-{name}", nodes)
         stage = Stage("fault-free run", plan.workload.nodes, at=step, until_there=before is None)

@@ -36,7 +36,8 @@ _DATE = "2026-11-22T08:00:00+00:00"
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The facts by which a stored run is found. `verdict` is `None` for a run that is going or was killed."""
+    """The facts by which a stored run is found. `verdict` is `None` for a run that was not judged, because it is still
+    going or was killed."""
 
     run_id: str
     begun_s: float  # seconds since 1970
@@ -56,7 +57,8 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A filter of runs; `None` fits all runs. `commit`: its first letters are enough; `since_s`: seconds since 1970."""
+    """A filter of stored runs. A field that is `None` accepts all runs. `commit` may be the beginning of a commit's id.
+    `since_s` is in seconds since 1970."""
 
     scenario: str | None = None
     backend: str | None = None
@@ -79,15 +81,16 @@ class ByLog(NamedTuple):
 
 
 class NotARun(Exception):
-    """Raised with the reason why a folder among the reports is no run."""
+    """Raised for a folder among the reports that is not a run. The message is the reason."""
 
 
 class FirstLook(NotARun):
-    """Raised for a folder that `chaos init` made, which is no run. Lists leave it out silently."""
+    """Raised for a folder that `chaos init` made (a first look), which is not a run. Lists of runs leave out such
+    folders without a message."""
 
 
 class Store:
-    """The runs in one folder of reports. `notes` names the folders that the last call passed over, with reasons."""
+    """The runs in one folder of reports. `notes` says which folders the last call skipped, and why."""
 
     def __init__(self, reports: pathlib.Path):
         self.reports = reports
@@ -99,12 +102,14 @@ class Store:
         return sorted(fitting, key=lambda run: (run.begun_s, run.run_id), reverse=True)
 
     def evidence(self, wanted: Wanted | None = None) -> list[StoredRun]:
-        """Returns the judged runs that show something about the trainer, the newest first; of copies, the worst."""
+        """Returns the judged runs of trainers that are not broken on purpose, the newest first. Of several copies of a
+        run, returns the one with the worst verdict."""
         judged = [run for run in self.runs(wanted) if run.verdict is not None and not run.is_control]
         return self.once(run for run in judged if stored_kind_of(self.reports / run.run_id) is None)
 
     def once(self, runs: Iterable[StoredRun]) -> list[StoredRun]:
-        """Returns each run once, even if its folder was copied: the copy with the worst verdict. Notes the copies."""
+        """Returns each run once, even if its folder was copied: the copy with the worst verdict. Adds each copy to
+        `notes`."""
         once = dict[tuple[float, str, str, str], StoredRun]()
         for run in runs:
             kept = once.setdefault(key := (run.begun_s, run.scenario, run.backend, run.seed), run)
@@ -114,7 +119,8 @@ class Store:
         return list(once.values())
 
     def find(self, name: str) -> pathlib.Path:
-        """Returns a run's folder by path, id, start of an id, or `last`. Raises `UsageError`, also for a first look."""
+        """Returns a run's folder by path, id, beginning of an id, or `last`. Raises `UsageError` if not exactly one run
+        matches, or if `chaos init` made the folder."""
         if name != "last":
             for given in (pathlib.Path(name), self.reports / name):
                 files = (given / "report.json", given / "plan.json")
@@ -129,7 +135,8 @@ class Store:
         return self.reports / picked(name, known, "run", self.reports)
 
     def _read(self) -> tuple[list[StoredRun], list[str]]:
-        """Returns all runs, and the names of first looks. Notes why each other folder is no run, or is damaged."""
+        """Returns all runs, and the names of the folders that `chaos init` made. Sets `notes` to the reasons why other
+        folders are not runs, or are damaged."""
         runs, looks = list[StoredRun](), list[str]()
         self.notes = []
         for folder in _folders(self.reports):
@@ -151,8 +158,9 @@ T = TypeVar("T")
 def usable(
     name: str, reports: pathlib.Path, read: Callable[[pathlib.Path], T], passed_over: list[str]
 ) -> tuple[pathlib.Path, T]:
-    """Returns the folder of the named run, and the result of `read` for this folder. `last` is the newest readable run.
-    Notes in `passed_over` why newer runs were not used. Raises `UsageError` if none can be used."""
+    """Returns the folder of the named run, and what the function `read` returns for this folder. `last` is the newest
+    run that `read` accepts. Adds to `passed_over` the reasons why newer runs were skipped. Raises `UsageError` if no
+    run is accepted."""
     if name != "last":
         folder = Store(reports).find(name)
         return folder, read(folder)
@@ -168,7 +176,7 @@ def usable(
 
 
 def refuse_first_look(folder: pathlib.Path) -> None:
-    """Raises `UsageError` for the folder of a first look."""
+    """Raises `UsageError` if `chaos init` made the folder, which then is not a run."""
     try:
         _plan(folder)
     except FirstLook:
@@ -181,14 +189,15 @@ def refuse_first_look(folder: pathlib.Path) -> None:
 
 
 def part_of_a_day(folder: pathlib.Path) -> tuple[pathlib.Path, str | None]:
-    """Splits the folder of a game day's rehearsal into the day's folder, which holds the log, and the name."""
+    """Splits the folder of a game day's rehearsal into the folder of the game day, which holds the log, and the
+    rehearsal's name. For any other folder, returns this folder and `None`."""
     day = folder.absolute().parent.parent
     is_one = folder.absolute().parent.name == REHEARSALS and not (folder / "events").exists()
     return (day, folder.name) if is_one and (day / "events").is_dir() else (folder, None)
 
 
 def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) -> str:
-    """Returns the known name that begins with `name` or, for `last`, the newest, which is the first."""
+    """Returns the only known name that begins with `name` or, for `last`, the first known name, which is the newest."""
     fitting = known[:1] if name == "last" else [each for each in known if each.startswith(name)]
     if len(fitting) == 1:
         return fitting[0]
@@ -200,7 +209,8 @@ def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) ->
 
 
 def _folders(reports: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the folders in a folder of reports that have a plan, and links, by name. Hidden folders are caches."""
+    """Returns the folders and links in a folder of reports that contain a plan, sorted by name. Skips hidden folders,
+    which are caches."""
     try:
         entries = sorted(path for path in reports.iterdir() if not path.name.startswith("."))
     except OSError:
@@ -209,7 +219,8 @@ def _folders(reports: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
-    """Reads a stored run and the flaw of its report, if any. Raises `NotARun` for a folder that is no run of ours."""
+    """Reads a stored run, and returns it with the flaw of its report, if any. Raises `NotARun` for a folder that is not
+    a run of this harness."""
     if folder.is_symlink():
         raise NotARun("a link; a run is a folder of its own")
     if not _RUN_ID.match(folder.name):
@@ -237,7 +248,8 @@ def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
 
 
 def by_log(folder: pathlib.Path) -> ByLog:
-    """Judges a stored run from its log alone. Raises `ReportError` if that fails, or `NotARun` for a first look."""
+    """Judges a stored run from its log alone. Raises `ReportError` if the log cannot be judged, or `FirstLook` for a
+    folder that `chaos init` made."""
     try:
         card = judge(load_evidence(folder), folder.name)
     except (ChaosError, OSError) as error:
@@ -255,7 +267,7 @@ def by_log(folder: pathlib.Path) -> ByLog:
 
 
 def is_possible(begun_s: float) -> bool:
-    """Tells whether a run can have begun at this time, in seconds since 1970."""
+    """Returns True if a run can have begun at this time (seconds since 1970): from 2020 to one day from now."""
     return EARLIEST_S <= begun_s <= time.time() + CLOCKS_APART_S
 
 
@@ -273,7 +285,8 @@ class _Plan(msgspec.Struct):
 
 
 def _plan(folder: pathlib.Path) -> _Plan:
-    """Reads a stored run's plan.json. Raises `NotARun`, or `FirstLook` for a folder of `chaos init`."""
+    """Reads a stored run's plan.json. Raises `NotARun` if the plan cannot be read, or `FirstLook` for a folder that
+    `chaos init` made."""
     try:
         plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -290,7 +303,8 @@ def _planned(folder: pathlib.Path) -> StoredRun:
 
 
 def _begun_s(told: str | None, folder: pathlib.Path) -> float:
-    """Returns the begin by the report, or else the time when the plan was written, which a run does first."""
+    """Returns when a run began: the time in its report or, without one, the time when plan.json, its first file, was
+    written."""
     with contextlib.suppress(ValueError, OverflowError):
         moment = datetime.datetime.fromisoformat(told or "").timestamp()
         if not _in_calendar(moment):

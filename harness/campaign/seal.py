@@ -1,8 +1,8 @@
 """Seals a stored fault-free run, so that later runs are compared with events that were really measured.
 
-The seal is a keyed digest (HMAC-SHA-256, RFC 2104) of the event files. The key lies on this host's own disk, outside
-of the reports: a node elsewhere that shares the reports cannot make a seal. `docs/security.md` names the attacks that
-this does not stop.
+The seal is a keyed digest (HMAC-SHA-256, RFC 2104) of the event files. The key lies on this host's own disk, outside of
+the reports: a node elsewhere that shares the reports cannot make a seal. `docs/security.md` names the attacks that a
+seal does not stop.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _BLOCK = 2**20
 
 def state_folder() -> pathlib.Path:
     """Returns the folder for this user's secrets on this host, which no node may write: `CHAOS_STATE`, or else one in
-    /var/tmp. Raises `ChaosError` if somebody else owns it or could write it."""
+    /var/tmp. Raises `ChaosError` if another user owns the folder or could write to it."""
     folder = pathlib.Path(os.environ.get(STATE_ENV) or f"/var/tmp/chaos-{os.geteuid()}")
     try:
         with contextlib.suppress(FileExistsError):
@@ -41,7 +41,8 @@ def state_folder() -> pathlib.Path:
 
 
 def digest_of(events: pathlib.Path) -> str:
-    """Returns the digest of an event log: of all files, by name and content. Raises `EventLogError` as `files.find`."""
+    """Returns the digest of an event log: of all files, by name and content. Raises `EventLogError` for a file that
+    does not belong in an event log."""
     total = hashlib.sha256()
     for source in files.find(events):
         content = hashlib.sha256()
@@ -53,12 +54,14 @@ def digest_of(events: pathlib.Path) -> str:
 
 
 def put(folder: pathlib.Path) -> None:
-    """Seals the event log of a stored run against changes. Raises `ChaosError`, `EventLogError` and `OSError`."""
+    """Seals the event log of a stored run against changes. Raises `ChaosError`, `EventLogError` or `OSError` if the log
+    cannot be read, or the seal cannot be made or written."""
     untrusted_files.replace(folder, SEAL, _seal(folder, digest_of(folder / "events")).encode(), mode=0o444)
 
 
 def holds(folder: pathlib.Path) -> bool:
-    """Returns True if the event log of this run is unchanged since it was sealed here, in a folder of this name."""
+    """Returns True if the event log of this run is unchanged since it was sealed on this host, under this folder's
+    name."""
     try:
         given = untrusted_files.read(folder, SEAL, 1024)
         return hmac.compare_digest(given, _seal(folder, digest_of(folder / "events")).encode())
@@ -67,7 +70,7 @@ def holds(folder: pathlib.Path) -> bool:
 
 
 def _seal(folder: pathlib.Path, digest: str) -> str:
-    """Returns the seal (an HMAC) for the digest of an event log and for the plan in its folder's name."""
+    """Returns the seal: an HMAC of the digest of an event log and of the folder's name, which stands for the plan."""
     told = f"{folder.name.partition('.')[0]}:{digest}"
     return hmac.new(_key(state_folder()), told.encode(), hashlib.sha256).hexdigest()
 

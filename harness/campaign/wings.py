@@ -1,8 +1,9 @@
-"""Finds the wings by the file `wing.py` in their folders. The trunk knows none of them by name.
+"""Finds the wings (optional parts of the harness) by the file `wing.py` in their folders. The rest of the harness,
+called the trunk, knows no wing by name.
 
-A wing has stored results of its own: the list of runs, `chaos show` and `chaos score` find them by a file in the run's
-folder. It may have files that people write, which `chaos validate` knows by a key. It states what its results prove
-before a launch.
+A wing may store results of its own, such as those of a game day. The list of runs, `chaos show` and `chaos score`
+recognize such a result by a file in its folder. A wing may also define files that people write, which `chaos validate`
+recognizes by a key. A wing says which questions of the pre-launch checklist its results answer.
 """
 
 import contextlib
@@ -46,7 +47,8 @@ class Result:
 
 
 class StoredKind(Protocol):
-    """A kind of result of several runs, such as a game day. `report` is the name of its file in a folder."""
+    """A kind of result of several runs, such as a game day. `report` is the name of the file in which a result is
+    stored."""
 
     report: str
 
@@ -54,19 +56,21 @@ class StoredKind(Protocol):
         """Returns True if this folder holds a result of this kind, judged or not."""
 
     def read(self, folder: pathlib.Path) -> Result:
-        """Reads the result in a folder. Raises `ReportError` if it was not judged, or cannot be read."""
+        """Reads the result in a folder. Raises `ReportError` if the result was not judged, or cannot be read."""
 
     def values(self, folder: pathlib.Path) -> Any:
         """Returns the result in a folder as JSON data."""
 
     def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
-        """Judges the result again from its event logs. Returns it, and a function that writes its reports."""
+        """Judges a stored result again from its event logs. Returns the new result, and a function that writes its
+        reports."""
 
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of files that people write. `key`: a top-level key of only these files; `folder`: their usual place.
-    `check` takes the file and the scenarios' folder, returns a summary, and raises `UsageError` with all mistakes."""
+    """A kind of files that people write. `key` is a top-level key that only these files have; `folder` is the name of
+    their usual folder. The function `check` takes the paths of a file and of the scenarios' folder, and returns a
+    summary. The function raises `UsageError` with all mistakes in the file."""
 
     name: str
     key: str
@@ -75,7 +79,7 @@ class FileKind:
 
 
 class Item(enum.StrEnum):
-    """A question of the checklist that should be answered before a launch."""
+    """A question of the pre-launch checklist."""
 
     RESUMES = "checkpoints resume"
     DATA = "data balanced"
@@ -88,8 +92,9 @@ class Item(enum.StrEnum):
 
 
 class Proof(NamedTuple):
-    """The answer that a stored result gives to a question of the checklist before a launch. `at_s`: seconds since 1970.
-    `commits`, `trainers`: commits of the project under test and names of trainers in its runs, as far as known."""
+    """The answer that a stored result gives to a question of the pre-launch checklist. `at_s` is the time of the result
+    in seconds since 1970. `commits` and `trainers` hold the commits of the project under test and the names of the
+    trainers in the result's runs, as far as they are known."""
 
     item: Item
     verdict: Verdict
@@ -101,7 +106,8 @@ class Proof(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """The result of trying a job's restarts from its saves. `run_id` is the folder of its report."""
+    """The result of a sweep, which restarts a job from its saves many times. `run_id` is the name of the report's
+    folder."""
 
     run_id: str
     verdict: Verdict
@@ -135,12 +141,14 @@ def sweep_of(name: str) -> Sweep:
 
 
 def latest_s() -> float:
-    """Returns the latest time that a result may claim: one minute from now, because servers have their own clocks."""
+    """Returns the latest time that a stored result may have: one minute from now, because file servers have their own
+    clocks."""
     return time.time() + 60.0
 
 
 def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, float]]:
-    """Yields folders with this file, and the time of its last change, the newest first."""
+    """Yields the folders that contain a file with this name, each with the time of the file's last change, the newest
+    first."""
     found = []
     for path in reports.glob(f"*/{name}"):
         with contextlib.suppress(OSError):
@@ -166,5 +174,5 @@ def trainers_of(*plans: object) -> frozenset[str]:
 
 
 def stored_kind_of(folder: pathlib.Path) -> StoredKind | None:
-    """Returns the kind of a stored result, or `None` for a run of one scenario."""
+    """Returns the kind of a stored result of several runs, or `None` for a run of one scenario."""
     return next((kind for wing in wings() for kind in wing.stored if kind.is_in(folder)), None)

@@ -13,13 +13,14 @@ def in_checkout() -> bool:
 
 
 def reports() -> pathlib.Path:
-    """Returns `reports/` of the checkout if the user works in it, else that of the working directory."""
+    """Returns the folder `reports/` of the checkout if the user's working directory is in it, else of the working
+    directory."""
     here = pathlib.Path.cwd()
     return _ROOT / "reports" if in_checkout() and here.is_relative_to(_ROOT) else here / "reports"
 
 
 def scenarios() -> pathlib.Path:
-    """Returns `scenarios/` of the checkout, or the copy that was installed with the package."""
+    """Returns the folder `scenarios/` of the checkout, or the copy of it that was installed with the package."""
     if in_checkout():
         return _ROOT / "scenarios"
     try:  # by the installer's own list of files, whatever the installation scheme

@@ -85,11 +85,12 @@ class Display(CampaignObserver, contextlib.AbstractContextManager["Display"]):
             self._say(f"  {status.elapsed_s:6.1f} s  {done}{f' · {phase}' * (status.phase != 'training')}")
 
     def _step(self, status: Status) -> str:
-        """Says at which step the job is. While a restarted job has done no step, the step before it counts."""
+        """Returns a text on the job's step. Until a restarted job has done a step, names the last step before the
+        restart."""
         return f"step {status.step}" if status.step or not self._furthest else f"restarting after step {self._furthest}"
 
     def _left(self, status: Status) -> str:
-        """Estimates the time left from the pace since the first step, pauses included."""
+        """Estimates the time left from the average pace since the first step, including pauses."""
         if self._first is None or status.steps is None or not self._first[1] < status.step < status.steps:
             return ""
         since, first = self._first

@@ -1,4 +1,5 @@
-"""Defines exports, which pass runs to other tools. Commands offer each export as an option with its name.
+"""Defines exports, which pass the results of runs to other tools. Commands offer each export as an option of the same
+name.
 
 An export is an entry point of the group `chaos_harness.exports`: one file that defines an `Export`, and one line in
 pyproject.toml. Other packages may add exports.
@@ -27,12 +28,14 @@ Live = contextlib.AbstractContextManager[tuple[CampaignObserver, str]]
 
 @dataclass(frozen=True)
 class Export:
-    """An export. `metavar` and `help` are its option's; `extra` is the extra that it needs. It has at least one of:
+    """An export of runs to another tool. `metavar` and `help` describe the export's command-line option. `extra` is the
+    optional dependency group (extra) of this package that the export needs. At least one of `stored` and `live` must be
+    set.
 
-    `stored`: takes the option's value, checks it, and returns a function that exports a run's folder and returns a
-    sentence on this. With `each`, runs are also exported as soon as they are judged. `live`: takes the option's value,
-    and the share of GPU time that may be wasted if the job's plan does not state it. In its `with` block, its observer
-    follows the job. Its text says where to look.
+    `stored` checks the option's value, and returns a function that exports a run's folder and returns a sentence on the
+    result. If `each` is True, runs are also exported as soon as they are judged. `live` takes the option's value, and
+    the share of GPU time that may be wasted if the job's plan does not state such a share. `live` returns a context
+    manager, which yields an observer that follows the job, and a text that says where to look at the exported data.
     """
 
     metavar: str
@@ -48,7 +51,7 @@ Chosen = Mapping[str, tuple[Export, str]]  # by its name: an export, and the val
 
 @functools.cache
 def exports() -> Mapping[str, Export]:
-    """Returns all ways to pass runs to other tools, by name. One that cannot be loaded is reported on stderr."""
+    """Returns all exports by name. Prints an error on stderr for an export that cannot be loaded."""
     found = {}
     for name, point in entry_points(GROUP).items():
         try:
@@ -60,7 +63,8 @@ def exports() -> Mapping[str, Export]:
 
 
 def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds the options of some exports to a command, which then gets the chosen exports as `chosen`."""
+    """Adds the options of the wanted exports to a command. The command gets the exports that the user chose as the
+    argument `chosen`."""
 
     def offer(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
@@ -87,7 +91,8 @@ def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]]
 
 
 def writers(chosen: Chosen) -> list[Callable[[pathlib.Path], str]]:
-    """Returns functions that export a run's folder to the chosen tools. Raises `UsageError` or `CannotRunError`."""
+    """Returns functions that export a run's folder to the chosen tools. Raises `UsageError` or `CannotRunError` if an
+    export cannot be used."""
     found = []
     for name, (export, value) in chosen.items():
         if export.stored is not None:
@@ -97,7 +102,7 @@ def writers(chosen: Chosen) -> list[Callable[[pathlib.Path], str]]:
 
 
 class Telling(CampaignObserver):
-    """Passes each judged run to the chosen exports. An error there is printed, and changes no verdict."""
+    """Passes each judged run to the chosen exports. An error in an export is printed, and changes no verdict."""
 
     def __init__(self, chosen: Chosen, *others: Callable[[pathlib.Path], str | None]) -> None:
         self._tell = [*others, *writers(chosen)]
@@ -115,7 +120,7 @@ class Telling(CampaignObserver):
 def watched(observer: CampaignObserver, chosen: Chosen, budget: float | None = None) -> Iterator[CampaignObserver]:
     """Yields an observer that also passes a running job on to the chosen exports.
 
-    `budget` is the share of GPU time that may be wasted if the job's plan does not state it.
+    `budget` is the share of GPU time that may be wasted if the job's plan does not state such a share.
     """
     with contextlib.ExitStack() as stack:
         watching = [observer]

@@ -32,7 +32,8 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def parse_since(text: str, now_s: float | None = None) -> float:
-    """Parses `2h`, `7d` or `2026-11-22` as seconds since 1970. Raises `UsageError`."""
+    """Converts a date like `2026-11-22`, or a time ago like `2h` or `7d`, to seconds since 1970. Raises
+    `UsageError`."""
     if match := _AGO.match(text.strip()):
         return (time.time() if now_s is None else now_s) - float(match[1]) * _UNIT_S[match[2]]
     try:
@@ -181,7 +182,8 @@ def _parameters(name: str) -> list[dict[str, Any]]:
 
 
 class Bound(NamedTuple):
-    """A key that a scenario may set under `expect:`. `default` is empty if it is judged only where it is written."""
+    """A key that a scenario may set under `expect:`. `default` is empty if the bound is judged only when the scenario
+    sets it."""
 
     key: str
     example: str
@@ -190,7 +192,7 @@ class Bound(NamedTuple):
 
 
 def bounds() -> Iterator[Bound]:
-    """Yields every bound that `expect:` may set, of all scores."""
+    """Yields every key that a scenario may set under `expect:`."""
     from harness.campaign.checked_files import score_bounds
 
     for score, allowed in score_bounds().items():

@@ -64,7 +64,8 @@ def examine() -> tuple[list[Finding], dict[str, Capability]]:
 def scenarios_here(
     names: Sequence[str], scenarios: pathlib.Path, capabilities: Mapping[str, Capability]
 ) -> list[tuple[str, dict[str, str]]]:
-    """Returns why each scenario (default: all shipped) cannot run here, by backend. Raises `UsageError`."""
+    """Returns the reasons why each scenario (default: all shipped ones) cannot run on each backend here. An empty
+    reason means that the scenario can run. Raises `UsageError`."""
     paths = [find_scenario(name, scenarios) for name in names] or sorted(scenarios.glob("*.yaml"))
     usable = {name: capability for name, capability in capabilities.items() if capability.available}
     found = []
@@ -83,7 +84,8 @@ def scenarios_here(
 
 
 def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dict[str, str]]]:
-    """Returns each fault with name, description, and for each backend `yes` or the reason why it cannot inject it."""
+    """Returns each fault with name, description, and for each backend `yes` or the reason why the backend cannot inject
+    the fault here."""
     rows = []
     for name in fault_names():
         try:
@@ -113,7 +115,8 @@ def gpus_found() -> list[Finding]:
 
 
 def programs_found() -> list[Finding]:
-    """Returns which external programs are missing, by purpose. Users need few, so none counts as a failure."""
+    """Returns for each purpose which external programs are missing. Most users need only a few of the programs, so a
+    missing program is no failure."""
     findings = []
     for group, purpose in programs.GROUPS.items():
         if group in ("base", "setup"):
@@ -137,10 +140,11 @@ def doctor(
 ) -> None:
     """Say which backends, faults and scenarios work here, and what the rest lacks.
 
-    What is missing comes first, of each kind, then what killed runs left. The last line says whether this machine is
-    ready.
+    Each part of the list begins with what is missing. The list ends with what killed runs left behind. The last line
+    says whether this machine is ready.
 
-    Exits with 4 when no scenario can run here, or one that is named can run on no backend here.
+    Exits with 4 if this machine lacks something essential, if no scenario can run here, or if a scenario that you name
+    can run on no backend here.
 
     Example: chaos doctor spot-evict
     """
@@ -214,7 +218,8 @@ def _print_faults(faults: list[tuple[str, str, dict[str, str]]], capabilities: d
 
 
 def _missing(capability: Capability) -> dict[str, str]:
-    """Maps each act on nodes that a backend cannot do here to the reason; empty for a backend that cannot run here."""
+    """Maps each act on nodes that a backend cannot do here to the reason. For a backend that cannot run here at all,
+    the mapping is empty."""
     lacking = [verb for verb in Verb if capability.available and verb not in capability.verbs]
     return {verb.value: capability.missing.get(verb, "not there") for verb in lacking}
 
@@ -225,9 +230,10 @@ def heal(
 ) -> None:
     """Undo what killed runs left behind on this machine, and name it.
 
-    Runs in --reports are undone as their journals say. Wherever reports are, it finds processes and control groups of
-    local runs, and folders, containers and Slurm jobs of probes. Touches only what this harness made, and whose harness
-    is gone. Exits with 3 if something could not be undone, and says how to get rid of it.
+    Undoes the faults of runs in --reports as recorded in the runs' journals. Independent of --reports, also removes
+    processes and control groups of local runs, and folders, containers and Slurm jobs of probes. Touches only what was
+    made by this harness, in a process that has ended. Exits with 3 if something could not be undone, and says how to
+    get rid of it.
 
     Example: chaos heal --dry-run
     """
@@ -244,7 +250,8 @@ def heal(
 
 
 def _undone(reports: pathlib.Path, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Undoes what killed runs left; returns it in words, and the reason for each thing that could not be undone."""
+    """Undoes what killed runs left behind. Returns a text on each thing that was undone, and a reason for each thing
+    that could not be undone."""
     runs, failed = undo.heal(reports, dry_run)
     strays, problems = undo.heal_strays(dry_run)
     unfinished, left = fault_free.sweep(reports, dry_run)

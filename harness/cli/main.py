@@ -1,7 +1,7 @@
 """Runs the `chaos` command. Only this module turns an error into an exit code (see `harness.errors`).
 
-Commands are imported after the signal handler is set, and where their errors are caught, so that even a broken
-installation ends with one clear line and exit code 3.
+Commands are imported after the signal handler is set, inside the `try` block of `main`, so that even a broken
+installation ends with one clear line and a defined exit code.
 """
 
 from __future__ import annotations
@@ -97,12 +97,14 @@ COMMANDS = {
 
 
 def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
-    """Returns the command line. The code of a command is imported when called; `loaded` is called then, too."""
+    """Returns the command-line application. The code of a command is imported, and then `loaded` is called, when the
+    user calls the command."""
     import typer
     from typer.core import TyperCommand, TyperGroup
 
     class Command(TyperCommand):
-        """A command's name and its first line in the list of all commands."""
+        """A command in the list of all commands, with the first line of its help. The command's code is imported when
+        the user calls it."""
 
         def __init__(self, name: str, where: str, about: str, panel: str):
             super().__init__(name, help=about, rich_help_panel=panel)
@@ -148,7 +150,7 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
         version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True, callback=_version),
         every: bool = typer.Option(False, "--all", help="With --help: list all commands."),
     ) -> None:
-        """Takes the options of `chaos` itself, which stand before the name of a command."""
+        """Defines the options of `chaos` itself, which are given before the name of a command."""
 
     app.callback()(chaos)
     return app
@@ -165,7 +167,7 @@ def _version(wanted: bool) -> None:
 
 
 def _without_bool(options: list[Any]) -> list[Any]:
-    """A flag takes no value, so its help names no type of one."""
+    """Removes the type of the value from the help of flags, because a flag takes no value."""
     for option in options:
         if getattr(option, "is_flag", False):
             option.metavar = ""
@@ -173,7 +175,7 @@ def _without_bool(options: list[Any]) -> list[Any]:
 
 
 def main() -> None:
-    """Runs the command `chaos`. It always ends with a clear message and a meaningful exit code."""
+    """Runs the command `chaos`. The program always ends with a clear message and a meaningful exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         # Without standalone mode the exit code is what comes back, and nothing turns it into this process's own.
@@ -185,7 +187,7 @@ def main() -> None:
 
 
 def _stop_on_signals() -> None:
-    """Makes signals ask the run to stop and undo everything. Before this call, they end the program."""
+    """Makes signals ask the run to stop and undo everything. Before this call, signals end the program."""
     from harness.run.stop import stop
 
     stop.on_signals()
@@ -234,7 +236,8 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _kept(error: BaseException) -> str:
-    """Writes the traceback to a file, and returns a line that names the file; empty if it cannot be written."""
+    """Writes the traceback to a file. Returns a line that names the file, or an empty text if the file cannot be
+    written."""
     try:
         descriptor, name = tempfile.mkstemp(prefix="chaos-error-", suffix=".txt")
         with open(descriptor, "w", errors="replace") as file:
@@ -259,7 +262,7 @@ def _say(text: str, style: str = "red") -> None:
 
 
 def _free(place: pathlib.Path) -> str:
-    """Returns the free bytes on a folder's disk, even if the folder does not exist."""
+    """Returns the free space on a folder's disk as a text, even if the folder does not exist."""
     for folder in (place, *place.parents):
         try:
             return f"{shutil.disk_usage(folder).free / 2**20:.0f} MiB"

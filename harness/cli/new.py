@@ -48,7 +48,7 @@ def fault(
     name: Annotated[str, typer.Argument(help="Its name in scenarios: small letters, digits and _.")],
     folder: Folder = None,
 ) -> None:
-    """Write the repository of a fault: one that stops a rank, to be replaced by your own act.
+    """Write the repository of a fault. Its example stops a rank; replace this by your own act.
 
     Example: chaos new fault disk_nap
     """
@@ -63,7 +63,7 @@ def fault(
 def guarantee(
     name: Annotated[str, typer.Argument(help="FAMILY_NAME: small letters, digits and _.")], folder: Folder = None
 ) -> None:
-    """Write the repository of a guarantee: one on the loss, to be replaced by your own sentence.
+    """Write the repository of a guarantee. Its example judges the loss; replace this by your own guarantee.
 
     Example: chaos new guarantee steps_small_loss
     """

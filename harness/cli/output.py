@@ -31,7 +31,8 @@ err = Console(stderr=True, highlight=False)
 
 
 def safe(value: object) -> str:
-    """Returns a text on one line, escaped so that the terminal library takes none of it as markup."""
+    """Returns a value as one line of text, escaped so that the terminal library (rich) does not read any of it as
+    markup."""
     return escape(one_line(value))
 
 
@@ -41,7 +42,8 @@ def say(line: str, style: str = "") -> None:
 
 
 def unwrapped(console: Console) -> Console:
-    """Returns a console as wide as the terminal or, without one, so wide that no line in a log file is broken."""
+    """Returns the console if it is a terminal, else a console for files, which is wide enough not to wrap the rows of
+    tables."""
     if console.is_terminal:
         return console
     return Console(file=console.file, width=PLAIN_WIDTH, color_system=None, highlight=False)
@@ -60,7 +62,7 @@ def print_rows(head: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
 
 
 def print_figures(head: Sequence[str], rows: Iterable[Iterable[object]], all_text: bool = False) -> None:
-    """Prints a table whose columns after the first one hold figures, or texts with `all_text`."""
+    """Prints a table whose columns after the first one hold figures or, with `all_text`, texts."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     for place, name in enumerate(head):
         table.add_column(safe(name), justify="left" if all_text or place == 0 else "right")
@@ -79,7 +81,7 @@ def print_json(values: Any) -> None:
 
 
 def write_page(page: pathlib.Path, text: str) -> None:
-    """Writes an HTML page where the option --page says. Raises `UsageError` if that fails."""
+    """Writes an HTML page to the file of the option --page. Raises `UsageError` if the file cannot be written."""
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_files({page.name: text}, page.parent)

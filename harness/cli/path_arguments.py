@@ -1,4 +1,4 @@
-"""Checks folders and files that the command line names before a command begins, so that nothing is half done."""
+"""Checks the folders and files that the command line names, so that a wrong path cannot stop a command halfway."""
 
 import os
 import pathlib
@@ -9,7 +9,8 @@ from harness.errors import UsageError
 
 
 def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
-    """Returns a check of an option for a folder: it exists or can be made, and no part of its path is a file."""
+    """Returns a function that checks the folder of an option: the folder may be missing, but no part of its path is a
+    file."""
 
     def check(given: pathlib.Path) -> pathlib.Path:
         for place in (given, *given.parents):
@@ -32,7 +33,8 @@ def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
 
 
 def file_to_write(option: str) -> Callable[[pathlib.Path | None], pathlib.Path | None]:
-    """Returns a check of an option for a file: it can be made or replaced, and is no device and no pipe."""
+    """Returns a function that checks the file of an option: the file may be missing, but must not be a folder, device
+    or pipe."""
 
     def check(given: pathlib.Path | None) -> pathlib.Path | None:
         if given is not None:

@@ -27,7 +27,8 @@ OURS = "chaos-harness"
 
 
 class Plugin(NamedTuple):
-    """One plug-in (such as a fault) of another package. `wrong` is the reason why it cannot be used, or empty."""
+    """One plug-in (such as a fault) of another package. `wrong` is the reason why the plug-in cannot be used, or an
+    empty text."""
 
     kind: str
     name: str
@@ -40,7 +41,7 @@ class Plugin(NamedTuple):
 def plugins(json: JsonOption = False) -> None:
     """List the plug-ins that other packages added, and why one cannot be used.
 
-    Exits with 2 if one cannot be used.
+    Exits with 2 if any plug-in cannot be used.
 
     Example: chaos plugins
     """

@@ -61,7 +61,8 @@ def show(
 
 
 def _judged(folder: pathlib.Path) -> StoredKind | None:
-    """Returns the kind of the result in a folder; `None`: one run. Raises `UsageError` if it was not judged."""
+    """Returns the kind of a stored result of several runs, or `None` for one run. Raises `UsageError` if the result or
+    run was not judged."""
     kind = stored_kind_of(folder)
     judged = (folder / (kind.report if kind else "report.json")).exists()
     if judged or (kind and is_running(folder)):  # such a result shows its state while it is at work
@@ -89,10 +90,11 @@ def score(
 ) -> None:
     """Judge a stored run again, by its event log; or any job's restarts, by its own logs.
 
-    Exits like `chaos run`. The report of a rehearsal lies in a folder of its own, `rehearsal-NAME` of the run's.
+    Exits like `chaos run`. With --rehearsal, writes the report to the folder `rehearsal-NAME` in the run's folder.
 
-    With --log, steps that were done again after a restart must be what they were the first time: samples, learning
-    rate, losses, gradient norms. An error in both executions is not seen, nor one in steps that are done once.
+    With --log, steps that were done again after a restart must have the same values as the first time: samples,
+    learning rate, losses and gradient norms. This comparison does not find an error that occurs both times, or an error
+    in a step that was done only once.
 
     Example: chaos score --log train-1.log train-2.log --read megatron
     """
@@ -154,7 +156,8 @@ def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
 
 
 def _judge(folder: pathlib.Path, rehearsal: str | None = None, must_write: bool = False) -> Verdict:
-    """Judges a stored run again and prints the verdict, even if the report cannot be written (unless `must_write`)."""
+    """Judges a stored run again and prints the verdict. With `must_write`, raises an error if the report cannot be
+    written."""
     folder, part = part_of_a_day(folder)
     kind = stored_kind_of(folder)
     if rehearsal is None and part is None and kind:

@@ -1,4 +1,5 @@
-"""Defines the command `chaos plan`, which describes a scenario's acts, or prints the request to the engine."""
+"""Defines the command `chaos plan`, which describes what a scenario would do, or prints the request to the cluster
+engine."""
 
 import dataclasses
 import itertools
@@ -63,14 +64,15 @@ def plan(
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper without anchors, because engines and people read every part in its place."""
+    """A YAML dumper without anchors: it writes a repeated value in full each time, which is easier to read."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def native_text(request: Any, output: str) -> str:
-    """Formats a request for people and `kubectl apply -f -`. A list of objects becomes a stream of documents."""
+    """Formats a request to the engine for people and for `kubectl apply -f -`. In YAML, a list of objects becomes
+    several documents."""
     plain = json.loads(json.dumps(request, default=dataclasses.asdict))
     if output == "json":
         return json.dumps(plain, indent=2) + "\n"
@@ -136,8 +138,8 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
 
 
 def untold(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
-    """Returns lines on what cannot be judged, because the trainer does not report it. `tells`: kinds of evidence that
-    the trainer declares (`None`: no declaration). `teller`: the trainer's name."""
+    """Returns lines on what cannot be judged, because the trainer does not report it. `tells` holds the kinds of
+    evidence that the trainer declares, or is `None` without a declaration. `teller` is the trainer's name."""
     if tells is None:
         text = "What its trainer reports is seen when it runs. Whatever is missing then will not be judged"
         return [f"{text}, and the verdict names it; what `trainer: {{tells: […]}}` names must be there."]
@@ -166,7 +168,8 @@ def _needed(expect: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _struck(planned: PlannedFault, work: Workload) -> list[int]:
-    """Returns the numbers of the first ranks that a fault strikes, if the job's mesh is known."""
+    """Returns the first ranks that a fault hits, at most `STRUCK_SHOWN`, or an empty list if the job's mesh is
+    unknown."""
     each = work.ranks_per_node
     nodes = (range(target.node_index * each, (target.node_index + 1) * each) for target in planned.targets)
     ranks = [target.rank for target in planned.targets if target.rank is not None] or itertools.chain(*nodes)
@@ -174,7 +177,8 @@ def _struck(planned: PlannedFault, work: Workload) -> list[int]:
 
 
 def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:
-    """Returns the largest possible cost by the time limits. A job without trouble costs far less."""
+    """Returns lines on the highest possible cost, computed from the time limits. A job that runs smoothly costs far
+    less."""
     hours = plan.workload.nodes * plan.workload.ranks_per_node * plan.abort.wall_clock_ns / 3600e9
     cap = plan.limits.gpu_hours
     each = hours if cap is None else min(hours, cap)

@@ -40,7 +40,7 @@ def _note_scenarios(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _given(folder: pathlib.Path, set_to: str | None, default: pathlib.Path) -> str:
-    """Returns the folder for an option in printed commands, or "" if commands look there by default."""
+    """Returns the folder that an option needs in printed commands, or an empty text if the folder is the default."""
     usual = pathlib.Path(set_to or default).absolute()
     return "" if folder.absolute() == usual else str(folder.absolute())
 
@@ -71,7 +71,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON on 
 
 
 def labels_of(given: list[str] | None) -> dict[str, str]:
-    """Parses texts `key=value` as a mapping. Raises `UsageError`."""
+    """Converts the texts `key=value` of --label to a mapping. Raises `UsageError`."""
     labels = {}
     for text in given or ():
         key, equals, value = text.partition("=")

@@ -1,4 +1,5 @@
-"""Defines `chaos validate` and `chaos schema`. Editors and hooks call them often, so they load no judging code."""
+"""Defines `chaos validate` and `chaos schema`. Editors and commit hooks call these commands often, so the commands do
+not load the code that judges runs."""
 
 import json
 import pathlib
@@ -23,7 +24,8 @@ def validate(
 ) -> None:
     """Check scenarios with all profiles, suites and plans of game days. Runs nothing.
 
-    What a file is, its content says; where that does not tell, its folder does.
+    The content of a file shows whether it is a scenario, a suite or a game day; if it does not, the file's folder
+    decides.
 
     Example: chaos validate my-scenario.yaml
     """

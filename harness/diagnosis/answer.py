@@ -1,12 +1,11 @@
-"""Defines the neutral form of a diagnoser's answer: when something broke, its kind, the culprit, and the decision.
+"""Defines the common form of a diagnoser's answer: when something broke, its kind, the culprit, and the decision.
 
-A file `diagnosis.jsonl` holds one answer a line:
+`at` is the time at which the answer was given: ISO 8601 with a zone, or integer nanoseconds since 1970. A diagnoser
+that counts steps writes `step` instead of `at`. Files of answers are untrusted: sizes, numbers and types are checked.
+A file `diagnosis.jsonl` holds one answer per line, such as:
 
     {"at": "2026-11-30T06:51:40Z", "kind": "hang", "who": [{"rank": 1, "node": "node1"}], "sure": 0.9,
      "decision": "restart-in-place", "why": "rank 1 said nothing while rank 0 waited"}
-
-`at` is the time at which the answer was given: ISO 8601 with a zone, or integer nanoseconds since 1970. A diagnoser
-that counts steps writes `step` instead. The file is hostile: sizes, numbers and types are checked.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of the cluster that an answer accuses. `gpu`: its number on `node`. An unknown field is `None`."""
+    """A part of the cluster that a diagnoser's answer blames for a failure. `gpu` is a GPU's number on `node`. Fields
+    that the diagnoser does not name are `None`."""
 
     rank: _Rank | None = None
     node: _Name | None = None
@@ -57,7 +57,8 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A diagnoser's answer. `who`: empty if nobody is accused. `at`: ns of the wall clock, or `None`. `sure`: 0–1."""
+    """A diagnoser's answer. `who` holds the suspects, and is empty if nobody is accused. `at` is the time of the answer
+    in ns of the wall clock, or `None`. `sure` is the diagnoser's confidence, from 0 to 1."""
 
     kind: Kind
     who: Annotated[tuple[Suspect, ...], msgspec.Meta(max_length=SUSPECTS_MAX)] = ()
@@ -69,7 +70,8 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def answer_told(event: Mapping[str, Any], at: int | None) -> Answer:
-    """Returns the diagnoser's answer in a checked `diagnosis` event. `at` is in ns of the wall clock."""
+    """Returns the diagnoser's answer in a checked `diagnosis` event. `at` is the answer's time in ns of the wall
+    clock."""
     names, decision = Suspect.__struct_fields__, event.get("decision")
     told = [{name: each[name] for name in names if each.get(name) not in (None, "")} for each in event.get("who", ())]
     why = str(event.get("why", ""))[:WORDS_MAX]
@@ -82,7 +84,8 @@ class _Line(Answer, frozen=True, forbid_unknown_fields=True):
 
 
 class AnswersError(UsageError):
-    """Raised for an invalid file of answers. Names file, line, value and what is allowed."""
+    """Raised for an invalid file of answers. The message names the file, the line, the wrong value and what is
+    allowed."""
 
     def __init__(self, file: str, line: int | None, problem: str):
         super().__init__(f"{file}{'' if line is None else f':{line}'}: {problem}")
@@ -109,8 +112,8 @@ def read_lines(content: bytes, file: str) -> Iterator[Answer]:
 
 
 def wall_ns(told: object, utc_offset_h: float | None = None) -> int:
-    """Returns a moment in ns since 1970. `told` is integer nanoseconds, or ISO 8601. `utc_offset_h` is the zone of a
-    text without one, in hours; with `None`, such a text is refused. Raises `ValueError`."""
+    """Returns a time in ns since 1970. `told` is an integer in ns, or an ISO 8601 text. `utc_offset_h` is the time zone
+    (in hours) of a text that names no zone; with `None`, such a text is refused. Raises `ValueError`."""
     shown = str(told)[:SHOWN_MAX]
     if not isinstance(told, int) or isinstance(told, bool):
         try:

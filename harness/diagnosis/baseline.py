@@ -1,6 +1,6 @@
-"""Diagnoses a job from what any cluster has: the first thing that broke, who, why, and what to do. Pure.
+"""Diagnoses a job from data that any cluster has: what broke first, the culprit, the reason, and what to do. Pure.
 
-Its input is a `View`, which holds neither the plan nor anything that only the harness knows.
+The input is a `View` of the log, without the plan of the faults and without anything that only the harness knows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INCIDENTS_MAX = 1000
 
 
 def explain(view: View) -> list[Incident]:
-    """Returns what broke, in order of time: at most `INCIDENTS_MAX` incidents, or none."""
+    """Returns the incidents (things that broke) in order of time, at most `INCIDENTS_MAX`."""
     found = sorted([*outages(view), *slowness(view), *signs(view)], key=lambda each: (each.begin, -each.sure))
     kept: list[Incident] = []
     for incident in found[:INCIDENTS_MAX]:
@@ -26,8 +26,8 @@ def explain(view: View) -> list[Incident]:
 
 
 def _covers(one: Incident, other: Incident) -> bool:
-    """Returns True if one incident makes another superfluous: the same one again or, at the same time, a vaguer or less
-    sure one."""
+    """Returns True if incident `other` adds nothing to `one`: it is the same again, or a less sure incident at the same
+    time that accuses the same suspects, or no rank, node or file."""
     if (one.kind, one.who, one.decision) == (other.kind, other.who, other.decision):
         return abs(one.known - other.known) < NEAR_NS
     meets = one.begin - NEAR_NS <= other.known and other.begin <= one.known + NEAR_NS

@@ -1,6 +1,7 @@
-"""Defines diagnosers without files: the baseline, a trainer's alarms and answers, and four with known scores. Pure.
+"""Defines the built-in diagnosers: the baseline, a trainer's own alarms and answers, and four for comparison. Pure.
 
-`right`, `empty`, `rank_0` and `random` show the ends of the scale, between which a score has a meaning.
+The diagnosers `right`, `empty`, `rank_0` and `random` show which scores a perfect, a silent, a constant and a random
+diagnoser get.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def _baseline(truth: RunTruth, seed: int) -> list[Answer]:
 
 
 def _alarms(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns the alarms in the log. The rank that raises one may be innocent: only a named suspect counts."""
+    """Returns the trainer's alarms in the log as answers. An answer accuses only the suspect that the alarm names,
+    because the rank that raises an alarm may be innocent."""
     found = []
     for event in (event for writer in truth.log.writers for event in writer.events if event.get("event") == "anomaly"):
         if kind := ALARMS.get(str(event.get("kind"))):
@@ -67,7 +69,7 @@ def _rank_0(truth: RunTruth, seed: int) -> list[Answer]:
 
 
 def _random(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns an answer with a random kind and rank, equal for equal seed and run."""
+    """Returns an answer with a random kind and rank, which is the same for the same seed and run."""
     draw = random.Random(f"{seed} {truth.name}")
     kind, rank = draw.choice((*BROKEN, Kind.NONE)), draw.choice(truth.ranks or [0])
     return [Answer(kind, (Suspect(rank),) if kind is not Kind.NONE else (), draw.choice([*Decision]))]

@@ -1,7 +1,8 @@
 """Computes the GPU-hours that wrong decisions cost, from runs of the same faults with wrong and right decisions.
 
-Only answers that the job itself gave count, as it acts on those. Runs are alike if the same faults struck the same
-victims. Without such a pair the cost is not measured.
+Only answers of the job itself count, because the job acts only on its own answers. Runs are compared if the same faults
+struck the same victims. If no runs with a wrong decision can be compared with runs with right decisions, the cost is
+not measured.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ NS_PER_HOUR = 3_600 * 10**9
 
 
 def wasted_by_wrong_decisions(runs: Iterable[tuple[RunGrade, pathlib.Path]]) -> str:
-    """Returns the GPU-hours in words: for each set of faults, the mean waste by faults of the runs with a wrong
-    decision, minus that of the runs with right ones. Raises `EventLogError` for an unreadable log."""
+    """Returns a text on the GPU-hours that wrong decisions cost. For each set of faults, this cost is the mean waste of
+    the runs with a wrong decision, minus the mean waste of the runs with only right decisions. Raises `EventLogError`
+    for an unreadable log."""
     groups: dict[object, dict[bool, list[pathlib.Path]]] = {}
     for grade, folder in runs:
         told = [each.decision_right for each in grade.faults if each.decision_right is not None]

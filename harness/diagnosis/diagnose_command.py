@@ -55,12 +55,13 @@ def diagnose(
 ) -> None:
     """Grade a diagnoser's answers about runs.
 
-    Was it the right kind, the right rank or node, in time, and the right decision? The truth is in each run's log: the
-    faults that were injected, with their measured effects. Runs without a fault are controls, in which nobody may be
-    accused; without --answers the fault-free run beside each run is one. Exits 0 whatever the grades.
+    Checks whether each answer names the right kind of failure, the right rank or node, in time, and the right decision.
+    The truth is in each run's log: the faults that were injected, with their measured effects. Runs without a fault are
+    controls, in which an answer must accuse nobody. Without --answers, the fault-free run beside each run is such a
+    control. Exits 0 whatever the grades.
 
-    A suite file names jobs and who answers about them. Each job runs once with each seed and is kept in reports/: the
-    same command goes on with those that are missing.
+    A suite file names jobs, and the diagnosers whose answers about these jobs are graded. Each job runs once with each
+    seed, and is kept in reports/. The same command, called again, runs only the jobs that are missing.
 
     Example: chaos diagnose reports/* --answers '{run}/diagnosis.jsonl'
     """
@@ -132,7 +133,8 @@ def _in_short(name: str, scores: Scores, runs: int) -> tuple[str, ...]:
 
 
 def _truths(runs: Sequence[str], controls: bool, reports: pathlib.Path) -> Iterator[tuple[RunTruth, pathlib.Path]]:
-    """Yields the truth of each run and of the fault-free run beside it, each once, without unreadable runs."""
+    """Yields the injected faults of each run and, with `controls`, of the fault-free run beside it. Skips unreadable
+    runs, and runs that were read before."""
     store, seen = Store(reports), set[str]()
     for name in runs:
         folder = store.find(name)
@@ -183,7 +185,7 @@ def _row(name: str, score: KindScore) -> tuple[str, ...]:
 
 
 def to_json(scores: Scores, graded: Sequence[RunGrade]) -> dict[str, Any]:
-    """Returns the scores, and the grade of each fault, for programs."""
+    """Returns the scores, and the grade of each fault, as JSON data."""
     return {
         "schema": 1,
         "runs": len(graded),

@@ -28,9 +28,9 @@ TO_DO = {
 def explain_failure(run: RunArg, json: JsonOption = False, reports: ReportsOption = REPORTS) -> None:
     """Say what broke first in a stored run, who it was, why, and what to do.
 
-    Reads only what any cluster has: exit codes and signals, steps and their times, launchers, stacks of hung ranks,
-    memory. The lines that show it are printed, too. It sees neither the plan nor the faults, so it can be wrong:
-    `chaos diagnose` grades it. Exits 0 whatever the answer.
+    Reads only data that any cluster has: exit codes and signals, steps and their times, events of launchers, stacks of
+    hung ranks, memory. Also prints the log lines that show the failure. The command does not know the plan or the
+    faults, so it can be wrong: `chaos diagnose` grades its answers. Exits 0 whatever the answer.
 
     Example: chaos explain-failure last
     """

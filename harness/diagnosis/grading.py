@@ -1,8 +1,8 @@
 """Grades the answers about one run. Pure.
 
-Each fault gets the grade of the best answer about it, or of a wrong one about it that came before or with the best: as
-for who acts on answers, the first counts, and contradicting answers are none. An answer that is true of no fault is a
-false alarm. An accused part that no fault had struck by then is an innocent.
+Each fault gets the grade of the best answer about it. But if a wrong answer about the fault came before or with the
+best one, the fault gets the grade of the wrong answer, because an operator would act on the first answer. An answer
+that fits no fault is a false alarm. A suspect that no fault had struck at the time of the answer is an innocent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ FOUND = (Grade.RIGHT, Grade.COARSE, Grade.LATE)
 
 @dataclass(frozen=True)
 class GradedFault:
-    """A fault with its grade and the answer that decided, if any. `after_ns`: from its begin to that answer."""
+    """A fault with its grade, and the answer that decided the grade, if any. `after_ns` is the time from the begin of
+    the fault to the best answer about it."""
 
     injected: Injected
     grade: Grade
@@ -46,7 +47,8 @@ class GradedFault:
 
     @property
     def decision_right(self) -> bool | None:
-        """Returns True if the answer's decision helps against the fault; `None` if it found none or decides nothing."""
+        """Returns True if the answer's decision helps against the fault, or `None` if the answer missed the fault or
+        has no decision."""
         decision = self.answer.decision if self.answer and self.grade in FOUND else None
         return None if decision is None else decision in self.injected.truth.decisions
 
@@ -57,9 +59,10 @@ class GradedFault:
 
 @dataclass(frozen=True)
 class RunGrade:
-    """The grades of all answers about one run. `judged`: each answer that accuses, once, and whether it is true of a
-    fault. In a run with an ungraded fault, only true answers are judged: the others may be about that fault.
-    `innocents`: each with the first answer that accused it."""
+    """The grades of all answers about one run. `judged` holds each different answer that reports a failure, and whether
+    the answer fits a fault. In a run with an ungraded fault, `judged` holds only answers that fit another fault,
+    because the rest may be about the ungraded fault. `innocents` maps each innocent part to the first answer that
+    accused it."""
 
     truth: RunFaults
     answers: Sequence[Answer]
@@ -82,7 +85,8 @@ class _Timed:
 
 
 def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> RunGrade:
-    """Grades the answers about a run. A right answer is late if it comes over `within_ns` after its fault."""
+    """Grades the answers about a run. A right answer is late if it comes more than `within_ns` after the begin of its
+    fault."""
     timed = []
     for answer in answers:
         at = truth.moment(answer.at, answer.step)
@@ -100,8 +104,8 @@ def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> Ru
 
 
 def _credited(faults: Sequence[Injected], grades: Sequence[Grade | None], at: int | None) -> list[Grade | None]:
-    """Returns an answer's grades without those for earlier faults: of several faults of one kind and victim, an answer
-    concerns the newest that had begun, and those that began with it."""
+    """Returns an answer's grades, with `None` for earlier faults. If an answer fits several faults, it counts only for
+    the newest of them, and for faults that began at about the same time as the newest."""
     begun = [fault.begin for fault, grade in zip(faults, grades, strict=True) if grade in FOUND]
     since = max(begun, default=0) - TOGETHER_NS if at is not None else 0
     pairs = zip(faults, grades, strict=True)
@@ -109,8 +113,9 @@ def _credited(faults: Sequence[Injected], grades: Sequence[Grade | None], at: in
 
 
 def _best(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault:
-    """Returns a fault with its best grade, by the first answer with that grade, unless a wrong one about it came before
-    or with that answer. If only their decisions differ, there is no decision. A benign fault needs no answer."""
+    """Returns a fault with its best grade, and the first answer with this grade. If a wrong answer about the fault came
+    before or with that answer, returns the wrong one instead. If answers with the best grade differ in their decisions,
+    none of the decisions counts. A benign fault without an answer is graded right."""
     mine = [(how, each) for each in timed if (how := each.grades[place]) and not (how is Grade.WRONG and each.true_of)]
     if not mine:
         return GradedFault(fault, Grade.RIGHT if fault.truth.benign else Grade.MISSING)
@@ -125,13 +130,14 @@ def _best(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault:
 
 
 def _about(fault: Injected, answer: Answer) -> bool:
-    """Returns True if an answer is about this fault: it has its kind, or accuses its victim, or nobody."""
+    """Returns True if an answer is about this fault: it names the fault's kind, or accuses the fault's victim, or
+    accuses nobody."""
     fits = (_fits(fault, suspect) is not None for suspect in answer.who)
     return not answer.who or answer.kind in fault.truth.kinds or any(fits)
 
 
 def _grade(fault: Injected, answer: Answer, at: int | None, within_ns: int) -> Grade | None:
-    """Returns an answer's grade for a fault; `None` if the answer accuses nothing, or came before the fault."""
+    """Returns an answer's grade for a fault, or `None` if the answer reports no failure, or came before the fault."""
     if answer.kind is Kind.NONE or (at is not None and at < fault.begin - EARLY_NS):
         return None
     if answer.kind is Kind.UNKNOWN:
@@ -146,7 +152,8 @@ def _grade(fault: Injected, answer: Answer, at: int | None, within_ns: int) -> G
 
 
 def _fits(fault: Injected, suspect: Suspect) -> bool | None:
-    """Returns True if an accused part is exactly a fault's victim, False if roughly, `None` if not at all."""
+    """Returns True if a suspect is exactly a fault's victim, False if it is only close (such as the victim's node), or
+    `None` if it is something else."""
     place = fault.truth.place
     if suspect.rank is None and suspect.node is None:
         if place is Place.FILE and suspect.file is not None:
@@ -159,7 +166,8 @@ def _fits(fault: Injected, suspect: Suspect) -> bool | None:
 
 
 def _struck(fault: Injected, suspect: Suspect) -> bool | None:
-    """Returns True if an accused part is a fault's victim, False if only its node is, `None` if neither."""
+    """Returns True if a suspect is a fault's victim, False if it is only the node of the victim, or `None` if it is
+    neither."""
     found = [each for victim in fault.victims if (each := _at(fault, victim, suspect)) is not None]
     return any(found) if found else None
 
@@ -182,7 +190,8 @@ def _same_file(told: str, true: str) -> bool:
 
 
 def _innocents(truth: RunFaults, each: _Timed) -> list[str]:
-    """Returns the accused ranks and nodes that no fault had struck by the time of the answer."""
+    """Returns the ranks and nodes that an answer accuses, although no fault had struck them by the time of the
+    answer."""
     begun = [fault for fault in truth.faults if each.at is None or fault.begin - EARLY_NS <= each.at]
     struck = [fault for fault in begun if fault.truth.place is not Place.JOB]
     parts = (suspect for suspect in each.answer.who if suspect.rank is not None or suspect.node not in (None, CONTROL))

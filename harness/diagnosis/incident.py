@@ -1,4 +1,4 @@
-"""Defines an incident: one thing that broke, as the baseline sees it. Pure."""
+"""Defines an incident: one thing that broke, as found by the baseline diagnoser. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ NS = 10**9
 
 @dataclass(frozen=True)
 class Incident:
-    """Something that broke at `begin`; its evidence was complete at `known` (ns, run's clock). `sure`: 0 to 1."""
+    """Something that broke at the time `begin`. The evidence for the incident was complete at the time `known` (both
+    times in ns on the run's clock). `sure` is the confidence, from 0 to 1."""
 
     begin: int
     known: int
@@ -38,13 +39,14 @@ def suspects(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
 
 
 def link(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
-    """Returns the link between the workers' two nodes. Of more nodes, times do not show which link it is."""
+    """Returns the link between the two nodes of the workers, or nothing for more or fewer nodes: with more than two, it
+    is not known which link is bad."""
     nodes = sorted({worker.node for worker in workers})
     return (Suspect(link=" and ".join(nodes)),) if len(nodes) == 2 else ()
 
 
 def files(words: str) -> tuple[Suspect, ...]:
-    """Returns the first file that an error names, as Python quotes it."""
+    """Returns the first file that an error message names as an absolute path in single quotes."""
     return tuple(Suspect(file=path[:NAME_MAX]) for path in _PATH.findall(words)[:1])
 
 

@@ -1,6 +1,6 @@
 """Finds the faults that were injected into a run, with their measured effects, for the grading. Pure.
 
-A fault whose effect was not measured is not graded: it may not have acted.
+A fault without a measured effect is not graded, because it may have had no effect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _FILE = re.compile(r"([^\s:]+/[^\s:]+)")
 
 
 class Victim(NamedTuple):
-    """A place that a fault struck. `rank` is `None` if a whole node was struck; `gpu` is a number on the node."""
+    """A place that a fault struck. `rank` is `None` if a whole node was struck; `gpu` is the GPU's number on the
+    node."""
 
     node: str
     rank: int | None = None
@@ -35,8 +36,9 @@ class Victim(NamedTuple):
 
 @dataclass(frozen=True)
 class Injected:
-    """One injected fault that had an effect. `begin`: ns on the run's clock. `nodes`: node by rank at that time.
-    `at_index_0`: True if the victim is rank 0 or the first node; `None`: the fault has no single victim."""
+    """One injected fault that had an effect. `begin` is in ns on the run's clock. `nodes` maps each rank to its node at
+    that time. `at_index_0` is True if the victim is rank 0 or the first node, and `None` if the fault has no single
+    victim."""
 
     id: str
     fault: str
@@ -50,8 +52,8 @@ class Injected:
 
 @dataclass(frozen=True)
 class RunFaults:
-    """The injected faults of a run, by which answers are graded. `not_graded`: id and reason of each fault without a
-    known truth. `wall_offset_ns`: the answers' clock minus the run's clock."""
+    """The injected faults of a run, by which answers are graded. `not_graded` holds the id of each fault that cannot be
+    graded, and the reason. `wall_offset_ns` is the clock of the answers minus the run's clock."""
 
     name: str
     faults: Sequence[Injected]
@@ -70,7 +72,7 @@ class RunFaults:
 
 @dataclass(frozen=True)
 class RunTruth(RunFaults):
-    """The faults of a stored run, with its log."""
+    """The injected faults of a stored run, with the run's log."""
 
     log: Log = field(kw_only=True, repr=False)
     ranks: Sequence[int] = field(kw_only=True)
@@ -79,8 +81,8 @@ class RunTruth(RunFaults):
         return at + self.wall_offset_ns
 
     def moment(self, wall_ns: int | None, step: int | None) -> int | None:
-        """Returns the time of a diagnoser's answer on the run's clock, or `None` if it is unknown. An answer that
-        counts steps was given when the first rank ended that step."""
+        """Returns the time of a diagnoser's answer on the run's clock, or `None` if it is unknown. An answer that names
+        a step instead of a time counts as given when the first rank ended this step."""
         if wall_ns is None and step is not None:
             return self._first_ends.get(step)
         return super().moment(wall_ns, step)
@@ -102,7 +104,7 @@ class _Life(NamedTuple):
 
 
 def truth_of_run(name: str, log: Log) -> RunTruth:
-    """Returns the truth of a run, from the plan in its log and the measured effects."""
+    """Returns the injected faults of a run, from the plan in the run's log and the measured effects."""
     story = Story(log)
     lives = [_Life(life.rank, life.key[0], life.local_rank, life.started) for life in story.lives]
     nodes = [str(event["node"]) for event in story.told("node.allocated")]
@@ -117,7 +119,8 @@ def truth_of_run(name: str, log: Log) -> RunTruth:
 
 
 def faults_of(run: Timeline) -> RunFaults:
-    """Returns the faults of a run, or of one rehearsal, whose answers have times on the rehearsal's clock."""
+    """Returns the injected faults of a run, or of one rehearsal, for answers with times on the run's clock (not a wall
+    clock)."""
     lives = [_Life(each.rank, each.node, each.local_rank, each.started) for each in run.processes]
     others = {each.id for each in run.beside.earlier} | run.beside.faults
     mine = [each for each in run.faults if each.id not in others]
@@ -128,7 +131,7 @@ def faults_of(run: Timeline) -> RunFaults:
 def _truths(
     plan: Mapping[str, Any], records: Sequence[FaultRecord], lives: Sequence[_Life], nodes: Sequence[str]
 ) -> tuple[list[Injected], list[tuple[str, str]]]:
-    """Returns the graded faults in order of time, and the others, each with the reason."""
+    """Returns the faults that can be graded in order of time, and the ids of the other faults, each with the reason."""
     planned = {str(each.get("id")): each for each in plan.get("faults") or ()}
     names = list(dict.fromkeys(nodes))
     found = [(record.id, _injected(record, planned.get(record.id, {}), lives, names)) for record in records]
@@ -140,7 +143,8 @@ def _truths(
 def _injected(
     record: FaultRecord, planned: Mapping[str, Any], lives: Sequence[_Life], names: Sequence[str]
 ) -> Injected | str:
-    """Returns a fault by which answers are graded, or why it is none. `names`: the names of all nodes."""
+    """Returns a fault by which answers can be graded, or the reason why this is impossible. `names` holds the names of
+    all nodes."""
     fault, begin = record.kind or str(planned.get("fault") or ""), record.injected
     truth = truth_of(fault, planned.get("parameters") or {})
     if isinstance(truth, str):
@@ -167,7 +171,7 @@ def _injected(
 
 
 def truth_of(fault: str, parameters: Mapping[str, Any]) -> Truth | str:
-    """Returns the right answers about a fault with these parameters, or why they are not known here."""
+    """Returns the right answers about a fault with these parameters, or the reason why they are unknown."""
     try:
         truth = build_fault(fault, parameters).true_answers()
     except UsageError as error:

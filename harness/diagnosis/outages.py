@@ -1,8 +1,8 @@
-"""Finds what ended workers: the first that died by itself, a node that is gone, a hang, a lost link. Pure.
+"""Finds the reason why workers ended: a worker that died by itself, a node that is gone, a hang, or a lost link. Pure.
 
-Workers die in groups: when one dies, its peers lose it, and launchers end the rest. A group ends when the next worker
-starts. In each group the rules are asked in turn: was a node given notice; is a node gone; was the job silent for long
-before; did one die by itself; did all lose each other.
+Workers die in groups: when one dies, its peers lose it, and launchers end the rest. A group of deaths ends when the
+next worker starts. For each group, these causes are checked in this order: a node got an eviction notice; a node is
+gone; the job was silent for long before; one worker died by itself; all workers lost each other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _STORAGE = re.compile(r"\[Errno (2|5|28|30|116|122)\]|no space left|input/output
 
 
 class Death(NamedTuple):
-    """The end of a worker that did not complete. `said`: its own last log line. `seen`: the log line on its end."""
+    """The end of a worker that did not complete its work. `said` is the worker's own last log line. `seen` is the log
+    line in which another process reports the worker's end."""
 
     at: int
     worker: Worker
@@ -61,12 +62,12 @@ class Death(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Returns True if the worker did not end because of another one."""
+        """Returns True unless the worker's own last words show that it ended because of another worker."""
         return not (_PEER.search(self.words) or self.words in LEFT)
 
 
 class Report(NamedTuple):
-    """A worker's network error that names addresses of nodes. `teller`: the worker's own node."""
+    """A worker's network error that names addresses of nodes. `teller` is the node of the worker itself."""
 
     at: int
     teller: str
@@ -133,7 +134,8 @@ class _Outages:
         return mine[place] if place < len(mine) else NEVER
 
     def _silence(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns a hang if no rank did steps for long before the first death, or a lost link if all waited alike."""
+        """Returns a hang if no rank did a step for long before the first death. If all ranks waited for each other,
+        returns a lost link instead."""
         first = group[0]
         place = bisect.bisect_right(self.starts, first.at)
         newest = {worker.rank: worker for worker in self.workers[max(0, place - 2 * self.size) : place]}
@@ -155,9 +157,10 @@ class _Outages:
     def _cut_off(
         self, members: Sequence[Worker], group: Sequence[Death], quiet: int
     ) -> tuple[tuple[Suspect, ...], int]:
-        """Returns the node whose network failed, and when that was known: its connections were bad, or most errors are
-        from it or name its address, or its launcher, which needs the network itself, was far behind the others. Two
-        nodes look alike."""
+        """Returns the node whose network failed, and the time when this was known. The first of these signs decides:
+        the connections of the node were bad; most network errors come from the node or name its address; the node's
+        launcher, which also needs the network, was far behind the others. With only two nodes, returns no node, because
+        the signs are the same for both."""
         if len({worker.node for worker in members}) < MANY:
             return (), 0
         bad = self.links.bad_node(quiet, group[0].at)
@@ -180,7 +183,8 @@ class _Outages:
         return (), 0
 
     def _rest(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns an incident for the first worker that died by itself, else for a lost link; none if all left."""
+        """Returns an incident for the first worker that died by itself, else for a lost link. Returns nothing if all
+        workers left because new nodes joined the job."""
         evidence, at = told(event for each in group for event in (each.said, each.seen)), group[0].at
         death = next((each for each in group if each.alone), None)
         launchers = {each.worker.key for each in group if each.code in ENDED_BY_LAUNCHER and each.said is None}
@@ -218,7 +222,8 @@ class _Outages:
 
 
 def outages(view: View) -> Iterator[Incident]:
-    """Yields what ended workers, in order of time, and then failures on nodes without a worker."""
+    """Yields an incident for each outage of workers in order of time, and then for each failure on a node without a
+    worker."""
     yield from _Outages(view).incidents()
     used = {worker.key for worker in view.workers}
     for node in view.nodes:
@@ -230,7 +235,7 @@ def outages(view: View) -> Iterator[Incident]:
 
 
 def _noticed(given: Sequence[Event], group: Sequence[Death]) -> list[Incident]:
-    """Returns one incident for each node whose owner gave notice."""
+    """Returns one incident for each node that got an eviction notice from its owner."""
     first = {event.place.rpartition(" ")[2]: event for event in reversed(given)}
     ends, why = [death.seen for death in group], "the owner of {} takes it back"
     return [_taken(each, told.at, told.at, why.format(each), (told, *ends)) for each, told in first.items()]
@@ -248,7 +253,8 @@ def _last_progress(worker: Worker, before: int) -> int:
 
 
 def _late(members: Sequence[Worker], alive: set[str]) -> list[Worker]:
-    """Returns the workers for which others waited: behind in collectives or steps, or without a sign of life."""
+    """Returns the workers for which the others waited: those behind in collectives, else behind in steps, else those
+    that logged nothing while the others logged that they waited."""
     collectives = {worker.rank: worker.told("flight_recorder") for worker in members}
     numbers = {rank: max(event.fields["number"] for event in events) for rank, events in collectives.items() if events}
     furthest, steps = max(numbers.values(), default=0), max(worker.last_step for worker in members)

@@ -1,6 +1,6 @@
-"""Judges the diagnoses in the log (who was it?) against the faults that were injected.
+"""Judges the diagnoses that the job logged (events `diagnosis`) against the faults that were injected.
 
-The answers are the events `diagnosis`. Only a complete log proves that none is right, or that no innocent was accused.
+Only a complete log proves that no diagnosis was right, or that no innocent was accused.
 """
 
 from collections.abc import Iterator, Sequence
@@ -108,8 +108,9 @@ def _right(fault: Injected) -> str:
 
 
 def _innocents(run: Timeline, grade: RunGrade, allowed: int, lost: str) -> Expectation:
-    """Counts the accused parts that no fault had struck. Beside a fault with unknown truth, an answer that is true of
-    no other fault may be about that one. On a busy host, a rank may be slow without a fault."""
+    """Counts the accused ranks and nodes that no fault had struck. If the right answer about a fault is unknown, an
+    answer that fits no other fault may be about this fault, and leaves the result open. An answer that calls a rank
+    slow also leaves the result open if the host was busy, because then a rank may be slow without a fault."""
     slow = [each.at or 0 for each in grade.innocents.values() if each.kind is Failure.STRAGGLER]
     found, doubt, excused = len(grade.innocents), lost, sum(not _was_idle(run, at) for at in slow)
     why = f"accused, though no fault had struck it: {'; '.join(grade.innocents)}"

@@ -1,12 +1,16 @@
 """The Slurm backend: a run is one Slurm job, a node is an allocated node, and Slurm does all scheduling.
 
-If a node is lost, Slurm ends the whole job, and starts it again when it can. So a node that is lost, evicted or
-replaced gives *every* place of the job its next incarnation; `changes()` tells when. Slurm lets a requeued job wait for
-two minutes. Once all lost nodes are back, or none will come, this backend asks Slurm to start the job now.
+If a node is lost, Slurm ends the whole job, and starts the job again once it can allocate the nodes. The loss, eviction
+or replacement of one node therefore replaces *every* node of the job by its next incarnation; `changes()` reports when
+this happens. By default, Slurm starts a requeued job only after two minutes. Once all lost nodes are back or given up,
+this backend asks Slurm to start the job at once.
 
-Signals go through `srun --overlap` in the job's own allocation, to processes with the run's marks and to no others.
-`CHAOS_SLURM_OPTIONS` holds what a site wants on every `sbatch` (`--partition=… --account=… --gpus-per-node=8`);
-`CHAOS_SLURM_QUEUE_S` says how long to wait for the allocation; `CHAOS_SLURM_EVICTION` how Slurm evicts.
+Signals are sent by a helper (`srun --overlap` in the job's own allocation), and only to processes that have the run's
+id in their environment.
+
+`CHAOS_SLURM_OPTIONS` holds the site's options for every `sbatch` (such as `--partition=… --account=…
+--gpus-per-node=8`). `CHAOS_SLURM_QUEUE_S` is the time limit in seconds for the allocation. `CHAOS_SLURM_EVICTION`
+chooses how Slurm evicts a node.
 """
 
 import contextlib
@@ -106,8 +110,8 @@ class SlurmCluster(TellingCluster):
         (self._state_dir / "go").touch()
 
     def replace(self, node: Node) -> Node:
-        """Brings the taken node back, once Slurm has noticed its loss: else, Slurm's job would wait for the dead tasks.
-        The returned node is alive when the job runs again."""
+        """Brings a lost node back, but only after Slurm has noticed the loss, because Slurm would otherwise wait for
+        dead tasks. The returned node is alive as soon as Slurm runs the job again."""
         self.refuse_replacement(node)
         place = self._nodes[node.index]
 
@@ -219,7 +223,8 @@ class SlurmCluster(TellingCluster):
         (self._state_dir / "exits").mkdir(parents=True)
 
     def _beat(self) -> None:
-        """Writes a new number to a file again and again: if this stops, Slurm's job ends itself (see `slurm_watch`)."""
+        """Writes a new number to a file every few seconds. Without new numbers in this file, the Slurm job ends itself
+        (see `slurm_watch`)."""
         for number in itertools.count(1):
             with contextlib.suppress(OSError, FaultError):  # a full disk, say: the next one may come through
                 untrusted_files.replace(self.run_dir, script.ALIVE, str(number).encode())
@@ -282,8 +287,8 @@ class SlurmCluster(TellingCluster):
                     return
 
     def _absorb(self, job: SlurmJob) -> None:
-        """Updates the nodes by the job's present state in Slurm. Exits are read after it, when a task that ended has
-        written its record."""
+        """Updates the nodes from the job's state in Slurm. The exit records of tasks are read after the job's state,
+        because an ended task has written its record by then."""
         hosts = self._slurm.hosts(job.hosts) if job.running and job.restarts + 1 > self._incarnation else []
         addresses = self._slurm.addresses(job.hosts) if hosts else {}
         with self._lock:
@@ -340,10 +345,11 @@ class SlurmCluster(TellingCluster):
 
 
 def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset()) -> list[tuple[str, int, int]]:
-    """Returns node name, incarnation and exit code of each ended command that is not in `known`.
+    """Returns the node name, incarnation and exit code of each ended command, except for the nodes (name and
+    incarnation) in `known`.
 
-    If a node gives its tasks no mounts of their own, a trainer can write there. So files that are no exit records are
-    skipped.
+    Skips files that are not exit records: on a node that cannot give tasks mounts of their own, a trainer can write to
+    the folder of exit records.
     """
     found = []
     for file in untrusted_files.names_in(run_dir, EXITS):
@@ -360,7 +366,8 @@ def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset())
 
 
 def end_run(slurm: Slurm, run_id: str) -> None:
-    """Ends the jobs of this run, and gives back the nodes that were taken for it. Can be called again."""
+    """Ends the Slurm jobs of this run, and brings back all nodes that the run killed or drained. Repeated calls are
+    safe."""
     name = _JOB_NAME.format(run_id=run_id)
     try:
         running = [job.name for job in slurm.jobs() if re.fullmatch(re.escape(name) + f"({EVICTOR}\\d+)?", job.name)]

@@ -1,4 +1,4 @@
-"""Finds out which faults can act on the nodes of this Slurm cluster, as far as this user may cause them."""
+"""Finds out which acts on nodes do not work on this Slurm cluster, with the rights of the current user."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def missing_verbs(slurm: Slurm) -> dict[Verb, str]:
 
 
 def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
-    """Maps each act on a node that the kernel refuses to the reason, by trying all acts on one node for a moment."""
+    """Returns the network and storage acts that do not work on one free node, each with the reason. If no node is free,
+    returns all network and storage acts."""
     try:
         with owner_names.temporary_folder() as folder:
             name = f"--job-name=chaos-{owner_names.new_name(PROBE)}"

@@ -1,10 +1,11 @@
-"""Runs Slurm's commands with a time limit each, and parses their answers.
+"""Runs Slurm's commands, each with a time limit, and parses their output.
 
-The Slurm is that of SLURM_CONF, or the one that `engines/slurm.sh` started on this host, or else the site's.
+Uses the Slurm of `SLURM_CONF`, else the Slurm that `engines/slurm.sh` started on this host, else the site's.
 
-A node is killed and brought back by a *power command*, `CHAOS_SLURM_POWER`, called with `kill NODE RUN`, `boot NODE`
-and `heal RUN` (bring back all nodes that were killed for that run). For our own engine it is `engines/slurm.sh`.
-Without a power command (or with `none`), nodes are set down and resumed, which root and SlurmUser may do.
+The *power command* in `CHAOS_SLURM_POWER` kills nodes and brings them back. The power command is called with `kill NODE
+RUN`, `boot NODE` and `heal RUN` (bring back all nodes that were killed for that run). For the Slurm that
+`engines/slurm.sh` started, this script is also the default power command. Without a power command (or with `none`),
+nodes are set to `down` and resumed in Slurm, which only root and SlurmUser may do.
 """
 
 import getpass
@@ -63,7 +64,8 @@ class SlurmJob:
 
 
 class Slurm:
-    """Calls the commands of one Slurm installation. Methods raise `BackendError` if a command fails or does not end."""
+    """Calls the commands of one Slurm installation. Methods raise `BackendError` if a command fails or does not end in
+    time."""
 
     def __init__(self, environment: Mapping[str, str], power: Sequence[str], label: str):
         self.environment = dict(environment)
@@ -75,7 +77,7 @@ class Slurm:
         return answer_of(command, self.environment | dict(env or {}), limit_s)
 
     def begin(self, *command: str, link: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Starts a command without waiting for its end. `link` is its standard input and output."""
+        """Starts a command without waiting for its end. `link` is the command's standard input and output."""
         path = shutil.which(command[0], path=self.environment.get("PATH")) or command[0]
         try:
             return subprocess.Popen(
@@ -115,7 +117,8 @@ class Slurm:
         return [job for job in self.jobs(f"--name={','.join(names)}") if job.name in names and not job.ended]
 
     def cancel(self, *names: str) -> None:
-        """Ends the jobs with these names, and waits until no process of theirs runs. Raises an error if that fails."""
+        """Ends the jobs with these names, and waits until all their processes have ended. Raises `BackendError` if the
+        jobs do not end in time."""
         deadline = time.monotonic() + GONE_S_MAX
         left = self.jobs_named(*names)
         running = [str(job.id) for job in left if job.running]
@@ -138,8 +141,8 @@ class Slurm:
         return left
 
     def _try(self, *command: str) -> str:
-        """Runs a Slurm command, and returns its error, if any. Returns its error, if any: the caller finds out later
-        whether the error mattered."""
+        """Runs a Slurm command, and returns its error message, or an empty text. An error may be harmless, so the
+        caller checks later whether the command had its effect."""
         try:
             self.run(*command)
         except BackendError as error:
@@ -149,7 +152,7 @@ class Slurm:
     # Nodes
 
     def hosts(self, notation: str) -> list[str]:
-        """Returns the host names in Slurm's order, which is that of SLURM_NODEID."""
+        """Expands Slurm's notation of hosts (such as `n[1-2]`) to host names, in the order of SLURM_NODEID."""
         return self.run("scontrol", "show", "hostnames", notation).split()
 
     def addresses(self, notation: str) -> dict[str, str]:
@@ -157,9 +160,11 @@ class Slurm:
         return dict(line.split("=", 1) for line in lines)
 
     def labels(self, key: str, hosts: Sequence[str]) -> list[str]:
-        """Returns each host's place in the cluster's network, as Slurm knows it: its switch at a level, or its block.
+        """Returns for each host the name of its switch or block in Slurm's topology.
 
-        Raises `CannotRunError` for another key, or for a Slurm without a topology."""
+        `key` is `switch`, `switch:LEVEL` or `block`. Raises `CannotRunError` for any other key, or if Slurm's topology
+        has no such switch or block with nodes.
+        """
         wanted = re.fullmatch(r"(switch|block)(?::(\d{1,2}))?", key)
         if wanted is None:
             raise CannotRunError(f"node_labels_from: {key}: Slurm tells switch, switch:LEVEL and block")
@@ -186,9 +191,10 @@ class Slurm:
 
     @property
     def end_s_max(self) -> float:
-        """Returns how many seconds after the order a node may take to report the end of a job.
+        """Returns how many seconds a node may take, after the order to end a job, to report the job's end.
 
-        slurmd kills a job that has not ended within `KillWait`, at least 5 s, and reports only then."""
+        A node's slurmd kills a job that has not ended within `KillWait` (at least 5 s), and reports the end only then.
+        """
         found = re.search(r"= *(\d+)", self._configured("KillWait"))
         return max(float(found[1]) if found else 30.0, 5.0) + LAST_WORDS_S
 
@@ -198,8 +204,8 @@ class Slurm:
         return next((line for line in lines if line.startswith(f"{key} ")), "")
 
     def evicting_partition(self, below: str | None, host: str | None) -> str | None:
-        """Returns a Slurm partition whose jobs may preempt (end for themselves) jobs of the partition `below` on
-        `host`."""
+        """Returns a Slurm partition whose jobs may preempt jobs of the partition `below` (`None`: the default one) on
+        `host` (`None`: on any host). Returns `None` if there is no such partition."""
         if "partition_prio" not in self._configured("PreemptType"):
             return None
         lines = self.run("scontrol", "--oneliner", "show", "partition").splitlines()
@@ -221,7 +227,8 @@ class Slurm:
         return bool(self.power_command) or self.is_operator
 
     def take_down(self, host: str, run_id: str) -> None:
-        """Takes a host down, by the site's power command or else in Slurm's records, so that our job there ends."""
+        """Ends the run's job on a host: kills the host by the site's power command or, without one, sets it to `down`
+        in Slurm."""
         if self.power_command:
             self.run(*self.power_command, "kill", host, run_id)
         else:
@@ -259,8 +266,8 @@ def _reason(run_id: str) -> str:
 
 
 def _read_job(data: Mapping[str, Any]) -> SlurmJob:
-    """Parses a line of `squeue` as a Slurm job. Slurm 22 writes one state and plain numbers; newer ones write lists and
-    `{"set", "number"}`."""
+    """Parses a line of `squeue` as a Slurm job. Slurm 22 writes a job's state as a text and its numbers plainly. Newer
+    versions write a list of states, and numbers as objects with `set` and `number`."""
     states = data["job_state"]
     if isinstance(states, str):
         states = [states, *(["COMPLETING"] if "COMPLETING" in data.get("flags", []) else [])]
@@ -276,7 +283,8 @@ def _read_job(data: Mapping[str, Any]) -> SlurmJob:
 
 
 def find_slurm() -> Slurm:
-    """Finds the Slurm commands on this machine. Raises `CannotRunError` if no Slurm has its commands here."""
+    """Finds the Slurm commands on this machine. Raises `CannotRunError` if a Slurm command is missing, or if only root
+    may use this Slurm."""
     engine = pathlib.Path(os.environ.get(ENGINES_ENV, "/var/lib/chaos-engines")) / "slurm"
     ours = os.environ.get("SLURM_CONF", "") == str(engine / "slurm.conf")
     ours |= "SLURM_CONF" not in os.environ and (engine / "run" / "ctl.pid").exists()

@@ -1,12 +1,13 @@
-"""Makes Slurm itself take a node from a running job, and gives the node back. Slurm has these ways:
+"""Makes Slurm itself take a node from a running job, and gives the node back.
 
-* `priority`: a job of a partition with a higher PriorityTier wants that very node; ours gets its GraceTime
-* `drain`: the node is drained and the job requeued; it starts again elsewhere, or here once the node is resumed
-* `requeue`: `scontrol requeue`; the nodes stay
-* `signal`: the signal of `--signal=B:USR1@…`, by `scancel --signal`, tells the job that its time is over; it saves and
-  asks to be requeued; the nodes stay
+The default way is `priority` if a partition can preempt ours, otherwise `drain`. `CHAOS_SLURM_EVICTION` may choose
+another of these ways:
 
-`CHAOS_SLURM_EVICTION` chooses; by default `priority` where a partition preempts ours, otherwise `drain`.
+* `priority`: another job, in a partition with a higher PriorityTier, requests this node; our job gets its GraceTime
+* `drain`: the node is drained and the job requeued; the job starts elsewhere, or here once the node is resumed
+* `requeue`: `scontrol requeue` requeues the job, which keeps its nodes
+* `signal`: `scancel --signal` sends the signal of `--signal=B:USR1@…`, which tells the job that its time is over; the
+  job saves and asks to be requeued, and keeps its nodes
 """
 
 import os
@@ -27,7 +28,8 @@ def site_options() -> list[str]:
 
 
 def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
-    """Returns a partition whose jobs can evict our job from `host` (`None`: from any host), or `None`."""
+    """Returns a partition whose jobs can evict our job from `host` (default: from any host), or `None` if there is
+    none."""
     if named := os.environ.get(EVICT_PARTITION_ENV):
         return named
     chosen = [option.split("=", 1)[1] for option in site_options() if option.startswith("--partition=")]
@@ -35,7 +37,7 @@ def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
 
 
 def why_not(slurm: Slurm) -> str:
-    """Returns why Slurm cannot evict for us, or an empty text if it can."""
+    """Returns the reason why Slurm cannot evict nodes from our job, or an empty text if Slurm can."""
     if _chosen_way() in ("requeue", "signal") or evicting_partition(slurm) or slurm.is_operator:
         return ""
     return (
@@ -45,17 +47,17 @@ def why_not(slurm: Slurm) -> str:
 
 
 class Evictions:
-    """The evictions by which one run has Slurm take nodes away from its job. `job_name` is the name of its job, and the
-    prefix of its evictors' names. Evictors run `occupying`, a shell command that does nothing, and that ends when the
-    harness is gone."""
+    """Makes Slurm take nodes away from the job of one run. `job_name` is the name of the run's Slurm job. An evictor
+    (another job that takes over an evicted node) has a name that begins with `job_name`. An evictor runs the shell
+    command `occupying`, which only waits until the harness has ended."""
 
     def __init__(self, slurm: Slurm, run_id: str, job_name: str, occupying: str):
         self._slurm, self._run_id, self._job_name, self._occupying = slurm, run_id, job_name, occupying
         self._evictors: dict[int, str] = {}  # place → job name, empty where no job evicts
 
     def evict(self, job_id: int, place: int, host: str) -> None:
-        """Asks Slurm to take a node away from the job, and returns without waiting for that. Raises `UsageError` for an
-        unknown way."""
+        """Asks Slurm to take a node away from the job, without waiting until the node is gone. Raises `UsageError` if
+        `CHAOS_SLURM_EVICTION` has an unknown value."""
         way = _chosen_way()
         partition = evicting_partition(self._slurm, host) if way in ("", "priority") else None
         self._evictors[place] = f"{self._job_name}{EVICTOR}{place}" if partition else ""
@@ -81,7 +83,7 @@ class Evictions:
 
 
 def _chosen_way() -> str:
-    """Returns how Slurm is to take nodes away, as the user chose, or "" for the best way that works."""
+    """Returns the way of eviction in `CHAOS_SLURM_EVICTION`, or an empty text if the user chose none."""
     way = os.environ.get(EVICTION_ENV, "")
     if way and way not in WAYS:
         raise UsageError(f"{EVICTION_ENV}={way!r}: allowed are {', '.join(WAYS)}")

@@ -1,7 +1,8 @@
-"""Disturbs the network between the nodes of a job, but never the site's own traffic with its nodes.
+"""Disturbs the network between the nodes of a Slurm job, but never the site's own traffic with these nodes.
 
-The mechanisms are those of containers: a process beside the node's task, with the rights of the job's user, acts at the
-node's own end of the wire. *All* traffic of a node means its traffic with the other nodes of the job.
+As with containers, a sidecar process disturbs the traffic on the node itself. The sidecar runs beside the node's task,
+with the rights of the job's user. A fault that disturbs *all* traffic of a node disturbs only the traffic with the
+job's other nodes.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Defines a node of a Slurm job, on which our helper in the job's own allocation carries out all acts."""
+"""Defines a node of a Slurm job. A helper process in the job's own allocation carries out most acts on the node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STORAGE_S_MAX = 15.0  # the helper itself waits for the file system to come up
 
 
 class NodeCluster(Protocol):
-    """The methods of a cluster that a node uses."""
+    """The attributes and methods of a Slurm cluster that a node uses."""
 
     run_dir: pathlib.Path
     network: JobNetwork
@@ -32,8 +32,8 @@ class NodeCluster(Protocol):
 
 
 class SlurmNode(NetworkedNode, StoringNode):
-    """A node of the job: one of the Slurm hosts that come, one after the other, for one place in the job. `host` is
-    Slurm's name of its node; empty until it runs."""
+    """One incarnation of a node of the job, from one start of the Slurm job to the next. `host` is the name of the
+    Slurm host on which the node runs, or empty before it runs."""
 
     def __init__(self, cluster: NodeCluster, index: int, incarnation: int):
         super().__init__(f"node{index}", index, incarnation, cluster.run_dir)
@@ -49,16 +49,16 @@ class SlurmNode(NetworkedNode, StoringNode):
     notice, notice_seen = Node.notice, Node.notice_seen  # its metadata endpoint is not ours
 
     def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        """Sends a signal to one process of the run on this node, or to all of them. There is no init of ours to
-        spare."""
+        """Sends a signal to one process of the run on this node, or to all of them. Accepts any process id: unlike a
+        container, a Slurm node has no init process of the harness that must be spared."""
         return int(self._call("signal", signum=int(signum), pid=pid))
 
     def kill(self) -> None:
         self._cluster.take_down(self)
 
     def evict(self, grace_s: float) -> None:
-        """Has Slurm take the node away, with the site's own grace time (GraceTime, KillWait), as no job can choose
-        it."""
+        """Makes Slurm take the node away. Slurm gives the site's own grace time (GraceTime, KillWait), and `grace_s` is
+        ignored, because a job cannot choose its grace time."""
         self._cluster.evict(self)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
@@ -88,8 +88,8 @@ class SlurmNode(NetworkedNode, StoringNode):
 
 
 class StorageHelper:
-    """The helper on a Slurm node that has made the node's file operations slow or failing. The rule ends with the
-    helper, with its line, and with the node."""
+    """The helper process that makes file operations on a Slurm node slow or failing. A storage disturbance ends with
+    the helper, with the connection to the helper, or with the node."""
 
     def __init__(self, node: SlurmNode, line: StepLine):
         self._node, self._line = node, line

@@ -1,9 +1,9 @@
-"""Makes the arguments of `sbatch` and two shell scripts for a workload as a Slurm job. The functions are pure.
+"""Makes the `sbatch` arguments and the two shell scripts that run a workload as a Slurm job. The functions are pure.
 
-A run is one job, with one task on every node. Slurm starts a job that lost a node again *as a whole* (`--requeue`):
-every node then begins its next incarnation, whose number is Slurm's restart count plus one.
+A run is one job, with one task on every node. When a job has lost a node, Slurm starts the job again *as a whole*
+(`--requeue`). The start replaces every node by its next incarnation, whose number is Slurm's restart count plus one.
 
-The scripts get all facts about this machine in environment variables, set at submission.
+The scripts contain no facts about this machine: environment variables, set at submission, hold them.
 """
 
 import shlex
@@ -22,8 +22,8 @@ NOTICE_S = 60  # before a time limit, if the site sets one; at a preemption the 
 
 @dataclass(frozen=True)
 class Submission:
-    """The contents of a job submission to Slurm: arguments of `sbatch`, scripts and variables. `arguments` contain
-    `{run_id}` and `{run_dir}`; `files` maps names to its scripts."""
+    """The contents of a job submission to Slurm: arguments of `sbatch`, scripts and environment variables. `arguments`
+    contain the placeholders `{run_id}` and `{run_dir}`; `files` maps the names of scripts to their contents."""
 
     arguments: tuple[str, ...]
     files: dict[str, str]
@@ -100,8 +100,8 @@ _CONTROL_HAS = ("control", "head", "python", "run_dir")
 
 
 def render(workload: Launch) -> Submission:
-    """Makes the job submission to Slurm for a workload. Raises `UsageError` for a placeholder that has no value where
-    it is used."""
+    """Makes the job submission to Slurm for a workload. Raises `UsageError` if a command uses a placeholder that has no
+    value for this command."""
     arguments = (
         "--job-name=chaos-{run_id}",
         "--comment=chaos-harness",
@@ -132,7 +132,8 @@ def _places(workload: Launch, node: str, mounts: Sequence[str]) -> str:
 
 
 def until_silent(python: str, source: str, run_dir: str) -> str:
-    """Returns a shell command that waits until the harness of a run has shown no sign of life for too long."""
+    """Returns a shell command that waits until the harness of a run has shown no sign of life for `SILENT_S_MAX`
+    seconds."""
     words = [f"{run_dir}/{ALIVE}", str(SILENT_S_MAX)]
     return shlex.join(boot.command(python, source, "harness.node.slurm_watch", words))
 

@@ -14,7 +14,8 @@ END_S_MAX = 5.0
 
 
 class StepLine(rpc.Line):
-    """A connection to a process of ours on a Slurm node. If the line ends, for whatever reason, so does the process."""
+    """A connection to a process of ours on a Slurm node. When this connection ends, for whatever reason, the process
+    ends, too."""
 
     def __init__(
         self,
@@ -25,8 +26,8 @@ class StepLine(rpc.Line):
         arguments: Sequence[str],
         errors: pathlib.Path,
     ):
-        """Starts a process of ours on a Slurm node. `where` are srun's options for job and node; `source` is the
-        delivered archive there.
+        """Starts a process of ours on a Slurm node. `where` holds srun's options that select the job and the node;
+        `source` is the path of the harness's code on the node.
 
         Raises `BackendError` if the process does not start.
         """

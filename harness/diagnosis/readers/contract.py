@@ -1,11 +1,11 @@
-"""Defines the contract of readers, which turn the output of somebody's diagnoser into answers.
+"""Defines the contract of readers, which convert the output of any diagnoser to the harness's form of answers.
 
-Each form has one file in `harness/diagnosis/readers/`, whose name is the reader's name on the command line:
+The file of a reader in `harness/diagnosis/readers/` holds `READER`, a subclass of `AnswerReader`. The docstring of the
+reader says which program's output it reads, of which version, and whether it was tried on real output. Files of answers
+are untrusted: whatever a file holds, a reader may raise only `AnswersError`. The name of the reader's file is the
+reader's name on the command line:
 
     chaos diagnose RUN --answers '{run}/error.json' --read torchelastic
-
-The file holds `READER`, a subclass of `AnswerReader`. Its docstring says whose form it reads, of which version, and
-whether it was tried on the output of the real program. Files are hostile: a reader raises only `AnswersError`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ ANSWERS_MAX = 100_000  # about one run
 
 
 class File(NamedTuple):
-    """A file with a diagnoser's answers. `name` is its path below the given folder."""
+    """A file with a diagnoser's answers. `name` is the file's path below the folder that the user gave."""
 
     name: str
     content: bytes
 
 
 class AnswerReader(Parameters, abc.ABC):
-    """The base of readers of diagnosers' answers. `pattern` gives the names of the files that count in a folder."""
+    """The base of readers of diagnosers' answers. `pattern` is a regular expression for the names of the files that are
+    read in a folder."""
 
     pattern: ClassVar[str] = r".*\.json"
 
@@ -61,7 +62,8 @@ class AnswerReader(Parameters, abc.ABC):
         """Yields the diagnoser's answers in one file."""
 
     def moment(self, told: object, file: File, line: int | None = None) -> int | None:
-        """Returns a moment that a diagnoser gives in ns since 1970, or `None` without one. Raises `AnswersError`."""
+        """Converts a time in a diagnoser's output to ns since 1970, or returns `None` if `told` is `None`. Raises
+        `AnswersError`."""
         try:
             return None if told is None else neutral.wall_ns(told, self.utc_offset_h)
         except ValueError as error:
@@ -73,7 +75,7 @@ reader_names = _FAMILY.names
 
 
 def build_reader(text: str) -> AnswerReader:
-    """Builds a reader from its name, or from YAML: `lines: {regex: …}`. Raises `UsageError`."""
+    """Builds a reader from its name, or from YAML such as `lines: {regex: …}`. Raises `UsageError`."""
     try:
         given = yaml.safe_load(text)
         name, parameters = next(iter(given.items())) if isinstance(given, Mapping) and given else (given, {})
@@ -145,14 +147,15 @@ def text(value: object, most: int = neutral.WORDS_MAX) -> str:
 
 
 def whole(value: object, most: int) -> int | None:
-    """Returns a value that is a whole number from 0 to `most`, or its decimal digits; `None` for any other."""
+    """Converts a number, or a text of decimal digits, to a whole number from 0 to `most`. Returns `None` for any other
+    value."""
     if isinstance(value, str) and value.isdecimal() and len(value) <= 10:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
 
 
 def ranks(value: object, file: File) -> tuple[Suspect, ...]:
-    """Returns the accused parts for a list of rank numbers. Raises `AnswersError` for anything else."""
+    """Returns the suspects for a list of rank numbers. Raises `AnswersError` for any other value."""
     told = value if isinstance(value, list) else [None]
     if len(told) > SUSPECTS_MAX or None in (found := [whole(each, neutral.RANK_MAX) for each in told]):
         raise AnswersError(file.name, None, f"{str(value)[:SHOWN_MAX]} is no list of at most {SUSPECTS_MAX} ranks")
@@ -173,7 +176,8 @@ _PATTERNS = [(kind, re.compile(words, re.IGNORECASE)) for kind, words in _WORDS]
 
 
 def kind_by_words(told: str) -> Kind:
-    """Returns the kind with our own name, or the kind that a free text is about; `UNKNOWN` without a known word."""
+    """Returns the kind of failure with this name, or else the kind that a free text describes. Returns `UNKNOWN` if the
+    text contains no known word."""
     if told in [*Kind]:
         return Kind(told)
     return next((kind for kind, words in _PATTERNS if words.search(told[: neutral.WORDS_MAX])), Kind.UNKNOWN)
