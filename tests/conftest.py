@@ -6,6 +6,7 @@ both but those that `tests/ci.yaml` lists (`tools/outcomes.py`, `tools/halves.py
 
 import gc
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -21,6 +22,9 @@ from hypothesis import HealthCheck, settings
 
 from harness.report import commands
 
+# A rank of torchrun that is alone on its node takes a thread for each core, and threads that wait for each other burn
+# the cores of the tests beside. Whoever says another number is heard.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.disable()  # until all is collected: what is made by then stays, and looking through it takes a third of the time
 
 # A busy machine breaks no property, and a verdict on the code is not drawn by lot: each run tries the same examples.

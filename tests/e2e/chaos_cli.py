@@ -54,7 +54,7 @@ LIGHT = SHORT.replace(
 _FEWER = "args: [--layers, '1', --width, '64', --context, '32', --compute-s, '0']\n  steps: "
 _NO_DRILL = "restore_drill: false\n  " + _FEWER  # double-evict has one
 _LIGHTER = {
-    "node-loss": {"steps: 240": _NO_DRILL + "120", "step: 70": "step: 35"},
+    "node-loss": {"steps: 240": _NO_DRILL + "80", "step: 70": "step: 35"},
     "double-evict": {"steps: 200": _FEWER + "100", "step: 90": "step: 45"},
 }
 

@@ -23,9 +23,10 @@ name: parts
 title: A rank of a job whose ranks save parts is killed
 workload:
   trainer: {{torchrun: {SCRIPT}, args: [--checkpoints, "{{checkpoints}}", {", ".join(words)}]}}
-  nodes: 2
+  nodes: 1
+  ranks_per_node: 2
   restore_drill: {drill}
-faults: [{{id: kill, fault: rank_kill, when: {{step: 35}}, target: {{rank: 1}}}}]
+faults: [{{id: kill, fault: rank_kill, when: {{step: 25}}, target: {{rank: 1}}}}]
 expect: {{recovery_time: {{max: 10m}}, loss_continuity: {{mode: exact}}, pace: off}}
 abort: {{if_no_step_for: 10m, wall_clock: 10m}}
 """
@@ -46,5 +47,5 @@ def test_each_rank_goes_on_with_its_own_part(tmp_path: pathlib.Path) -> None:
 
 def test_a_rank_that_takes_a_wrong_part_fails_for_that(tmp_path: pathlib.Path) -> None:
     report = rehearsed(tmp_path, "--via", "direct", "--broken", "other")
-    reason = "rank 1 restored rank 0's part of the checkpoint of step 30"
+    reason = "rank 1 restored rank 0's part of the checkpoint of step 20"
     assert report["verdict"] == "fail" and any(reason in each for each in report["reasons"]), report["reasons"]

@@ -19,7 +19,7 @@ SCENARIO = """\
 version: 1
 name: small
 title: Small
-workload: {nodes: 2, steps: 150, checkpoint: {every_steps: 30}, restore_drill: false,
+workload: {nodes: 1, ranks_per_node: 2, steps: 80, checkpoint: {every_steps: 20}, restore_drill: false,
   args: [--layers, "1", --width, "32", --compute-s, "0"]}
 abort: {if_no_step_for: 2m, wall_clock: 5m}
 """

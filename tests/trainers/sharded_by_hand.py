@@ -39,7 +39,7 @@ def main() -> None:
     torch.manual_seed(rank)
     share = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1))
     optimizer = torch.optim.AdamW(share.parameters(), lr=0.01)
-    inputs = torch.randn(75 * 8, 16, generator=torch.Generator().manual_seed(7))
+    inputs = torch.randn(45 * 8, 16, generator=torch.Generator().manual_seed(7))
     loader = DataLoader(TensorDataset(inputs, inputs.cos().sum(1, keepdim=True)), batch_size=8)
     whole = [save for save in options.checkpoints.glob("*/") if len(list(save.iterdir())) == dist.get_world_size()]
     step, saves = 0, sorted(whole, key=lambda save: save.name)
