@@ -1,4 +1,4 @@
-"""Defines observers of a job, such as a terminal, a web page or a test. Observers get the status and decide nothing."""
+"""Defines observers of a job, such as a terminal, a web page or a test. Observers never influence the job."""
 
 import pathlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Heard = Sequence[tuple[Record, Record]]  # (header of the writer, event)
 
 @dataclass(frozen=True)
 class FaultStatus:
-    """A fault that acts on a running job or did so, and its newest known moment, such as `healed`."""
+    """A fault whose injection into a running job has begun, with its newest known state, such as `healed`."""
 
     id: str
     moment: str  # acting · injected · effect · recovered · healed
@@ -20,7 +20,7 @@ class FaultStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """The present state of a running job. `phase` and `loss` are the trainer's own words."""
+    """The present state of a running job. `phase` and `loss` are as the trainer last logged them."""
 
     run_id: str
     elapsed_s: float
@@ -39,17 +39,17 @@ class Observer(Protocol):
     def status(self, status: Status) -> None: ...
 
     def new_events(self, events: Heard) -> None:
-        """Called with the new events of the job's log, in order for each writer."""
+        """Called with new events of the job's log; the events of each writer are in order."""
 
     def starts_again(self, why: str, about_s: float) -> None:
-        """Called when the job is over and its command is started once more, for about this many seconds."""
+        """Called when the ended job's command starts once more, for a run of about `about_s` seconds."""
 
     def left_behind(self, reason: str) -> None:
         """Called if something could not be undone at the end of the job."""
 
 
 class Silent:
-    """An observer of a job that ignores everything."""
+    """An observer that ignores everything."""
 
     def status(self, status: Status) -> None: ...
 

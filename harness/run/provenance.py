@@ -32,7 +32,7 @@ def facts(plan: Plan, backend: Backend) -> dict[str, Any]:
 
 
 def _software() -> dict[str, str | None]:
-    """Returns the CUDA and NCCL versions of the torch that is installed here, by its files."""
+    """Returns the CUDA and NCCL versions of the torch installed on this machine, without an import of torch."""
     try:
         torch = importlib.metadata.distribution("torch")
         text = pathlib.Path(str(torch.locate_file("torch/version.py"))).read_text(errors="replace")

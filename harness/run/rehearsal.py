@@ -1,4 +1,4 @@
-"""Runs one scenario's faults on a running job: decides when each begins, when the rehearsal ends, and heals."""
+"""Runs one scenario's faults on a running job: injects each fault when it is due, heals it, and ends the rehearsal."""
 
 import threading
 import time
@@ -18,15 +18,15 @@ THREAD_END_S = 15.0
 
 
 class Before(Protocol):
-    """What must be over before a rehearsal may begin: another rehearsal, or a game day's wait."""
+    """Something that must end before a rehearsal may begin: another rehearsal, or a waiting time of a game day."""
 
     @property
     def over(self) -> bool: ...
 
 
 class Rehearsal:
-    """A scenario on a running job. It begins with the job, or after the rehearsal that it `follows`. It is over when
-    the job has recovered and done ten more steps, when it took too long or, with `to_the_end`, when the job is over."""
+    """One scenario on a running job. A rehearsal begins with the job, or when `follows` is over. A rehearsal ends ten
+    steps after the job's recovery, at its time limit or, with `to_the_end`, with the job."""
 
     def __init__(self, plan: Plan, name: str = "", follows: Before | None = None, to_the_end: bool = False):
         self.plan, self.name = plan, name or plan.scenario.name
@@ -53,12 +53,12 @@ class Rehearsal:
         return any(thread.is_alive() for thread in self._threads)
 
     def place(self, labels: Sequence[str]) -> None:
-        """Chooses the nodes of its failure domains, by the engine's label of each node, before the rehearsal begins."""
+        """Sets the nodes of the plan's failure domains, by the label that the engine gave to each node."""
         self.plan = self.plan.placed(labels)
         self.firings = {planned.id: Firing(planned, index) for index, planned in enumerate(self.plan.faults)}
 
     def begin(self, job: LiveJob, now_ns: int) -> None:
-        """Begins the rehearsal, unless it has begun already or the rehearsal before it is not over."""
+        """Begins the rehearsal if it has not begun yet and `follows` is over."""
         if self.begun_ns is not None or self.over or (self.follows is not None and not self.follows.over):
             return
         self.begun_ns = now_ns
@@ -71,7 +71,7 @@ class Rehearsal:
         job.holds.begin(self.plan.faults)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        """Does all that is due in a rehearsal, without blocking. A job may recover after its rehearsal was stopped."""
+        """Does what is due in a rehearsal, without blocking. Logs recoveries even after the rehearsal has ended."""
         if self.begun_ns is None and self._given_up[0] and not self.over:
             self._finish(job, self._given_up[0])
         self.begin(job, now_ns)
@@ -84,23 +84,23 @@ class Rehearsal:
         self._finish_if_over(job, now_ns)
 
     def cancel(self, job_goes_on: bool = False) -> None:
-        """Ends what the rehearsal's faults wait for. If the job goes on, nodes and processes come back at once."""
+        """Ends all waits of the rehearsal's faults. If the job goes on, lost nodes and processes return at once."""
         for injection in self._injections:
             injection.cancel(job_goes_on)
 
     def give_up(self, outcome: str, reason: str) -> None:
-        """Ends the rehearsal with its faults healed, while the job goes on. If it has not begun, it never will."""
+        """Ends the rehearsal early and heals its faults; the job goes on. A waiting rehearsal will never begin."""
         if not self.over and not self._given_up[0]:
             self._given_up = (outcome, reason)
             self.cancel(job_goes_on=True)
 
     @property
     def waiting(self) -> list[Firing]:
-        """Returns the rehearsal's faults that wait for their moment, except those that follow another fault."""
+        """Returns the rehearsal's faults that have not been injected yet, except those that follow another fault."""
         return [each for each in self.firings.values() if not each.fired and each.planned.when.following is None]
 
     def fire_at_once(self, job: LiveJob, now_ns: int) -> str:
-        """Injects all waiting faults of the rehearsal now. Returns why none of them may act, or an empty text."""
+        """Makes all waiting faults due now. Returns an empty text, or the reason if limits forbid every fault."""
         reasons = [obstacle(each, job.firings.values(), self.plan.limits, now_ns) for each in self.waiting]
         if reasons and all(reasons):
             return str(reasons[0])
@@ -109,7 +109,7 @@ class Rehearsal:
         return ""
 
     def end(self, job: LiveJob) -> None:
-        """Ends the threads of its faults at the end of the job, and heals active faults, the last one first."""
+        """Stops the threads of the rehearsal's faults at the end of the job, and heals the faults in reverse order."""
         self.cancel()
         deadline = time.monotonic() + THREAD_END_S
         for thread in self._threads:
@@ -124,7 +124,7 @@ class Rehearsal:
         return [FaultStatus(firing.planned.id, firing.newest_moment) for firing in fired]
 
     def _let_trainers_go(self, job: LiveJob, now_ns: int) -> None:
-        """Releases trainers that waited for long, even while an effect is measured: long waits look like hangs."""
+        """Lets stopped trainers go on `HELD_S_MAX` seconds after an injection: longer stops would look like hangs."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is not None and not firing.let_go and now_ns - injected_ns >= HELD_S_MAX * 1e9:
@@ -132,7 +132,7 @@ class Rehearsal:
                 job.holds.release(firing.planned.id)
 
     def _note_recoveries(self, job: LiveJob, now_ns: int) -> None:
-        """Logs recoveries: all ranks (after a kill, in new processes) are beyond the furthest step before the fault."""
+        """Logs a recovery from a fault once every rank has passed the furthest step that was done before the fault."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is None or "recovered" in firing.moments_ns:
@@ -202,7 +202,7 @@ class Rehearsal:
 
 
 def named(plan: Plan, name: str) -> Plan:
-    """Returns the plan with faults named `name-id` (`kill` of `rank-kill`: `rank-kill`), to share one log."""
+    """Renames each fault to `name-id`, so that plans can share one log; `kill` in `rank-kill` becomes `rank-kill`."""
 
     def of(fault: str) -> str:
         return name if f"-{name}".endswith(f"-{fault}") else f"{name}-{fault}"
@@ -216,7 +216,7 @@ def named(plan: Plan, name: str) -> Plan:
 
 
 def all_faults(plan: Plan, rehearsals: Sequence[Rehearsal]) -> Plan:
-    """Returns the job's plan with the faults of all its rehearsals. Raises `UsageError` for a name used twice."""
+    """Returns the job's plan with all rehearsals' faults. Raises `UsageError` if rehearsals or faults share a name."""
     faults = tuple(planned for each in rehearsals for planned in each.plan.faults)
     used = {"rehearsal": [each.name for each in rehearsals], "fault": [planned.id for planned in faults]}
     for what, names in used.items():

@@ -1,9 +1,9 @@
-"""Makes the second restart: the job's command starts from the save before the last one, and repeats later steps.
+"""Makes the second restart after a run: the job's command starts from the second-newest save and repeats later steps.
 
-The run's own restart shows that the job recovers. Errors in later saves (a stale or empty state, a lost position in the
-samples) show only in another restart. So the newest save is removed from a copy of the job's saves, as if it had never
-been made. The command must restore the save before, repeat the steps with equal results, and make equal saves. Its log
-is in `RUN/second-restart/`; `harness.judge` compares it with the run's log.
+A restart during the run shows that the job recovers. Errors in later saves (a stale or empty state, a lost position in
+the samples) show only in another restart. For the second restart, the newest save is removed from a copy of the job's
+saves. The command must restore the second-newest save, repeat the later steps with equal results, and make equal saves.
+The log of the second restart is in `RUN/second-restart/`; `harness.judge` compares this log with the run's.
 """
 
 import os
@@ -30,7 +30,7 @@ NOTHING_SEEN = Indexes()
 
 @dataclass(frozen=True)
 class SecondRestart:
-    """The result of the second restart. `step`: of the save to restore; `saved_step`: of the newest save at the end."""
+    """The result of the second restart. `step` is the step of the save to restore, `saved_step` of the newest save."""
 
     outcome: str  # done · failed · timeout · skipped (there is nothing to restart from) · error
     step: int | None = None
@@ -39,7 +39,7 @@ class SecondRestart:
 
 
 class NothingToShow(Exception):
-    """Raised if a second restart of this run would show nothing. This is no error."""
+    """Raised if a second restart cannot test anything in this run. The restart is then skipped, without an error."""
 
 
 def make(again: Again, indexes: Indexes) -> None:
@@ -77,7 +77,7 @@ def _restart(again: Again, indexes: Indexes) -> SecondRestart:
 
 
 def _nodes(again: Again) -> int | None:
-    """Returns the job's number of nodes at its end, for equal arithmetic; `None` if it is the planned number."""
+    """Returns the job's final number of nodes, so that arithmetic is equal, or `None` to use the planned number."""
     asked, ranks = again.plan.workload, again.progress.world_size
     nodes, rest = divmod(ranks, asked.ranks_per_node)
     return nodes if not rest and asked.min_nodes <= nodes < asked.max_nodes else None
@@ -92,7 +92,7 @@ def _check_recovered(again: Again, newest: int, before: int) -> None:
 
 
 def last_two(listing: Listing) -> tuple[int, int]:
-    """Returns the steps of the last two saves. Raises `NothingToShow` if there are fewer."""
+    """Returns the steps of the last two saves. Raises `NothingToShow` without two saves of known steps."""
     untold = next((each.path for each in listing.finished if each.step is None), None)
     if untold:
         raise NothingToShow(f"nothing tells of which step {untold} is")
@@ -103,8 +103,8 @@ def last_two(listing: Listing) -> tuple[int, int]:
 
 
 def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHING_SEEN) -> None:
-    """Removes the last save from a copy of the saves, and sets files that name this save back. Raises `NothingToShow`
-    if the folder would not be as it was before that save, and `CannotDrill` if a file cannot be removed."""
+    """Removes the last save from a copy of the saves, and makes files that name this save name the one before. Raises
+    `NothingToShow` if the folder's earlier state cannot be restored, and `CannotDrill` if a file cannot be removed."""
     listing = _listed(run_dir, saved)
     _, before = last_two(listing)
     removed = [each for each in listing.checkpoints if each.step is not None and each.step > before]
@@ -127,7 +127,7 @@ def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHIN
 
 
 def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
-    """Returns True if the checkpoint's name is for one save only: by step, date or id, or by a common pattern."""
+    """Returns True if no other save gets this checkpoint's name: it has a step, date or id, or is one of a series."""
     alike = [each for each in listing.checkpoints if pattern(each.name) == pattern(saved.name)]
     return names.step_in(saved.name) == saved.step or names.is_unique(saved.name) or len(alike) >= SERIES_MIN
 
@@ -135,7 +135,7 @@ def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
 def _set_lists_back(
     run_dir: pathlib.Path, saved: Checkpoint, removed: list[FoundCheckpoint], kept: FoundCheckpoint, indexes: Indexes
 ) -> None:
-    """Sets files that list the removed save back to their contents before the last save."""
+    """Gives files that list the removed save the contents that they had before this save."""
     place = CheckpointFolder.look(run_dir, saved.folder)
     listing = list_checkpoints(place, saved.layout)
     mine = {file for each in listing.checkpoints for file in each.files}
@@ -158,7 +158,7 @@ def _set_lists_back(
 
 
 def _point_back(run_dir: pathlib.Path, pointer: Pointer, removed: list[FoundCheckpoint], kept: FoundCheckpoint) -> None:
-    """Makes a file or link that names the removed save name the save before, as it did earlier."""
+    """Makes a file or link that points to the removed save point to the kept save before it."""
     if pointer.target in {None, kept.path}:
         return
     newest = next(each for each in removed if each.path == pointer.target)

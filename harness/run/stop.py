@@ -1,4 +1,4 @@
-"""Lets users stop a run by a request, not an exception: the job's loop looks at it, and undoes everything in order."""
+"""Lets users stop a run by a request: the job's loop checks for a request, and undoes the run's changes in order."""
 
 import contextlib
 import signal
@@ -12,7 +12,7 @@ INSISTS_AFTER_S = 2.0  # `timeout` and some CI systems send a signal twice at on
 
 
 class StopRequest:
-    """A user's request to stop, made by a signal, a test or a web page; the job's loop looks at it."""
+    """A user's request to stop, made by a signal, a test or a web page, and checked by the job's loop."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -25,13 +25,13 @@ class StopRequest:
         return self._asked_at is not None
 
     def ask(self, reason: str = "stopped by the user") -> None:
-        """Asks for the end of the job that looks at this request. Asking again changes nothing."""
+        """Requests the end of the job. Later requests change nothing."""
         if self._asked_at is None:
             self.reason, self._asked_at = reason, time.monotonic()
 
     @contextlib.contextmanager
     def attended(self) -> Iterator[None]:
-        """Makes signals set the request during the `with` block. Outside of it, they interrupt."""
+        """Makes signals request a stop during the `with` block. Elsewhere, signals raise `KeyboardInterrupt`."""
         before, self._attended = self._attended, True
         try:
             yield
@@ -39,12 +39,12 @@ class StopRequest:
             self._attended = before
 
     def on_signals(self) -> None:
-        """Makes SIGINT and SIGTERM ask for the end from now on. Only the main thread may call this."""
+        """Makes SIGINT and SIGTERM request a stop from now on. Only the main thread may call this."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """Handles a signal: asks for the end. Raises `KeyboardInterrupt` if no loop looks, or when asked again."""
+        """Requests a stop upon a signal. Raises `KeyboardInterrupt` outside of `attended`, or for a repeated signal."""
         insists = self._asked_at is not None and time.monotonic() - self._asked_at > INSISTS_AFTER_S
         self.ask()
         if insists or not self._attended:

@@ -1,7 +1,7 @@
-"""Watches the checkpoint folder: logs which checkpoints are finished, their contents, changes, and what is left.
+"""Watches the checkpoint folder: logs finished checkpoints, their digests and removals, and what is left at the end.
 
-The observations go into the harness's own log, which no node can write, so that the trainer's log can be checked. A
-checkpoint that exists for less than two looks, or is written again between them, is not seen.
+The observations go into the harness's own log, which no node can write, so that the trainer's log can be checked. The
+folder is read again and again; a checkpoint is missed if it does not stay unchanged over two reads.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def hidden(plan: Plan, backend: Backend) -> str | None:
 
 
 class Publications:
-    """Watches the checkpoint folder. Logs each checkpoint that is finished and the same in two looks."""
+    """Watches the checkpoint folder. Logs each checkpoint that is finished and has not changed between two reads."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Publications:
         self._digests_until_s = self._until_s = float("inf")
 
     def begin(self) -> None:
-        """Starts a thread that looks at the store. If the store is hidden, logs the reason instead."""
+        """Starts a thread that reads the store. If the harness cannot see the store, logs the reason instead."""
         if self._why_hidden:
             self._cannot_see(self._why_hidden)
             return
@@ -82,7 +82,7 @@ class Publications:
         self._thread.start()
 
     def end(self) -> None:
-        """Logs the final state after the last node, when no process writes any more. Takes at most `END_S`."""
+        """Logs the folder's final state, after all nodes have ended. Takes at most `END_S`."""
         if self._thread is None:
             return
         now_s = time.monotonic()
@@ -104,7 +104,7 @@ class Publications:
             self._cannot_see(f"looking at {self._saved.folder}/ failed: {type(error).__name__}: {error}")
 
     def _is_over_after(self, rest_s: float) -> bool:
-        """Waits `rest_s` seconds, with looks at lists of saves meanwhile. Returns True if no more looks are wanted."""
+        """Waits `rest_s` seconds, and meanwhile reads files that list saves. Returns True if `end` was called."""
         until_s = time.monotonic() + rest_s
         while (left_s := until_s - time.monotonic()) > 0:
             if self._over.wait(min(left_s, LOOK_S)):
@@ -113,7 +113,7 @@ class Publications:
         return self._over.is_set()
 
     def look(self) -> float:
-        """Looks at the checkpoints once. Returns the seconds to rest. One that disappears meanwhile is not logged."""
+        """Reads the folder once, and logs changes. Returns how many seconds to wait before the next read."""
         begin_s = looked_s = time.monotonic()
         with contextlib.suppress(OSError, FaultError, ValueError):
             before, self._place = self._place, CheckpointFolder.look(self._run_dir, self._saved.folder)
@@ -127,7 +127,7 @@ class Publications:
         return min(max(LOOK_S, REST_FACTOR * (looked_s - begin_s)), LOOK_S_MAX)
 
     def tell_what_is_left(self) -> None:
-        """Logs which checkpoints and files were there at the last look."""
+        """Logs which checkpoints and other files the last read of the folder found."""
         found = self._listing.checkpoints
         if self._place.files and not found and not self._published:
             self._cannot_see(f"{self._saved.folder}/ holds files, and none looks like a checkpoint that is known")
@@ -188,7 +188,7 @@ class Publications:
         return told | ({"tensor_digests": content.listed} if self._listed <= LISTED_MAX else {})
 
     def _is_whole(self, found: FoundCheckpoint) -> bool:
-        """Returns True if a checkpoint is whole by its layout, and lacks no file that was seen before."""
+        """Returns True if a checkpoint is complete by its layout's rules, and lacks no file that it had when logged."""
         noted = self._noted[found.path][0] if found.path in self._noted else ()
         return found.whole and all(path in self._place.sizes for path, _, _ in noted)
 
@@ -202,7 +202,7 @@ class Publications:
             self._emit("checkpoint.unseen", why=why, **({"path": path} if path else {}))
 
     def _tell(self, event: str, **fields: Any) -> None:
-        """Logs an event, unless the time for events about the store is over, which the log says then."""
+        """Logs an event, unless the `END_S` seconds for the last events about the store have passed."""
         if time.monotonic() < self._until_s:
             self._emit(event, **fields)
 

@@ -1,9 +1,9 @@
 """Follows files that a trainer writes, such as its log, and turns their contents into events of the node.
 
-Only regular files are read, no link is followed, number, length and rate are limited, and every event is checked. The
-events are in the run's log like those of a trainer that logs events itself, except for the header's `uncertainty_ns` if
-the files state no times. Text that is not understood is left out with a note; a half-written line is read again. A file
-that is no longer read is missing evidence: the harness logs `reader.failed`.
+Only regular files are read, and no link is followed. The number of files and the amount of each read are limited. Every
+event is validated. The events look like those of a trainer that logs events itself. If the files state no times, the
+log's header has an `uncertainty_ns`. Text that cannot be parsed is skipped and noted. If the harness stops reading a
+file, it logs `reader.failed`, because evidence is missing.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
 @dataclass
 class _File:
-    """One output file of the trainer: how far it was read, or its state when it was last read as a whole."""
+    """An output file of the trainer: the offset up to which it was read or, if read as a whole, time and size."""
 
     path: str
     node: str
@@ -50,7 +50,7 @@ class _File:
 
 @dataclass
 class _WorkerLog:
-    """A worker process that the harness knows by the trainer's output: its event file, and its last step."""
+    """The event file that the harness writes for one worker process of the trainer, and the process's last step."""
 
     out: IO[bytes]
     file: _File
@@ -83,7 +83,7 @@ class Readings:
         self._polled_ns = self._scanned_ns = -SCAN_NS
 
     def poll(self, now_ns: int) -> None:
-        """Reads what was written to the trainer's output files, unless it did so a moment ago."""
+        """Reads new contents of the trainer's output files, if the last read was at least `POLL_NS` ago."""
         if now_ns - self._polled_ns >= POLL_NS:
             self._polled_ns = now_ns
             self._read(now_ns)
@@ -128,7 +128,7 @@ class Readings:
                 self._add(path, found.groupdict())
 
     def _add(self, path: str, told: Mapping[str, str | None]) -> None:
-        """Begins to read an output file. If its name states its node, this must be a valid node name."""
+        """Begins to read an output file. A node name in the file's name must be valid."""
         node, incarnation = self.first_node()
         if told.get("node") is not None and not _NODE.fullmatch(str(told["node"])):
             allowed = "allowed are at most 63 letters, digits, '-', '_' and '.'"
@@ -210,12 +210,12 @@ class Readings:
         return step > life.last_step if self.reader.whole else step != life.last_step or life.file is not file
 
     def _started_again(self, rank: int, life: _WorkerLog, file: _File, step: int) -> bool:
-        """Returns True if a logged step is of a new process: it restored, writes another file, or does steps again."""
+        """Returns True if a logged step is of a new process, which restored, writes another file or repeats steps."""
         restored = any(each.event == "restored" for each in self._waiting.get(rank, ()))
         return restored or (life.file is not file and not self.reader.whole) or step < life.last_step
 
     def _begin(self, rank: int, file: _File, told: Told, now_ns: int) -> _WorkerLog | None:
-        """Opens an event file for a new process of this rank, at its first step in the trainer's output."""
+        """Opens an event file for a new process of this rank, when the trainer's output shows its first step."""
         if self._opened >= LIVES_MAX:
             self._fail(self.reader.file, f"more than {LIVES_MAX} starts of a process; the rest is not read")
             return None
@@ -256,7 +256,7 @@ class Readings:
         _append(life.out, event, life.last_ns)
 
     def _moment(self, life: _WorkerLog, told: Told, now_ns: int) -> int:
-        """Returns the logged time on the harness's clock, between the last time and now; by default now."""
+        """Returns an event's time on the harness's clock, by default now, but never before the last event's time."""
         at = now_ns if told.wall_ns is None else now_ns - (time.time_ns() - told.wall_ns)
         return max(life.last_ns, min(at, now_ns))
 

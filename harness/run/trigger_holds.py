@@ -1,8 +1,8 @@
-"""Makes triggers exact by holds: files through which trainers stop, and are released or struck.
+"""Makes triggers exact by holds: files by which trainers are stopped at an event, and then released or hit by a fault.
 
-A trainer that uses our emitter stops at the event that a fault waits for (an *armed hold*) until the fault has acted.
-So "after step 90" means after step 90, whatever the speed of the machine. Other trainers are followed by their events
-alone.
+A trainer that logs events with the harness's emitter stops at the event that a fault waits for (an *armed hold*) until
+the fault has acted. A fault after step 90 thus acts before step 91. Faults in other trainers depend on logged events
+alone, and may act some steps later.
 """
 
 import contextlib
@@ -25,22 +25,22 @@ SAVED_S_MAX = 120.0  # in which a job that has come to its save is ended, on any
 
 @dataclass(frozen=True)
 class Claim:
-    """A process of this rank, on this node, that waits for the harness to let a planned fault strike it."""
+    """A worker process that has stopped, and waits for the harness to let a planned fault hit it."""
 
     rank: int
     node: str
     token: pathlib.Path
 
     def grant(self) -> None:
-        """Lets the planned fault strike this waiting process, and from now on no other one."""
+        """Lets the planned fault hit this waiting process. No other process can use the same token afterwards."""
         with contextlib.suppress(FileNotFoundError):  # granted before, or taken back
             os.rename(self.token, granted(str(self.token), self.node))
 
 
 class TriggerHolds:
-    """The files by which faults stop trainers' processes at planned places, and let them go on. Nodes write claims to
-    `<run>/answers/<node>/`, where only that node writes. `until_saved`: a process that commits the save of this step
-    waits there until the job is ended, so that no later save is made."""
+    """The files by which faults stop trainers' processes at planned events, and release them. A stopped process asks to
+    be hit by a file in `<run>/answers/<node>/`, where only its node writes. With `until_saved`, a process that commits
+    the save of this step waits until the job is ended, so that no later save is made."""
 
     def __init__(self, run_dir: pathlib.Path, faults: Sequence[PlannedFault], until_saved: int | None = None):
         self.run_dir = run_dir
@@ -62,7 +62,7 @@ class TriggerHolds:
         self.environment = {HOLDS_ENV: str(self.file)} if holds else {}
 
     def begin(self, faults: Iterable[PlannedFault]) -> None:
-        """Arms the holds of these faults when their rehearsal begins: the trainer stops at the awaited steps."""
+        """Arms these faults' holds when their rehearsal begins, so that trainers stop at the awaited steps."""
         for fault in faults:
             if fault.when.phase is None and fault.when.more_steps is None:
                 self.arm(fault.id)
@@ -86,7 +86,7 @@ class TriggerHolds:
             self._standing.discard(fault_id)
 
     def act(self, fault: PlannedFault, seed: int = 0) -> None:
-        """Makes the places active at which a fault stops or strikes trainers. `seed` is for random choices there."""
+        """Makes a fault stop or hit trainers at its events from now on. `seed` decides the fault's random choices."""
         for hold in self._acts(fault):
             for token in hold.get("tokens", ()):
                 pathlib.Path(token).touch()
@@ -98,7 +98,7 @@ class TriggerHolds:
             token.unlink(missing_ok=True)  # it may be granted just now
 
     def caught(self, fault_id: str) -> Claim | None:
-        """Returns the first process that waits to be struck by this fault; `None` if no process waits."""
+        """Returns the first process that waits to be hit by this fault, or `None` if no process waits."""
         tokens = {token.name: token for token in self._tokens(fault_id)}
         for node in untrusted_files.names_in(self.run_dir, "answers") if tokens else ():
             for name in untrusted_files.names_in(self.run_dir, f"answers/{node}"):
@@ -108,7 +108,7 @@ class TriggerHolds:
         return None
 
     def _tokens(self, fault_id: str) -> list[pathlib.Path]:
-        """Returns the files of this fault's strikes that no process has been given yet."""
+        """Returns the fault's unused token files; each token lets the fault hit one process."""
         found = self.directory.glob(f"{fault_id}.act.strike-*")
         return sorted(token for token in found if token.name.rpartition("-")[2].isdigit())
 

@@ -1,10 +1,10 @@
 """Undoes the changes of a run: at its end, by a reverter process that outlives the harness, or by `chaos heal`.
 
-Before a run touches anything that could outlive it, it appends a record to its journal (`harness.log.journal`). A
-record names an action and its arguments. An action is the `UNDO` of a backend, of an engine's side of `--attach`, of a
-fault, of `run.drill` or of `spec.secrets`: `backends.local`, `faults.checkpoint_corruption`. Nothing else can be named.
-Undoing is idempotent. A reverter process waits for the harness to end, however it ends, and undoes what is open.
-`chaos heal` does the same later, for runs whose reverter died too.
+Before a run changes anything that could outlive the run, it adds a record to its undo journal (`harness.log.journal`).
+A record names an action and its arguments. The only actions are the `UNDO` functions of backends, faults, `--attach`
+plug-ins, `run.drill` and `spec.secrets`; a name is, for example, `backends.local`. Undoing is idempotent. A reverter
+process waits until the harness ends or is killed, and then carries out the open records. `chaos heal` carries out the
+open records of runs whose reverter was killed, too.
 """
 
 import functools
@@ -39,7 +39,7 @@ AGAIN_AFTER_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # waits between the rev
 
 
 def close(kept: Journal) -> None:
-    """Undoes what is open in an undo journal, and closes it. Raises `FaultError` for records that stay open."""
+    """Carries out the open records of an undo journal and closes it. Raises `FaultError` if a record fails."""
     try:
         undo_open(kept.run_dir)
     except FaultError:
@@ -49,7 +49,7 @@ def close(kept: Journal) -> None:
 
 
 def start_reverter(run_dir: pathlib.Path) -> subprocess.Popen[bytes]:
-    """Starts a process in its own session that waits for this one to end, and then undoes open records."""
+    """Starts the reverter process, which waits until this process ends, and then carries out open undo records."""
     pidfd = os.pidfd_open(os.getpid())
     os.set_inheritable(pidfd, True)
     log = (run_dir / "logs" / "reverter.log").open("ab")
@@ -73,7 +73,7 @@ PLACES = ("*", ".*/*", "*/base", "*/repeat", "*/cells/*", "*/resumed/*")
 
 
 def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Undoes what dead runs left open. Returns the ids of healed runs, and a message for each failure."""
+    """Carries out the open undo records of dead runs. Returns healed runs' ids, and a message for each failure."""
     healed, failed = [], []
     for path in sorted(path for place in PLACES for path in reports.glob(f"{place}/{JOURNAL}")):
         run_dir = path.parent
@@ -90,8 +90,8 @@ def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[
 
 
 def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Ends what dead runs and probes left, wherever their journals are, if its name shows that its maker is gone.
-    Returns the kind and name of each thing, and a message for each failure."""
+    """Removes leftovers of dead runs and probes, wherever their journals are, if a leftover's name shows that the
+    process that made it is gone. Returns the kind and name of each leftover, and a message for each failure."""
     healed, problems = owner_names.sweep_folders(dry_run)
     for name in backend_names():
         try:
@@ -102,7 +102,7 @@ def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
 
 
 def undo_open(run_dir: pathlib.Path) -> None:
-    """Runs the undo functions of a journal's records, the last one first. Raises `FaultError` after trying all."""
+    """Runs the undo functions of a journal's records, newest first. Raises `FaultError` at the end if any failed."""
     errors = []
     for record in reversed(list(journal.records(run_dir))):
         if "undo" not in record:
@@ -116,7 +116,7 @@ def undo_open(run_dir: pathlib.Path) -> None:
 
 
 def refuse_wrong(action: str, arguments: dict[str, Any], run_dir: pathlib.Path) -> None:
-    """Raises `FaultError` for an undo record that could not be carried out later. Undoes nothing."""
+    """Checks an undo record. Raises `FaultError` if the record could not be carried out later. Undoes nothing."""
     function = resolve(action)
     hints = get_type_hints(function, include_extras=True)
     if "run_dir" not in hints and any(_BELOW in getattr(each, "__metadata__", ()) for each in hints.values()):
@@ -138,7 +138,7 @@ def _call(function: Callable[..., object], arguments: Any, run_dir: pathlib.Path
 
 
 def resolve(action: str) -> Callable[..., object]:
-    """Returns the function that an undo record names. Raises `FaultError` for one that is not in the list."""
+    """Returns the function that an undo record names. Raises `FaultError` if there is no such undo function."""
     kind, _, name = action.partition(".")
     try:
         if action in (SECRETS, DRILL):

@@ -1,7 +1,7 @@
-"""Reads a YAML file as data with places, so that each mistake can be reported with file:line:column.
+"""Reads a YAML file with the position of each value, so that mistakes are reported with file:line:column.
 
-Reading is strict (YAML 1.2 words and numbers, no tags beyond the plain ones, no duplicate keys) and bounded, whatever
-the file holds: see the limits below.
+The reader is strict: it accepts only YAML 1.2 scalars and basic tags, and no duplicate keys. The size of the file, its
+depth and its number of values are limited.
 """
 
 import os
@@ -30,7 +30,7 @@ Path = tuple[str | int, ...]
 
 
 class Mark(NamedTuple):
-    """A place in a YAML file: line and column, both from 1, in the file `source` (empty: in the document at hand)."""
+    """A position in the file `source`: line and column, both from 1. An empty `source` means the file being read."""
 
     line: int
     column: int
@@ -123,7 +123,7 @@ class Document:
         return printable(f"{mark.source or self.source}:{mark.line}:{mark.column}: {message}")
 
     def at(self, path: Path, message: str) -> str:
-        """Returns a message with its place in the file: `file:line:column: where: message`."""
+        """Returns a message that begins with the position of `path`: `file:line:column: path: message`."""
         return self._line(self.mark(path), f"{dotted(path) + ': ' if path else ''}{message}")
 
     def mark(self, path: Path) -> Mark:
@@ -147,7 +147,7 @@ class Document:
     def check(
         self, model: type[_Checked], data: Any, at: Path = (), keys: Callable[[Path], Sequence[str]] | None = None
     ) -> _Checked | None:
-        """Checks data as a model; `None` after noting problems. `keys` returns the keys that are allowed at a path."""
+        """Builds a model from data, or notes problems and returns `None`. `keys` returns the keys allowed at a path."""
         found, problems = checked(model, data, keys)
         for path, message in problems:
             if (*at, *path) not in self._told:
@@ -155,7 +155,7 @@ class Document:
         return found
 
     def valid(self, model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None) -> _Checked:
-        """Checks data as a model, and returns it. Raises `ScenarioError` with all problems."""
+        """Builds a model from data. Raises `ScenarioError` with all problems."""
         found = self.check(model, data, keys=keys)
         self.raise_problems()
         assert found is not None, "what could not be checked has its problem"
@@ -182,7 +182,7 @@ class _Refused(Exception):
 
 
 class _Reader:
-    """Builds plain data from a YAML parser's events, so that all data is held once, and limits apply at once."""
+    """Builds plain data from a YAML parser's events. Data is in memory only once, and limits apply during parsing."""
 
     def __init__(self, text: str, document: Document):
         self.events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
@@ -257,7 +257,7 @@ def _mark(event: Any, source: str = "") -> Mark:
 
 
 def _scalar(event: Any) -> Any:
-    """Returns a scalar by YAML 1.2's core schema: `on` and `no` are texts, and so are dates."""
+    """Parses a scalar by YAML 1.2's core schema: `on`, `no` and dates stay texts."""
     text: str = event.value
     plain = event.tag in (None, "!") and event.implicit[0]
     kind = "plain" if plain else "str" if event.tag in (None, "!") else event.tag.removeprefix(_TAG)
@@ -287,7 +287,7 @@ def short(text: str) -> str:
 
 
 def dotted(path: Path) -> str:
-    """Joins a path as `workload.nodes`."""
+    """Joins the parts of a path with dots, as in `workload.nodes`."""
     return ".".join(short(str(part)) or "''" for part in path)
 
 
@@ -299,7 +299,7 @@ def printable(text: str) -> str:
 def checked(
     model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None
 ) -> tuple[_Checked | None, list[tuple[Path, str]]]:
-    """Returns the model, or `None` and pairs (path, message) for the places where the data does not fit."""
+    """Builds a model from data. Returns the model, or `None` and (path, message) for each invalid value."""
     try:
         return model.model_validate(data), []
     except ValidationError as error:
@@ -319,7 +319,7 @@ _UNION_TAGS = re.compile(
 
 
 def _document_path(loc: Sequence[str | int]) -> Path:
-    """Returns where in the file a mistake is, from pydantic's location, which has further parts."""
+    """Returns the path in the file of pydantic's error location, without the parts that are not in the file."""
     return tuple(
         part
         for place, part in enumerate(loc)
@@ -368,7 +368,7 @@ def keys_at(model: type[BaseModel], path: Path) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Returns the one model in an annotation such as `list[M] | None`."""
+    """Returns the model in an annotation such as `list[M] | None`, or `None` unless there is exactly one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = [inner for each in typing.get_args(annotation) if (inner := _model_in(each))]

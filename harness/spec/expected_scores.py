@@ -1,4 +1,4 @@
-"""Checks a scenario's expectations of each score. The caller gives the models of bounds; no score is known here."""
+"""Checks a scenario's expected scores. The caller passes the known scores, with a model of the bounds of each."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ OFF = "off"
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a scenario may set for a score: its model of bounds, and `off` for a score that is judged `by_default`."""
+    """What a scenario may expect of a score: the fields of `bounds`, or `off` if the score is judged `by_default`."""
 
     bounds: type[BaseModel]
     by_default: bool = False
@@ -25,7 +25,7 @@ ScoreBounds = Mapping[str, Allowed]
 
 
 def check_expectations(document: Document, expect: Any, scores: ScoreBounds) -> None:
-    """Adds a problem for each unknown score and each wrong bound. Linear in the number of expectations."""
+    """Adds a problem to the document for each unknown score and each invalid bound in `expect`."""
     for path, message in wrong_expectations(expect, scores) if isinstance(expect, dict) else ():
         document.problem(path, message)
 

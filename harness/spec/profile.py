@@ -1,4 +1,4 @@
-"""Applies a profile: keys that replace those of a scenario, for another size of machine."""
+"""Applies a profile: values that replace those of a scenario, for example for a larger machine."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,7 @@
-"""Replays a trace on a job: decides which moments become faults, when, and on which nodes.
+"""Replays a trace of node failures on a job: decides when faults act, and on which nodes.
 
-Nodes that go at the same moment are one fault with many targets. If a trace has more nodes than the job, k of its nodes
-stand for ⌈k · job / trace⌉ of the job's, so that at least the same share goes at once.
+Nodes that fail at the same time become one fault with many targets. If a trace has more nodes than the job, k failed
+nodes become ⌈k · job nodes / trace nodes⌉ targets, so that at least the same share of nodes fails at once.
 """
 
 import math
@@ -46,7 +46,7 @@ class ReplaySpec(Parameters):
         return self
 
     def found(self, *folders: pathlib.Path, events: Set[str] | None = None) -> "Replay":
-        """Returns the replay with its trace, which is in one of these folders. Raises `UsageError`."""
+        """Loads the trace from the first of these folders that has it, and returns the replay. Raises `UsageError`."""
         assert self.trace is not None, "whoever asks has looked"
         trace = load_trace(find_trace(self.trace, *folders))
         return Replay(trace, self.speed, self.window, self.merge_within, events)
@@ -54,7 +54,7 @@ class ReplaySpec(Parameters):
 
 @dataclass(frozen=True)
 class Strike:
-    """One fault that a replayed trace becomes: its moment since the window's begin, and its nodes."""
+    """One fault of a replayed trace: its time since the begin of the window, and the nodes that it hits."""
 
     at_ns: int
     nodes: tuple[int, ...]
@@ -62,7 +62,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class Replay:
-    """A trace of node failures, with how to replay it. `events`: names of the events that count; `None`: all."""
+    """A trace of node failures, with how to replay it. `events`: names of replayed events, or `None` for all."""
 
     trace: Trace
     speed: float
@@ -81,8 +81,8 @@ class Replay:
         return [each for each in within if events is None or each.event in events]
 
     def strikes(self, nodes: int, seed: int) -> Iterator[Strike]:
-        """Yields strikes on a job of this size, in order of time. If the trace names no more nodes than the job has,
-        each name is one fixed node, chosen by the seed. Else the seed chooses nodes for each moment."""
+        """Yields the faults for a job of this size, in order of time. If the trace names its nodes, and no more than
+        the job has, the seed assigns each name to one node. Otherwise, the seed chooses nodes for each fault."""
         dice = random.Random(f"{seed}/{self.trace.digest}")
         names = dict.fromkeys(each.node for each in self.trace.happenings)
         places = {}
@@ -97,7 +97,7 @@ class Replay:
             yield Strike(self._at_ns(moment[0]), tuple(sorted(chosen)))
 
     def words(self, nodes: int) -> str:
-        """Describes for the plan how the trace is used."""
+        """Returns a text for the plan that says how the trace is replayed."""
         moments, trace = self._moments(), self.trace
         went = sum(map(len, moments))
         at = len({each.at_s for moment in moments for each in moment})
@@ -118,7 +118,7 @@ class Replay:
         return round((each.at_s * _S - begin_ns) / self.speed)
 
     def _moments(self) -> list[list[Happening]]:
-        """Groups a trace's events into moments. Raises `ScenarioError` if there is none, or too many."""
+        """Groups events that become one fault. Raises `ScenarioError` if there are no events, or too many groups."""
         found: list[list[Happening]] = []
         for each in self.happenings:
             if found and self._at_ns(each) - self._at_ns(found[-1][0]) < max(1, self.merge_within.ns):

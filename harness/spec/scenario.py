@@ -144,7 +144,7 @@ def _rate(given: object) -> object:
 
 
 class When(ReplaySpec):
-    """When a fault strikes. `phase` may be combined with `step` (not before it) and `following` (not before that)."""
+    """When a fault acts. `phase` may be combined with `step` or `following`: the fault then waits for both."""
 
     step: int | None = Field(None, ge=1, description="After every rank has completed this step.")
     after: Duration | None = Field(None, description="This long after the start, or after the followed event.")
@@ -159,11 +159,11 @@ class When(ReplaySpec):
 
     @property
     def replay(self) -> Replay | None:
-        """Returns the trace of node failures that decides when the fault strikes, once it was read."""
+        """Returns the loaded trace that decides when the fault acts, or `None` if no trace was loaded."""
         return self._replay
 
     def beside(self, folder: pathlib.Path) -> Self:
-        """Returns the trigger with the trace that it names, read from `folder`. Raises `UsageError` if this fails."""
+        """Returns the trigger with its trace loaded from `folder`. Raises `UsageError` if the loading fails."""
         if self.trace is None:
             return self
         found = self.model_copy()
@@ -200,7 +200,7 @@ _TRIGGERS = [tuple(each.split("+")) for each in _ALLOWED.split()]
 
 
 class FaultSpec(NamedFault):
-    """A fault as a scenario writes it. In YAML, the keys of the fault's own parameters are beside these keys."""
+    """A fault as a scenario writes it. In YAML, the fault's parameters stand beside `id`, `when` and `target`."""
 
     id: Name
     when: When
@@ -208,11 +208,11 @@ class FaultSpec(NamedFault):
     _places: Mapping[str, str] = PrivateAttr({})
 
     def place(self, key: str) -> str:
-        """Returns the place of a fault's `target` or `when` in the file, for messages; empty for one made in memory."""
+        """Returns where a fault's `target` or `when` is in the file, or an empty text if there is no file."""
         return self._places.get(key, "")
 
     def aimed(self, nodes: Sequence[int], workload: Workload) -> Self:
-        """Returns the same fault on these nodes, or on the first rank of each."""
+        """Returns the same fault on these nodes or, if it aims at ranks, on the first rank of each node."""
         if self.action.aims_at == "node":
             target = TargetSpec(node=tuple(nodes))
         else:
@@ -246,14 +246,14 @@ Nodes = Annotated[
 
 
 class Limits(Parameters):
-    """Limits on simultaneous faults. A fault that would exceed them waits until the job has recovered."""
+    """Limits on simultaneous faults. A fault that would exceed a limit waits until the job has recovered."""
 
     nodes_at_once: Nodes | None = Field(None, description="The blast radius: nodes with a fault, or a percentage.")
     cool_down: Duration = Field(Duration("0s"), description="From one recovery to the next fault.")
     gpu_hours: float | None = Field(None, gt=0, description="GPU time of one job; the job is stopped there.")
 
     def allowed_nodes(self, nodes: int) -> int | None:
-        """Returns `nodes_at_once` for this many nodes: a percentage is rounded down, but to at least one node."""
+        """Returns how many of `nodes` nodes may have a fault at once. A percentage is rounded down to at least 1."""
         if isinstance(self.nodes_at_once, str):
             return max(1, int(nodes * units.parse_percent(self.nodes_at_once) / 100))
         return self.nodes_at_once
@@ -294,7 +294,7 @@ _OF_A_FAULT = ("id", "fault", "when", "target")
 
 
 def load_header(path: pathlib.Path) -> Header:
-    """Reads only the parts of a scenario file that lists show. Raises `ScenarioError` if these are invalid."""
+    """Reads only the header of a scenario file. Raises `ScenarioError` if a field of the header is invalid."""
     document = _document(read_text(path), str(path))
     return document.valid(Header, {key: document.data[key] for key in Header.model_fields if key in document.data})
 
@@ -316,8 +316,8 @@ def parse_scenario(
     overrides: Mapping[str, Any] | None = None,
     scores: ScoreBounds | None = None,
 ) -> Scenario:
-    """Reads a scenario from a text. `overrides` replace values of the scenario and its profile, as another profile.
-    Without `scores`, the values under `expect` are not checked; the judge reports unreadable ones."""
+    """Reads a scenario from a text. `overrides` is a second profile, applied last. Without `scores`, the values under
+    `expect` are not checked here; the judge reports invalid values later."""
     document = _document(text, source)
     if profile is not None:
         written = document.data.get("profiles")
@@ -378,7 +378,7 @@ def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") ->
 
 
 def _named(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
-    """Returns `<directory>/<name>.yaml`, or a scenario among the suites that must fail."""
+    """Returns `<directory>/<name>.yaml`, or the scenario of this name in its subfolder `suites` or `gamedays`."""
     path = directory / f"{name}.yaml"
     if not os.path.lexists(path):
         for kind, (key, command) in OTHERS.items():
@@ -392,13 +392,13 @@ def _named(name: str, directory: pathlib.Path, what: str = "scenario") -> pathli
 
 
 def find_beside(name: str, folder: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
-    """Returns the scenario file that a suite or plan in `folder` names: by a relative path, or a shipped name."""
+    """Returns the scenario file that a suite or plan in `folder` names, by relative path or name in `directory`."""
     given = pathlib.Path(name)
     return folder / given if given.suffix in (".yaml", ".yml") else _named(name, directory)
 
 
 def _with_parameters(data: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Moves the keys of each fault's own parameters under `parameters`, where the model has them."""
+    """Moves each fault's own parameters under the key `parameters`, where the model expects them."""
     faults = data.get("faults")
     if not isinstance(faults, list):
         return dict(data)
@@ -458,7 +458,7 @@ def _circle(begin: str, followed: Mapping[str, str | None]) -> list[str]:
 
 
 def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Sequence[str]) -> None:
-    """Checks faults' ids, phases, and the faults they follow. `phases`: those that workers log; empty: unknown."""
+    """Checks the ids, triggers and targets of faults. `phases` holds the phases that workers log; empty if unknown."""
     ids = {fault.id for fault in faults}
     followed_by = {fault.id: fault.when.following for fault in faults}
     seen: set[str] = set()

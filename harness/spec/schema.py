@@ -1,4 +1,4 @@
-"""Makes the JSON Schema of scenario files: the core, and the keys of every fault and every score."""
+"""Makes the JSON Schema of scenario files: the common keys, and the keys of every fault and every score."""
 
 from typing import Any
 

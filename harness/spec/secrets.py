@@ -1,8 +1,8 @@
-"""Handles secrets: a scenario names them, the harness's own environment holds them, and no file of a run has them.
+"""Handles secrets: a scenario names the harness's environment variables, and no file of a run shows their values.
 
-An environment variable is a secret by its name (a word of it ends with TOKEN, KEY, SECRET, PASSWORD …). A
-scenario may not hold one; it refers to it, `env: {HF_TOKEN: "${HF_TOKEN}"}`, and the plan keeps the reference. What a
-trainer prints nevertheless is made unreadable once the run is over.
+An environment variable is a secret by its name (a word of it ends with TOKEN, KEY, SECRET, PASSWORD …). A scenario must
+not contain a secret's value, but only a reference, `env: {HF_TOKEN: "${HF_TOKEN}"}`, which the plan keeps. If a trainer
+prints a secret, the secret is overwritten in the run's files after the run.
 """
 
 import json
@@ -26,7 +26,7 @@ def is_secret(name: str) -> bool:
 
 
 def refuse_literals(env: Mapping[str, str]) -> dict[str, str]:
-    """Raises `ValueError`, without the value, for a secret that is written in the scenario."""
+    """Raises `ValueError` if the scenario contains a secret's value. The message does not show the value."""
     for name, value in env.items():
         if is_secret(name) and not _REFERENCE.fullmatch(value):
             raise ValueError(f'{name} looks like a secret; write {name}: "${{{name}}}" to take it from the environment')
@@ -34,7 +34,7 @@ def refuse_literals(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolve(env: Mapping[str, str]) -> dict[str, str]:
-    """Replaces references by values from the harness's own environment. Raises `UsageError` if one is unset."""
+    """Replaces references by values from the harness's own environment. Raises `UsageError` for an unset variable."""
     found = {}
     for name, value in env.items():
         reference = _REFERENCE.fullmatch(value)
@@ -45,14 +45,14 @@ def resolve(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def references(env: Mapping[str, str]) -> list[str]:
-    """Returns the harness's variables that a scenario uses as secrets. Raises `UsageError` as `resolve` does."""
+    """Returns the harness's variables that a scenario uses as secrets. Raises `UsageError` for an unset variable."""
     resolve(env)
     found = {reference[1] for value in env.values() if (reference := _REFERENCE.fullmatch(value))}
     return sorted(found)
 
 
 def make_unreadable(run_dir: pathlib.Path, references: list[str]) -> int:
-    """Overwrites secrets of this process's environment in the files of a run. Returns the number of files."""
+    """Overwrites the values of secret environment variables in a run's files. Returns how many files were changed."""
     unset = [name for name in references if name not in os.environ]
     if unset:
         raise FaultError(
@@ -68,8 +68,8 @@ UNDO = make_unreadable
 
 
 def redact(folder: pathlib.Path, secrets: Collection[str]) -> int:
-    """Overwrites every secret in the folder's files with as many asterisks. Returns the number of files. Raises
-    `FaultError` for files that could not be searched, after it has tried all."""
+    """Replaces every secret in the folder's files with as many asterisks. Returns how many files were changed. Raises
+    `FaultError` at the end if some files could not be searched."""
     root, changed, errors = folder.parent, 0, []
     for path in untrusted_files.files_below(root, folder.name) if secrets else []:
         try:

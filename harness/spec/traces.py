@@ -1,7 +1,7 @@
-"""Reads traces: published records of nodes that came and went, in their own formats, or a user's CSV file.
+"""Reads traces: published records of when nodes joined and left a cluster, or a user's CSV file.
 
-`FORMATS` lists the formats, each recognised by its first line. Each becomes a list of nodes that went, in order of
-time. A file that is not in this order is refused, because it may have other errors, too.
+`FORMATS` lists the formats, each recognised by its first line. Each trace becomes a list of lost nodes, in order of
+time. A file whose rows are not in order of time is refused, because it may have other errors, too.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ EVICTED, FAILED = "evicted", "failed"  # what a game day rehearses by these name
 
 
 class Happening(NamedTuple):
-    """A moment of a trace at which a node was lost. `at_s`: since its first row. `node`: empty if not named."""
+    """The loss of a node, `at_s` seconds after the first row of a trace. `node` is empty if the trace has no names."""
 
     at_s: float
     node: str
@@ -42,8 +42,8 @@ class Happening(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace: a record of the nodes that a cluster lost. `nodes`: the most nodes at once, or the number of named nodes
-    if it holds only losses. `node_days`: their total time, if known. `digest`: SHA-256 of the file."""
+    """A record of the nodes that a cluster lost. `nodes` is the most nodes at once, or the number of node names if a
+    trace holds only losses. `node_days` is the nodes' total running time, if known. `digest` is the file's SHA-256."""
 
     name: str
     format: str
@@ -54,7 +54,7 @@ class Trace:
 
 
 class _Row(NamedTuple):
-    """One row of a trace. `change`: number of nodes that came, negative if they went. `event`: why they went."""
+    """One row of a trace. `change` is the number of new nodes, negative if nodes left. `event` says why nodes left."""
 
     at_s: float
     change: int
@@ -64,7 +64,7 @@ class _Row(NamedTuple):
 
 
 def find_trace(name: str, *folders: pathlib.Path) -> pathlib.Path:
-    """Finds a trace in one of these folders, or in `traces/` there. Raises `UsageError`."""
+    """Finds a trace in one of these folders, or in a subfolder `traces/` of one. Raises `UsageError`."""
     places = [place for folder in folders for place in (folder, folder / FOLDER)]
     if found := next((place / name for place in places if os.path.lexists(place / name)), None):
         return found
@@ -140,7 +140,7 @@ def _csv_rows(text: str, source: str, read: Callable[[list[str], int], _Row]) ->
 
 
 def _csv(text: str, source: str) -> list[_Row]:
-    """Reads columns `time`, and possibly `node` and `event`. A time is a number of seconds, or ISO 8601."""
+    """Reads a CSV trace: `time` and, optionally, `node` and `event`. A time is a number of seconds, or ISO 8601."""
     head: list[str] = []
     kinds = set()
 
@@ -226,7 +226,7 @@ class _Faults(RootModel[list[_Fault]]):
 
 
 def _json(model: type[_Model], text: str, source: str) -> tuple[_Model, Document]:
-    """Reads JSON as YAML, because that reader knows the places of mistakes."""
+    """Parses JSON with the YAML reader, which knows the positions of mistakes."""
     document = Document(text, source)
     return document.valid(model, document.data), document
 
@@ -240,7 +240,7 @@ def _skypilot(text: str, source: str) -> list[_Row]:
 
 
 def _infinitehbd(text: str, source: str) -> list[_Row]:
-    """Reads faults with begin and end in days. If several overlap on a node, the node is lost when the first begins."""
+    """Reads when node faults begin and end, in days. If faults overlap, the node is lost when the first one begins."""
     found, document = _json(_Faults, text, source)
     open_on: Counter[str] = Counter()
     rows = []

@@ -1,4 +1,4 @@
-"""Computes the cost of failures by closed forms, for comparison with measurements. Pure; times in s, rates per s.
+"""Computes the cost of failures by closed forms, for comparison with measurements. Times are in s, rates per s.
 
     λ   failures of the whole job per second                    u0  what one failure costs besides lost work
     w   what one checkpoint stops training for                  Δt  between two checkpoints
@@ -29,18 +29,18 @@ BADPUT = {  # account of the ledger → category of ml-goodput-measurement
 
 def expected_ettr(rate: float, restart_s: float, interval_s: float, checkpoint_s: float = 0.0) -> float:
     """Returns E[ETTR] ≈ (1 − λ(u0 + Δt/2)) / (1 + w/Δt), at least 0: each failure costs a restart and half an interval
-    of work, each interval a checkpoint. Good if failures are rare compared with Δt."""
+    of work, each interval a checkpoint. The result is good if failures are much rarer than checkpoints."""
     lost = rate * (restart_s + interval_s / 2)
     return max(0.0, 1 - lost) / (1 + checkpoint_s / interval_s)
 
 
 def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
-    """Returns the interval between checkpoints that wastes least, to first order: √(2wM)."""
+    """Returns Young's first-order approximation of the best interval between checkpoints: √(2wM)."""
     return math.sqrt(2 * checkpoint_s * mtbf_s)
 
 
 def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
-    """Returns the best interval to higher order: √(2wM)·(1 + ⅓√(w/2M) + ⅑·w/2M) − w if w < 2M, else M.
+    """Returns Daly's best checkpoint interval: √(2wM)·(1 + ⅓√(w/2M) + ⅑·w/2M) − w if w < 2M, else M.
 
     >>> round(daly_interval_s(60, 8 * 3600), 1)
     1819.2
@@ -52,7 +52,7 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def badput(accounts: Mapping[str, float]) -> dict[str, float]:
-    """Returns unproductive time by category; the categories add up to all unproductive time."""
+    """Returns unproductive time by category of ml-goodput-measurement; categories add up to all unproductive time."""
     categories: dict[str, float] = {}
     for name, amount in accounts.items():
         if name != "productive":
@@ -63,7 +63,7 @@ def badput(accounts: Mapping[str, float]) -> dict[str, float]:
 
 def renewal_time_s(work_s: float, interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float) -> float:
     """Returns the mean time for `work_s` if failures come at random, also during restarts, and each costs all work
-    since the last checkpoint: per interval M·e^(u0/M)·(e^((Δt+w)/M) − 1). Exact for frequent failures, too.
+    since the last checkpoint. An interval takes exactly M·e^(u0/M)·(e^((Δt+w)/M) − 1), even if failures are frequent.
 
     >>> round(renewal_time_s(3600, 300, 0, 300, 6490) / 3600, 3)
     1.072
@@ -77,8 +77,8 @@ def renewal_time_s(work_s: float, interval_s: float, checkpoint_s: float, restar
 
 
 def spares_needed(nodes: int, chance: float, share: float = 0.99) -> int:
-    """Returns the fewest spares that suffice on this share of all days, if each node is lost in a day with this chance:
-    a quantile of the binomial distribution.
+    """Returns the fewest spare nodes that suffice on `share` of all days, if each node fails on a day with probability
+    `chance`: a quantile of the binomial distribution.
 
     >>> [spares_needed(nodes, 0.0012) for nodes in (128, 256, 512, 1024)]
     [2, 2, 3, 4]

@@ -26,7 +26,7 @@ def step_of(restored: Mapping[str, Any]) -> int | None:
 
 
 def join(writers: Sequence[Writer]) -> None:
-    """Renumbers, in place, the steps after each restore without a known step, if a logged commit tells it."""
+    """Renumbers, in place, the steps after each restore of an unknown step, if a logged commit shows this step."""
     commits: _Commits = {}
     for writer in writers:
         base = 0
@@ -41,7 +41,7 @@ def join(writers: Sequence[Writer]) -> None:
 
 
 def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: int) -> int:
-    """Renumbers a process's steps after one restore. Returns the number added to each; `base` was added before it."""
+    """Renumbers a process's steps after one restore. Returns the number added to each step, in place of `base`."""
     rows = slice(int(np.searchsorted(writer.steps["end"], restored["at"], "right")), None)
     mine = writer.steps["step"][rows]
     if step_of(restored) is not None:  # the steps from here on have their right numbers

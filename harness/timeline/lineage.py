@@ -1,11 +1,11 @@
 """Derives from the log when each process ran, in which process groups, and which steps were not rolled back.
 
-A *life* is one worker process, and a *world* one process group; a process that survives a peer may be in several, one
-for each `rendezvous`. An *epoch* here is a training period: the steps of one group up to a rollback, or until a new
-group takes over. A *stretch* is the steps of one process in one epoch. A step is *complete* when every rank of its
-group that has a log has done it. The *lineage* is the chain of epochs that led to the job's final state: from the last
-one back to the one that wrote the checkpoint from which it started, and so on. A step *survives* if the final state
-includes it; else it was rolled back.
+A *life* is one worker process, and a *world* one process group. A process that outlives a peer may join several process
+groups, one at each `rendezvous`. An *epoch* here is a training period: the steps of one group up to a rollback, or
+until a new group takes over. A *stretch* is the steps of one process in one epoch. A step is *complete* when every rank
+of its group that has a log has done it. The *lineage* is the chain of epochs that led to the job's final state: each
+epoch started from a checkpoint that the one before it wrote. A step *survives* if the final state includes it; else it
+was rolled back.
 """
 
 import bisect
@@ -92,7 +92,7 @@ class Life:
             told.insert(place, value)
 
     def world_at(self, moment: int) -> int:
-        """Returns the index of the process's group at this time, the first one before that, or -1 without any."""
+        """Returns the index of the process's group at this time or, before it had one, of its first; -1 for none."""
         return self.worlds[max(bisect.bisect_right(self.joins, moment) - 1, 0)] if self.worlds else -1
 
 
@@ -136,9 +136,9 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The steps `first` to `last` that one process did in one training period. `restored`: the event of the restore
-    just before them, if any; `before`: the step that it did before; `later`: further restores, each with the step after
-    it; `stride`: the smallest difference between consecutive steps (0: only one step); `jumps`: pairs further apart."""
+    """The steps `first` to `last` that one process did in one training period. `before` is the process's step before
+    `first`, `restored` the restore event between the two, if any. `later` holds further restores, each with the next
+    step. `stride` is the smallest difference between steps, or 0 for one step; `jumps` holds pairs further apart."""
 
     process: int  # row in Timeline.processes
     epoch: int  # row in Timeline.epochs
@@ -234,7 +234,7 @@ def _read_life(life: Life) -> None:
 
 
 def _logged_before(step: Ints, end: Ints) -> Bools | None:
-    """Marks steps whose number and end time are also in an earlier line; `None`: there is none."""
+    """Marks steps that repeat the number and end time of an earlier line. Returns `None` if no step does."""
     if not (np.diff(step) <= 0).any():
         return None
     order = np.lexsort((step, end))
@@ -256,7 +256,7 @@ def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
 
 
 def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[tuple[Key, int], list[int]]) -> None:
-    """Sets when each process ended: with its node, at its successor's start, or at its logged exit (else its kill)."""
+    """Sets when each process ended: with its node, when its successor started, or at its logged exit or kill."""
     successor: dict[int, int] = {}
     latest: dict[tuple[Key, int], Life] = {}
     for life in lives:
@@ -276,9 +276,9 @@ def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mappi
 
 
 def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
-    """Marks processes that exited without an error, but have an incomplete log: it stops in the middle of a line, or
-    before the job's last step without the promised exit event. `codes`: of each node's command, which stands for the
-    node's last worker if that one's exit code is unknown."""
+    """Marks processes that exited without an error, but whose log is incomplete: the log ends within a line, or before
+    the job's last step and without the exit event that its header declares. `codes` holds each node command's exit
+    code, which counts for the node's last worker if the worker's own code is unknown."""
     last = {(life.key, life.local_rank): life for life in lives}
     over = max((life.last_step_end for life in lives), default=0)
     furthest = max((life.last_step for life in lives), default=0)
@@ -339,7 +339,7 @@ def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
 
 
 def impossible_places(lives: Sequence[Life]) -> list[str]:
-    """Returns a text on the first worker with impossible or repeated mesh coordinates, or another product of sizes."""
+    """Returns a message on the first worker with impossible mesh coordinates, an axis twice, or a changed mesh size."""
     usual: dict[tuple[Any, ...], int] = {}
     for life in lives:
         told = [event.get("axes") or () for event in life.writer.events if event.get("event") == "coordinates"]
@@ -354,8 +354,8 @@ def impossible_places(lives: Sequence[Life]) -> list[str]:
 
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
-    """Returns True if a process can have joined this group. A process with earlier groups (`order`) can join only one
-    that has lost no member by time `at`; a new process, by its own start. If survivors join, ranks may change."""
+    """Returns True if a process can have joined this group. The group must have lost no member by time `at` or, if the
+    process is new (`order` 0), by its start. If a member of an earlier group joins, ranks may change."""
     if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
         return False
     renumbered = order > 0 or world.renumbered
@@ -363,7 +363,7 @@ def _fits(world: World, life: Life, order: int, at: int) -> bool:
 
 
 def _unheard(world: World, lives: Sequence[Life]) -> int:
-    """Counts the ranks of a process group for which there is no log of any process from that group's time."""
+    """Counts the ranks of a process group for which no process left a log while the group existed."""
     if world.whole:
         return 0
     until = max(life.last_step_end for life in world.members.values())
@@ -373,7 +373,7 @@ def _unheard(world: World, lives: Sequence[Life]) -> int:
 
 
 def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
-    """Adds to a new process group each surviving process that does steps there, but never logged that it joined."""
+    """Adds surviving processes to a new process group if they do steps in its time, but logged no join."""
     going = [life for life in lives if life.worlds]
     for number, world in enumerate(worlds):
         if world.whole:
@@ -389,7 +389,7 @@ def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
 
 
 def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
-    """Returns all groups in order of time, with those that survivors of a lost peer form without logging it."""
+    """Returns all groups in order of time, with the groups that survivors of a loss form without logging a join."""
     if any(life.told_joins for life in lives):
         return worlds
     for number in range(len(worlds)):
@@ -410,7 +410,7 @@ def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
 
 
 def _steps_on(life: Life, number: int, at: int) -> bool:
-    """Returns True if a process did one more step after the step that ran at `at`, in the process group `number`."""
+    """Returns True if a process ended at least two steps after time `at` in the process group `number`."""
     place = life.worlds.index(number) + 1
     until = life.joins[place] if place < len(life.joins) else NEVER
     first, last = np.searchsorted(life.step_ends, [at, until], "right")
@@ -420,8 +420,8 @@ def _steps_on(life: Life, number: int, at: int) -> bool:
 def gather(
     table: Columns, lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
 ) -> tuple[dict[str, Column], list[Epoch], Progress, list[Stretch]]:
-    """Returns all steps as columns in order of their ends, the training periods, the complete steps, and the stretches.
-    The columns of `table` are freed one by one, so that memory holds each step once. `committed`: commits by step."""
+    """Returns all steps as columns, sorted by end, the training periods, the complete steps, and the stretches. Columns
+    of `table` are freed one by one, so that memory holds each step once. `committed` maps steps to commit times."""
     rows = len(table["end"])
     process, label = np.full(rows, -1, np.int32), np.zeros(rows, np.int64)
     stretches: list[Stretch] = []
@@ -460,7 +460,7 @@ def gather(
 
 
 def cells(*keys: Ints) -> tuple[Ints, int]:
-    """Returns a number for each row of `keys`, equal for equal keys, and an upper limit of these numbers."""
+    """Returns a number for each row of `keys`, the same for equal rows, and a limit that all numbers are below."""
     number, span = np.zeros(len(keys[0]), np.int64), 1
     for key in keys:
         low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
@@ -520,7 +520,7 @@ def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
 
 
 def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
-    """Returns the first step after a restore; among those that end at that time, the one after the restored step."""
+    """Returns the row of the first step after a restore. Of steps that end at the same time, step numbers decide."""
     first, last = np.searchsorted(end, restored["at"]), np.searchsorted(end, restored["at"], "right")
     at_once = range(int(first), min(int(last) + 1, len(step), int(first) + _TIES_MAX))
     state = step_of(restored)
@@ -533,8 +533,8 @@ def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
 def _complete(
     columns: Mapping[str, Column], epoch: Ints, size: Ints, heard: Ints, cut: Sequence[tuple[int, int]]
 ) -> tuple[Bools, Progress]:
-    """Marks the rows that belong to a complete step, and returns the complete steps. `heard` holds the number of ranks
-    with a log, by training period. `cut` holds training period and last step of logs whose end was lost."""
+    """Marks the rows of complete steps, and returns the complete steps. `heard` holds the number of ranks with a log in
+    each training period. `cut` holds, for each log without its end, the training period and the last step."""
     if not len(epoch):
         return np.zeros(0, bool), no_progress()
     group, groups = cells(epoch, columns["step"])

@@ -40,7 +40,7 @@ def _fault_marks(story: Story) -> Iterator[Event]:
 
 
 def _node_marks(story: Story) -> Iterator[Event]:
-    """Yields an event when a node is allocated or lost. A node that a fault takes is lost when the fault strikes."""
+    """Yields an event when a node is allocated or lost. A node that a fault kills is lost when the fault acts."""
     kills = [fault for fault in reversed(story.faults) if fault.kills and fault.injected is not None]
     struck = {key_of(node): kill.injected for kill in kills for node in kill.targets if node.get("rank") is None}
     allocated = {(slot.node, slot.incarnation): slot.allocated for slot in story.slots}
@@ -92,7 +92,7 @@ def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Eve
 
 
 def _evidence(story: Story) -> Iterator[Event]:
-    """Yields an event for each sign that a worker or launcher noticed a failure. An injection is no such sign."""
+    """Yields an event for each sign that a worker or launcher noticed a failure. A fault's injection is no sign."""
     struck = {key_of(target): f.injected for f in story.faults if f.injected is not None for target in f.targets}
     for life in story.lives:
         for event in life.writer.events:
@@ -112,7 +112,7 @@ def _evidence(story: Story) -> Iterator[Event]:
 
 
 def _restarts(lives: Sequence[Life]) -> Iterator[Event]:
-    """Yields an event for each restart of a rank, a sign of a failure. Workers of other ranks stay useful."""
+    """Yields an event, as a sign of a failure, for each restart of a rank. Other ranks' workers may work on."""
     seen_ranks: set[int] = set()
     for life in lives:
         if life.rank in seen_ranks:
@@ -133,7 +133,7 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
 
 
 def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
-    """Yields an event for each worker's start and exit, and for when it is of no use: at a failure's first sign."""
+    """Yields events for the start and exit of each worker, and for the failure after which it cannot work on."""
     # When each began to join its first process group; `None`: it never said so.
     joined = [next((e["at"] for e in each.writer.events if begins(e, "rendezvous")), None) for each in lives]
     telling = any(begin is not None for begin in joined)

@@ -1,9 +1,9 @@
 """Finds the phase of the whole job at each moment of a run, such as `detect` or `restore`.
 
-A mark is a change at one instant, such as: a fault strikes, a worker notices a failure, an old process has ended. While
-the steps of one process group go on, the phase is `recompute` until a step passes the furthest step so far, and then
-`running`. A *gap* lies between the last complete step of one training period and the first of the next: there, the
-marks so far decide the phase. The phases cover the whole run without overlap.
+A mark is a time at which something changes, such as a fault's injection or the end of a process. While the steps of one
+process group go on, the phase is `recompute` until a step passes the furthest step so far, and then `running`. A *gap*
+is the time between the last complete step of one training period and the first of the next. In a gap, the earlier marks
+decide the phase. The phases cover the whole run without overlap.
 """
 
 import bisect
@@ -62,7 +62,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Gap:
-    """A time in which no step was complete. `nodes` and `size` (in ranks): of the process group that ends it."""
+    """A time in which no step was complete. `nodes` and `size` (ranks) are of the group that ends the gap."""
 
     begin: int
     end: int
@@ -149,15 +149,15 @@ class _State:
         self.struck = self.noticed = self.draining = self.in_gap = False
 
     def stopped(self, first: bool) -> None:
-        """Records that the job stopped. Signs of failure before that count only after a fault or eviction notice."""
+        """Records that the job stopped. Earlier signs of failure count only after a fault or an eviction notice."""
         self.noticed = first or (self.noticed and (self.struck or self.draining))
         self.joined_here = self.restored = False
         self.in_gap = True
 
     def phase(self, gap: Gap, settled: bool) -> str:
-        """Returns the phase of the job in this state. The checks follow the usual order of a recovery. `settled`: no
-        more nodes are lost in this gap, so the job waits for exactly `gap.nodes` nodes, else for at least those it
-        has."""
+        """Returns the phase of the job in this state. The checks follow the usual order of a recovery. If `settled`, no
+        more nodes are lost in this gap, and the job waits for `gap.nodes` nodes. Otherwise, the job waits for at least
+        as many nodes as it has."""
         nodes = gap.nodes if settled else max(gap.nodes, self.nodes)
         if not self.noticed and not self.struck:
             return "interrupted_step"
@@ -227,7 +227,7 @@ class Episode:
 
 
 def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]:
-    """Returns the segments of the phases `running` and `recompute` (some of length 0), and outages without phases."""
+    """Returns the segments of the phases `running` and `recompute` (some are empty), and outages without segments."""
     segments, episodes = list[Segment](), list[Episode]()
     open_at: int | None = None  # row of the last complete step before the episode that is open
     best = np.maximum.accumulate(progress.step) if len(progress) else progress.step

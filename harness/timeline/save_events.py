@@ -43,7 +43,7 @@ def family(path: object) -> str:
 
 
 def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int, int]:
-    """Returns by world size how many processes commit one checkpoint at most. `places` holds each event's group."""
+    """Returns by world size the most processes that committed one checkpoint. `places` holds each event's group."""
     found: dict[int, int] = {}
     for save in _saves(events, places):
         found[save.ranks] = max(found.get(save.ranks, 0), len(save.done))
@@ -51,7 +51,7 @@ def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int
 
 
 def together(one: Committers, other: Committers) -> dict[int, int]:
-    """Merges two runs' results of `committers`: for each world size, the larger number of processes counts."""
+    """Merges the results of `committers` for two runs: takes the larger number for each world size."""
     return {ranks: max(one.get(ranks, 0), other.get(ranks, 0)) for ranks in one.keys() | other.keys()}
 
 
@@ -71,7 +71,7 @@ def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Commit
 
 
 def _saves(events: Sequence[Event], places: Sequence[SaveWorld]) -> Iterator[_Save]:
-    """Yields the checkpoints in a log. A process that logs a step of its group again begins a new one."""
+    """Yields the checkpoints in a log. If a process logs the same step of its group again, a new checkpoint begins."""
     current: dict[tuple[object, int], _Save] = {}
     last: dict[tuple[int, str, object], int] = {}  # time at which each process told the same before
     for row, (event, place) in enumerate(zip(events, places, strict=True)):

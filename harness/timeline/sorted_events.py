@@ -47,8 +47,8 @@ class Slot:
 
 @dataclass(frozen=True)
 class Launcher:
-    """The log of one launcher, such as torchrun's agent. `met`: ends of its rendezvous with other launchers, in order;
-    `code`: the exit code that it logged; `left`: whether it logged its exit; `gaps`: missing lines."""
+    """The log of one launcher, such as torchrun's agent. `met` holds the ends of its rendezvous with other launchers,
+    `code` its logged exit code, `gaps` its missing lines. `left` is True if the launcher logged its exit."""
 
     key: Key
     began: int
@@ -116,7 +116,7 @@ class Story:
         self.clock_problems = list(clock_problems.problems(log, self.lives, skewed))
 
     def _job_plan(self) -> dict[str, Any]:
-        """Returns the job's plan. It is logged again when an engine has said which nodes a failure domain has."""
+        """Returns the job's newest plan: it is logged again once the engine has told the nodes of failure domains."""
         plans = [event for event in self.harness if event["event"] == "plan"]
         told = [event for event in plans if not event.get("rehearsal")] or plans[:1]
         found: dict[str, Any] = told[-1].get("plan", {}) if told else {}
@@ -140,7 +140,7 @@ class Story:
         return {name: at for at, name in events}
 
     def drill(self, name: str) -> dict[str, Any] | None:
-        """Returns the last event of this restart after the run, with its first event as `begun`; or `None`."""
+        """Returns the last event of the restart test `name`, with its first as `begun`, or `None` without events."""
         begun = self._last(f"{name}.started")
         told = self._last(f"{name}.finished") or begun
         return {**told, "begun": begun} if told else None
@@ -160,7 +160,7 @@ class Story:
         return sorted(found, key=lambda event: event["at"])
 
     def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[save_events.SaveWorld]:
-        """Returns each event's process group: its worker's at that time, or the newest if the worker never joined."""
+        """Returns each event's process group: the worker's or, if the worker never joined a group, the newest one."""
         formed = sorted((world.joined, number) for number, world in enumerate(self.worlds))
         planned, found = PlannedSize.of(self.plan).assumed_world_size, []
         for event in events:
@@ -191,7 +191,7 @@ class Story:
         return found
 
     def launched(self, life: Life) -> int:
-        """Returns when the launcher's last rendezvous before the worker's start ended, if no exit came since."""
+        """Returns when the last rendezvous before the worker's start ended, or the start if a worker exited since."""
         told = self._launches.get(life.key, [])
         place = bisect.bisect_right(told, (life.started, True)) - 1
         return told[place][0] if place >= 0 and told[place][1] else life.started
@@ -250,7 +250,7 @@ def _span(log: reading.Log) -> tuple[int, int]:
 
 def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int, asked: int) -> tuple[list[Slot], list[str]]:
     """Returns the job's GPUs, and contradictions in the log about GPUs. A GPU that was released before its allocation
-    gets no GPU time. More than `asked` GPUs of a node, and GPUs of nodes with impossible names, are ignored."""
+    counts for no time. Of each node, at most `asked` GPUs count, and none if the node's name is impossible."""
     allocated: dict[Key, dict[str, Any]] = {}
     released: dict[Key, int] = {}
     reasons: dict[Key, str] = {}

@@ -73,7 +73,7 @@ class Steps:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """Returns the kinds of evidence that some step holds."""
+        """Returns the kinds of evidence, such as losses, that at least one step has."""
         return frozenset(kind for kind, test in KINDS_OF_STEPS.items() if test(self).any())
 
 
@@ -240,8 +240,8 @@ class Timeline:
 
     @cached_property
     def changed_after(self) -> int | None:
-        """Returns the last step before a fault changed the job's command on purpose, or `None` if none did. If the job
-        did no step since, it is the last step of all."""
+        """Returns the last step before a fault changed the job's command on purpose, or `None` if no fault did. If no
+        step followed the change, returns the job's furthest step."""
         moments = [fault.injected for fault in self.faults if fault.changes and fault.injected is not None]
         if not moments:
             return None
@@ -541,8 +541,8 @@ def _named(
 
 
 def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int]) -> bool:
-    """Returns True if a fault of no earlier outage belongs to the one that began at `t_stop`. One that reclaims a node
-    after a notice belongs where the node is taken; one that strikes each new life of a node, where it strikes."""
+    """Returns True if a fault that belongs to no earlier outage belongs to the one from `t_stop` to `end`. A fault that
+    reclaims a node after a notice counts from the node's loss; one that hits each replacement, from its injection."""
     struck = acted_at(fault)
     if struck < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
@@ -555,7 +555,7 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
 def _brought_back(
     timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int], first_start: Mapping[Key, int]
 ) -> list[FaultRecord]:
-    """Returns the faults that took a node which returns in this outage, unless they were undone before its loss."""
+    """Returns the faults that took a node whose replacement starts in this outage, unless healed before the loss."""
     back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
     found = []
     for fault in timeline.faults:

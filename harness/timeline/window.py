@@ -1,10 +1,10 @@
 """The window of one rehearsal: the part of a job's log by which the rehearsal is judged.
 
-A rehearsal is one scenario whose faults strike a longer job. Its window reaches from `rehearsal.started` to
-`rehearsal.finished` or the end of the job, and is widened to contain each outage and fault that lies partly in it, and
-each step that a rollback in it undid. An outage of two rehearsals lies in both windows, and names the faults of both.
-The log is first cut at the window's end, as if the job had ended there; the timeline of that log is then narrowed.
-Earlier events count if they matter in the window, such as checkpoints to restore.
+A rehearsal is one scenario whose faults strike a longer job. The window of a rehearsal reaches from `rehearsal.started`
+to `rehearsal.finished` or the end of the job. A window is widened to contain all outages and faults that lie partly in
+it, and all steps that a rollback in it undid. If two rehearsals share an outage, both windows contain the outage, with
+the faults of both. The log is first cut at the end of the window, as if the job had ended. The timeline of the shorter
+log is then cut at the window's start. Some earlier events are kept, such as the last commit of a checkpoint.
 """
 
 import pathlib
@@ -57,7 +57,7 @@ class JobLog:
         return timeline.build(_until(self.log, NEVER))
 
     def until(self, at: int) -> Timeline:
-        """Returns the timeline of the job until time `at`, as if the steps until then were all planned steps."""
+        """Returns the timeline of the job until time `at`, as if no later steps had been planned."""
         end = _last_end(self.whole, at)
         planned = Rehearsed("", {}, self.whole.begin, end, "settled", "")
         reached = int(self.whole.progress.step[self.whole.progress.end <= end].max(initial=0))
@@ -120,8 +120,8 @@ def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
 
 
 def narrowed(whole: Timeline, begin: int) -> Timeline:
-    """Returns the part of a timeline from the window's start on, which `_start` finds. Processes keep their times from
-    before the window. A node or a training period that began before the window counts as begun at its start."""
+    """Returns the part of a timeline in the window, whose start `_start` finds. Processes keep their times from before
+    the window. A node or a training period that began before the window counts as begun at the window's start."""
     start = _start(whole, begin)
     if start <= whole.begin:
         return whole
@@ -257,7 +257,7 @@ def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
 
 
 def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reached: int) -> list[dict[str, Any]]:
-    """Returns the harness's events with the rehearsal's plan first, with an added end of the run if the job went on."""
+    """Returns the harness's events as if only this rehearsal had run: with its plan first, and an end of the run."""
     first = [event for event in events if event["event"] == "plan" and not event.get("rehearsal")][-1]
     plan = dict(first.get("plan") or {}) | {k: v for k, v in found.plan.items() if k not in ("workload", "seed")}
     others = [event for event in events if event["event"] != "plan"]
@@ -273,8 +273,8 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 
 def _start(whole: Timeline, begin: int) -> int:
-    """Returns when the window starts: at the end of the last complete step before `begin` or, if steps in the window
-    were rolled back, before the first of these, but not before that step's training period."""
+    """Returns when the window starts: at the end of the last complete step before `begin`. If steps in the window were
+    rolled back, the window starts before the first of these steps, but not before that step's training period."""
     at, steps = _last_end(whole, begin), whole.steps
     if not len(whole.progress) or int(whole.progress.end[0]) > begin:
         return whole.begin
@@ -318,7 +318,7 @@ def _rows(table: Table, rows: Bools) -> Table:
 
 
 def _told_events(whole: Timeline, start: int) -> dict[str, int]:
-    """Returns when each kind of event was last logged, except kinds that are missing although due after `start`."""
+    """Returns when each kind of event was last logged. A kind that was due after `start`, but missing, is left out."""
     born = [process for process in whole.processes if process.started > start]
     before = {(p.node, p.incarnation, p.local_rank) for p in whole.processes if p.started <= start}
     replaced = any((p.node, p.incarnation, p.local_rank) in before for p in born)

@@ -1,4 +1,4 @@
-"""A trainer of one's own command: `trainer: {command: [python, train.py]}`."""
+"""A trainer that runs a user's own command: `trainer: {command: [python, train.py]}`."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _HEARS_WORDS = re.compile(r"\$\{?[@*1]")
 
 
 class CommandTrainer(CustomTrainer):
-    """Any trainer: its command on every node, and one beside the nodes (such as a rendezvous store)."""
+    """Any trainer: `command` runs on every node, and `control` once beside the nodes, such as a rendezvous store."""
 
     last = "command"
 

@@ -2,7 +2,7 @@
 
 Each kind of trainer has one file in `harness/trainers/`, whose name is its name in the YAML. A kind without parameters
 is written as its name (`trainer: reference`), a kind with parameters as a mapping with that name as a key (`trainer:
-{command: [python, train.py]}`). The file holds `TRAINER`, a subclass of `Trainer`.
+{command: [python, train.py]}`). Each file holds `TRAINER`, a subclass of `Trainer`.
 """
 
 from __future__ import annotations
@@ -61,25 +61,25 @@ class Trainer(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
-        """Returns the commands that run the workload. Pure: the backend adds values that only a node knows."""
+        """Returns the commands that run the workload, without side effects. The backend adds values of each node."""
 
     def beside(self, folder: pathlib.Path) -> Trainer:
-        """Returns the trainer with the paths of its files, as found from the scenario's folder."""
+        """Returns the trainer with the paths of its files resolved against the scenario's folder."""
         return self
 
     def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:
-        """Returns the workload with further arguments of its trainer. Raises `UsageError` if it takes none."""
+        """Returns the workload with more trainer arguments. Raises `UsageError` if the trainer takes no arguments."""
         if words:
             raise UsageError(f"{self.in_words()} takes no further words")
         return workload
 
     def problems(self, workload: Workload) -> Iterator[tuple[Path, str]]:
-        """Yields (place below `workload`, why) for each part of the scenario that this trainer cannot do."""
+        """Yields (path below `workload`, reason) for each part of the scenario that this trainer does not support."""
         return iter(())
 
     @abc.abstractmethod
     def files(self) -> list[pathlib.Path]:
-        """Returns the files on this machine that decide how the trainer runs. Raises `UsageError` if one is missing."""
+        """Returns the local files that decide how the trainer runs. Raises `UsageError` if a file is missing."""
 
     def environment(self) -> Mapping[str, str]:
         """Returns the trainer's variables that a scenario sets. Secrets are references such as `${HF_TOKEN}`."""
@@ -103,7 +103,7 @@ class Trainer(Parameters, abc.ABC):
         return None
 
     def in_words(self) -> str:
-        """Returns the trainer's name in `chaos plan`."""
+        """Returns a short description of the trainer, as `chaos plan` prints it."""
         return f"the {self.name} trainer"
 
     @property
@@ -121,7 +121,7 @@ load_trainer: Callable[[str], type[Trainer]] = _FAMILY.load
 
 
 def build_trainer(written: object) -> Trainer:
-    """Builds a trainer from a scenario. Raises `ValueError` for an unknown one, pydantic's error for a wrong one."""
+    """Builds a scenario's trainer. Raises `ValueError` for an unknown trainer, pydantic's error for wrong fields."""
     if isinstance(written, Trainer):
         return written
     own = written if isinstance(written, Mapping) else {}
@@ -183,7 +183,7 @@ class Checkpoint(Parameters):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves default path, layout and time out of the JSON, which then equals that of older versions."""
+        """Omits default `path`, `layout` and `every` from the JSON, which then equals that of older versions."""
         unsaid = {("path", "{checkpoints}"), ("layout", AUTO), ("every", None)}
         data: dict[str, Any] = dump(self)
         if self.every is not None:
@@ -196,7 +196,7 @@ def _without_placeholder(path: str) -> str:
 
 
 def _places(given: object) -> object:
-    """Expands ranges such as `2-17` in a list of nodes' places."""
+    """Expands ranges such as `2-17` in a list of node indices."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise ValueError(f'{given!r} is no list of nodes; write [0, 1] or ["0-17"]')
     found: list[object] = []
@@ -283,8 +283,8 @@ class Workload(Parameters):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves default environment and restore drill out of the JSON, which then equals that of older versions. The
-        interval of saves is left out if the trainer ignores it."""
+        """Omits optional fields with default values, such as `env`, from the JSON, which then equals that of older
+        versions. Omits the interval of saves if the trainer ignores it."""
         data: dict[str, Any] = dump(self)
         if not self.trainer.paced_by(self.checkpoint):
             data["checkpoint"].pop("every_steps", None)
@@ -348,7 +348,7 @@ class Workload(Parameters):
         return given
 
     def domain(self, nodes: Set[int]) -> str:
-        """Says which label exactly these nodes have, as `rack0 is nodes 0, 1`; empty if there is none."""
+        """Returns a text such as `rack0 is nodes 0, 1` on the label of exactly these nodes, or an empty text."""
         found = (label for label, places in self.node_labels.items() if {*places} == nodes)
         names = " and ".join(found)
         return f"{names} is node{'s' * (len(nodes) > 1)} {', '.join(map(str, sorted(nodes)))}" if names else ""
@@ -368,11 +368,11 @@ class Workload(Parameters):
         return f"nodes 0 to {self.nodes - 1}, ranks 0 to {self.world_size - 1}"
 
     def node_of(self, rank: int) -> int:
-        """Returns the 0-based place of the rank's node."""
+        """Returns the index, from 0, of the rank's node."""
         return rank // self.ranks_per_node
 
     def on_nodes(self, nodes: int) -> Workload:
-        """Returns the workload on exactly this many nodes, without spare nodes, wherever they are."""
+        """Returns the workload on exactly this many nodes, without spare nodes and node labels."""
         return self.model_copy(
             update=dict.fromkeys(("nodes", "max_nodes", "min_nodes"), nodes)
             | {"node_labels": {}, "node_labels_from": ""}

@@ -1,10 +1,10 @@
 """Defines the contract of layouts: how a trainer arranges its checkpoints on the disk.
 
-Each layout has one file in `harness/trainers/checkpoints/`, whose name is its name in the YAML (`workload.checkpoint:
-{layout: lightning}`). `auto` takes the first layout that recognises any checkpoint. The file holds `LAYOUT`, an
-instance of a subclass of `Layout`. No code here unpickles or needs torch.
+Each layout is one file in `harness/trainers/checkpoints/`. The file's name is the layout's name in the YAML
+(`workload.checkpoint: {layout: lightning}`), and the file defines `LAYOUT`, an instance of a subclass of `Layout`.
+`auto` takes the first layout that recognises any checkpoint. Layouts never unpickle a file, and do not need torch.
 
-All paths are relative to the run's folder. What nodes write there is hostile: see `harness.log.untrusted_files`.
+All paths are relative to the run's folder. Files that nodes write are not trusted: see `harness.log.untrusted_files`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POINTER_BYTES_MAX = 4096
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint that was found. `path` is its folder, or its only or first file. `step`: `None` if unknown."""
+    """A checkpoint on the disk. `path` is its folder or, without one, its first file. `step` is `None` if unknown."""
 
     path: str
     files: tuple[str, ...]
@@ -40,7 +40,7 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True)
 class Pointer:
-    """A link or a small text that names the newest checkpoint. `target`: the checkpoint's path, if it exists."""
+    """A link or small text file that names the newest checkpoint. `target` is this checkpoint's path, if it exists."""
 
     path: str
     target: str | None
@@ -71,10 +71,10 @@ class Layout(abc.ABC):
 
     @abc.abstractmethod
     def groups(self, place: CheckpointFolder) -> dict[str, list[str]]:
-        """Maps the path of each checkpoint that this layout recognises to its files; empty if it recognises none."""
+        """Returns the files of each checkpoint that this layout recognises, by the checkpoint's path."""
 
     def step(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> int | None:
-        """Returns the step of a checkpoint: by default from its name, a file, or the ledgers."""
+        """Returns a checkpoint's step: by default from its name, one of its files, or the run's records of saves."""
         name = names.of_save(path)
         told = (step for file in files if (step := formats.step_in(place, file)) is not None)
         if names.step_in(name) is None and (step := next(told, None)) is not None:
@@ -109,7 +109,7 @@ def _age(place: CheckpointFolder, checkpoint: FoundCheckpoint) -> tuple[int, int
 
 
 def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
-    """Returns the first file or link, by name, that names a save; of a missing save, only with a usual name."""
+    """Returns a file or link that points to a save or, if its name is usual for pointers, to a missing save."""
     mine = {file for each in checkpoints for file in each.files}
     by_name = {name: each.path for each in reversed(checkpoints) for name in (each.path, each.name)}
     folders = {each.path.rpartition("/")[0] for each in checkpoints}

@@ -1,6 +1,6 @@
 """DeepSpeed's layout: a folder such as `global_step20/` with files for each rank, and beside it `latest`, written last.
 
-Its files have names that nobody else gives: `mp_rank_00_model_states.pt`, `zero_pp_rank_0_mp_rank_00_optim_states.pt`.
+The file names are unique to DeepSpeed: `mp_rank_00_model_states.pt`, `zero_pp_rank_0_mp_rank_00_optim_states.pt`.
 """
 
 import re
@@ -26,7 +26,7 @@ class DeepSpeed(Layout):
         return found or ({place.folder: here} if any(map(_RANK_FILE.search, here)) else {})
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Returns True if a save is whole: only if it is not newer than the one that `latest` names."""
+        """Returns True if a save's files are complete and it is not newer than the save that `latest` names."""
         if path == place.folder:
             return super().whole(place, path, files)
         parent, _, name = path.rpartition("/")

@@ -1,4 +1,4 @@
-"""Folders of `*.safetensors`, with an index if the weights are in several files; or single files."""
+"""The layout of safetensors: single files, or folders of `*.safetensors`, with an index if there are several."""
 
 from collections.abc import Sequence
 

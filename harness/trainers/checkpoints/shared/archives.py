@@ -1,6 +1,6 @@
-"""Reads the zip archives of `torch.save`: one in a file of its own, or many in a row in a shard of DCP.
+"""Reads the zip archives of `torch.save`: a file holds one archive or, in DCP's shards, many, one after the other.
 
-Archives are found from the end: each states its length, so that the archive before it ends where it begins.
+Archives are searched from the end of the file: an archive's length shows where the archive before it ends.
 """
 
 import io
@@ -35,7 +35,7 @@ class Member(NamedTuple):
 
 
 class _Window:
-    """A part of a file, opened as a file. Refuses reads that a damaged archive asks for, such as terabytes."""
+    """A part of a file, opened as a file. Refuses very large reads, which a damaged archive may cause."""
 
     def __init__(self, file: IO[bytes], begin: int, end: int):
         self._file, self.begin, self.end, self._at = file, begin, end, begin
@@ -68,15 +68,15 @@ class _Window:
 
 
 def window(file: IO[bytes]) -> IO[bytes]:
-    """Opens all of a file so that reads are refused that are larger than an archive's directory needs."""
+    """Opens a whole file for reading, but refuses to read more than `DIRECTORY_BYTES_MAX` at once."""
     return cast(IO[bytes], _Window(file, 0, file.seek(0, os.SEEK_END)))
 
 
 def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
-    """Returns the files of the archive in this part of a file, as torch reads it, and the bytes after the archive.
+    """Returns the files of the archive in a part of a file, as torch reads it, and how many bytes follow the archive.
 
-    torch counts each place from the begin of the file, `zipfile` from the begin of the last archive in it: where that
-    is elsewhere, torch's directory lies earlier by as much. Raises `ValueError` where it is none, or damaged.
+    torch counts positions from the begin of the file, `zipfile` from the begin of the last archive. If the two differ,
+    torch's directory lies earlier by the difference. Raises `ValueError` for a missing or damaged archive.
     """
     at, found = _read(_Window(file, begin, end))
     last = end - (at - begin)
@@ -102,7 +102,7 @@ def entries(file: IO[bytes]) -> Iterator[Member]:
 
 
 def is_complete(file: IO[bytes]) -> bool:
-    """Returns True if the file ends with an archive that can be read to its begin."""
+    """Returns True if the file ends with a complete archive, whose directory can be read."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - _END_BYTES))
     try:
@@ -137,7 +137,7 @@ def _read(window: _Window) -> tuple[int, list[Member]]:
 
 
 def _member(window: _Window, told: zipfile.ZipInfo) -> Member:
-    """Returns where the content of a file in an archive is. Raises `ValueError` if it is not there."""
+    """Returns where a file's content is in an archive. Raises `ValueError` if the archive's directory is wrong."""
     window.seek(told.header_offset)
     head = window.read(_BEGIN_BYTES)
     if head[:4] != BEGIN or len(head) < _BEGIN_BYTES:

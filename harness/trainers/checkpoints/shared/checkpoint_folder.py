@@ -18,7 +18,7 @@ ENTRIES_MAX = 100_000
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """The files in a folder of checkpoints at one moment. Nodes write below `root`. Paths are relative to `root`."""
+    """The files in a folder of checkpoints at one moment. Paths are relative to `root`, below which nodes may write."""
 
     root: pathlib.Path
     folder: str
@@ -84,7 +84,7 @@ class CheckpointFolder:
 
     @property
     def links_away(self) -> list[str]:
-        """Returns the links in the folder of checkpoints that lead to none of its files."""
+        """Returns the links in the folder of checkpoints that point outside of the folder, or to nothing."""
         seen, leads = {self.folder}, dict[str, str]()
         for file in self.sizes:
             while file not in seen:
@@ -98,7 +98,7 @@ class CheckpointFolder:
         return [path for path in self.files if path.startswith(f"{folder}/")]
 
     def folders(self) -> list[str]:
-        """Returns the folders that hold a file: the deepest first, the place itself last."""
+        """Returns the folders that hold a file: the deepest first, the folder of checkpoints last."""
         found = {path.rpartition("/")[0] for path in self.sizes}
         return sorted(found, key=lambda path: (-path.count("/"), path))
 

@@ -1,7 +1,7 @@
-"""Computes digests of a checkpoint in one pass over its bytes: one of its files, and one of each tensor.
+"""Computes digests of a checkpoint in one pass over its bytes: one of all its files, and one of each tensor.
 
-Of very large checkpoints, only samples are read. The sizes alone decide the places of samples, so that digests of two
-saves can be compared. At most twice `BYTES_MAX` is read, whatever the size.
+Of a very large checkpoint, only samples of its bytes are read, at most twice `BYTES_MAX`. The positions of samples
+depend only on sizes, so that digests of two saves can be compared.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ class TensorContent:
 
     @property
     def trained(self) -> bool:
-        """Returns True if training changes the tensor: it is no counter and no random generator's state."""
+        """Returns True if the tensor is neither a counter nor a random generator's state, judged by its size."""
         return self.size > COUNTER_BYTES_MAX and all(self.size % each for each in GENERATORS)
 
 
 @dataclass(frozen=True)
 class Content:
-    """A checkpoint's digests. `tensors`: the trained ones, the largest first; `None` if its formats show none."""
+    """A checkpoint's digests. `tensors` holds trained tensors, the largest first, or `None` if no file shows any."""
 
     sha256: str
     sampled: bool
@@ -80,7 +80,7 @@ def content(place: CheckpointFolder, files: Sequence[str]) -> Content:
 
 
 def _spans(place: CheckpointFolder, files: Sequence[str]) -> dict[str, list[Extent] | None]:
-    """Returns the places of the tensors in each of a checkpoint's files; in no file, if there are too many."""
+    """Returns the byte ranges of tensors in each of a checkpoint's files, or `None` for all if there are too many."""
     found, left = dict[str, list[Extent] | None](), TENSORS_MAX
     for path in files:
         with place.open(path) as file:

@@ -1,7 +1,7 @@
-"""Reads what a checkpoint's file says of itself: its tensors and their places, its step, contradictions.
+"""Reads which tensors and which step a checkpoint's file holds, where the tensors are, and what is wrong in the file.
 
-Only headers, directories and pickles are read, each with a limit; nothing is unpickled. Missing or contradictory parts
-of a file are *wrong*; parts that are not examined are *unclear*.
+Only headers, archive directories and pickles are read, up to a size limit; no pickle is executed. Missing or
+contradictory parts of a file are *wrong*; parts that are not examined are *unclear*.
 """
 
 import itertools
@@ -52,7 +52,7 @@ _OF_SAFETENSORS = {name: (size, number) for size, number, _, names in _ALL_NUMBE
 
 
 class Span(NamedTuple):
-    """A tensor in a file or, without a name, the bytes between two tensors. `number`: its type by numpy's name."""
+    """A tensor's bytes or, without a `name`, the bytes between two tensors. `number` is numpy's name of the type."""
 
     name: str
     start: int
@@ -63,7 +63,7 @@ class Span(NamedTuple):
 
 @dataclass
 class Inside:
-    """What a checkpoint's file says of itself. `wrong`: (tensor or "", problem); `known`: it can hold tensors."""
+    """A file's parsed content. `wrong` holds pairs (tensor or "", problem). `known`: its format can hold tensors."""
 
     spans: list[Span] = field(default_factory=list)
     wrong: list[tuple[str, str]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Inside:
 
     @property
     def loss(self) -> float | None:
-        """Returns the loss that a checkpoint's file holds; of Hugging Face's Trainer, the last one in its history."""
+        """Returns the loss in a checkpoint's file, or the last loss in the history of Hugging Face's Trainer."""
         history = self.top.get("log_history")
         entries = [each for each in (history if isinstance(history, list) else []) if isinstance(each, dict)]
         told = (entry.get("loss") for entry in (*reversed(entries), self.top))
@@ -87,7 +87,7 @@ class Inside:
 
 
 def look(file: IO[bytes], name: str) -> Inside:
-    """Reads what a checkpoint's file says of itself, by its format. Raises `OSError`."""
+    """Parses a checkpoint's file by its format. Raises `OSError`."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     head = file.read(4)
@@ -112,7 +112,7 @@ def look(file: IO[bytes], name: str) -> Inside:
 
 
 def step_in(place: CheckpointFolder, path: str) -> int | None:
-    """Returns the step in JSON or `torch.save`; `None` if there is none, or if the file is large or damaged."""
+    """Returns the step in a JSON or `torch.save` file, or `None` if the file is large, damaged or has no step."""
     try:
         with place.open(path) as file:
             if path.endswith(".json"):
@@ -138,14 +138,14 @@ def is_complete(place: CheckpointFolder, path: str) -> bool:
 
 
 def is_of_torch(place: CheckpointFolder, path: str) -> bool:
-    """Returns True if a file is torch's by its name (even if empty or half-written) or by its first bytes."""
+    """Returns True if a file's name or first bytes are those of `torch.save`, even if the file is incomplete."""
     return path.endswith(SUFFIXES) or place.read(path, 4).startswith((BEGIN, _OLD))
 
 
 def tensors(file: IO[bytes], most: int = TENSORS_MAX) -> list[Extent] | None:
-    """Returns the places of tensors' bytes (of storages for `torch.save`): sorted, disjoint, none empty.
+    """Returns the byte ranges of a file's tensors (storages for `torch.save`): sorted, disjoint and non-empty.
 
-    `None` if the format holds no tensors, the file is damaged, or far more than `most` are in it.
+    Returns `None` if the format holds no tensors, the file is damaged, or it has far more than `most` tensors.
     """
     kind = _kind(file)
     if kind is None:
@@ -166,7 +166,7 @@ def tensors(file: IO[bytes], most: int = TENSORS_MAX) -> list[Extent] | None:
 
 
 def spans(place: CheckpointFolder, path: str) -> list[Extent]:
-    """Returns where a file's tensors are, as ranges of bytes, touching ones joined; empty if it shows none."""
+    """Returns the byte ranges of a file's tensors, with adjacent ranges joined; empty if no tensors are found."""
     found = list[Extent]()
     try:
         with place.open(path) as file:
@@ -196,7 +196,7 @@ def _words(error: Exception) -> str:
 
 
 class Index(msgspec.Struct):
-    """An index of Hugging Face, which maps each tensor to the file beside it that holds the tensor."""
+    """An index file of Hugging Face, which maps each tensor to the name of the file that holds the tensor."""
 
     weight_map: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
 
@@ -272,7 +272,7 @@ def _json(file: IO[bytes]) -> Inside:
 
 
 def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
-    """Reads an archive of `torch.save` in a part of a file. `must`: anything else there is an error."""
+    """Reads an archive of `torch.save` in a part of a file. With `must`, another kind of archive is an error."""
     inside = Inside()
     try:
         members, behind = archives.members(file, begin, end)

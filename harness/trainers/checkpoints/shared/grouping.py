@@ -18,15 +18,15 @@ def folders_named(place: CheckpointFolder, pattern: re.Pattern[str]) -> dict[str
 
 
 def beside(found: dict[str, list[str]], marked: Callable[[str, list[str]], bool]) -> dict[str, list[str]]:
-    """Returns the checkpoints of those folders in which at least one checkpoint has the layout's mark."""
+    """Returns the checkpoints in each folder where `marked` is True for at least one checkpoint."""
     folders = {path.rpartition("/")[0] for path, files in found.items() if marked(path, files)}
     return {path: files for path, files in found.items() if path.rpartition("/")[0] in folders}
 
 
 def folders_holding(place: CheckpointFolder, wanted: Callable[[str], bool]) -> dict[str, list[str]]:
-    """Maps the folders that directly hold a wanted file, except the place itself, to all files below them.
+    """Maps each folder below `place` that directly holds a wanted file to all files below this folder.
 
-    A folder within one of these belongs to the outer one.
+    Of nested folders, only the outermost is returned.
     """
     holding = {path.rpartition("/")[0] for path in place.files if wanted(path)} - {place.folder}
     outermost = [path for path in holding if not any(path.startswith(f"{other}/") for other in holding)]

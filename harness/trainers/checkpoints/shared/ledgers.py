@@ -1,6 +1,6 @@
-"""Finds a checkpoint's step by its content, which the observer recorded on the nodes when the trainer saved it.
+"""Finds a checkpoint's step by the digest of its content, which an observer on the nodes recorded at each save.
 
-The ledgers are beside the event logs of the run. Nodes write them, so invalid ones are ignored.
+These records, called ledgers, are beside the event logs of the run. Nodes write them, so invalid ledgers are ignored.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def _known(root: pathlib.Path) -> Mapping[str, int]:
 
 @functools.lru_cache(maxsize=64)
 def _steps(root: pathlib.Path, path: str, size: int, changed_ns: int) -> Mapping[str, int]:
-    """Maps the digests in one node's record of saves to their steps. A job that is repeated has another record."""
+    """Maps the digests in one node's record of saves to their steps. Results are cached until the record changes."""
     with contextlib.suppress(OSError, FaultError):
         entries = checkpoint_ledger.entries_in(untrusted_files.read(root, path, BYTES_MAX)[:size])
         return {

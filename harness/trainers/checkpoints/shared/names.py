@@ -29,7 +29,7 @@ _POINTER = re.compile(r"^(?:latest|last|newest)(?:[._-].*)?$|^latest_checkpointe
 def step_in(name: str) -> int | None:
     """Returns the step in a name such as `step-00000020`, `checkpoint-500`, `epoch=1-step=300.ckpt` or `iter_0000010`.
 
-    Returns `None` without one: the number of an epoch, a date, a time, a hash or the number of a part is no step.
+    Returns `None` if the name has no step. Numbers of epochs and parts, dates, times and hashes are not steps.
     """
     plain = _NO_STEP.sub("", name)
     if _EPOCH.search(plain) and "step" not in plain.lower():
@@ -40,19 +40,19 @@ def step_in(name: str) -> int | None:
 
 
 def is_ambiguous(name: str) -> bool:
-    """Returns True if nothing in a checkpoint's name says what its number counts: a step, or saves."""
+    """Returns True if a checkpoint's name does not say whether its number counts steps or saves."""
     return step_in(name) is None or not _STEP.search(_NO_STEP.sub("", name))
 
 
 def step_of(name: str, known: int | None) -> int | None:
-    """Returns a checkpoint's step by name, or if it is `known` otherwise: numbers of saves or epochs are smaller."""
+    """Returns a checkpoint's step by its name or, if the name is ambiguous, the larger of its number and `known`."""
     named = step_in(name)
     return named if known is None or not is_ambiguous(name) else max(known, named or 0)
 
 
 def of_save(path: str) -> str:
     """Returns the last part of a checkpoint's path as its name. A number alone, such as `40`, becomes `checkpoint-40`,
-    unless a folder above tells a step or an epoch: then it may be the number of a rank."""
+    unless a folder above names a step or an epoch, because the number may then be a rank."""
     above, _, name = path.rpartition("/")
     if not name.isdecimal() or any(step_in(part) is not None or _EPOCH.search(part) for part in above.split("/")):
         return name

@@ -1,6 +1,6 @@
-"""Reads pickles as plain data. Nothing is imported, called or made, so that a malicious pickle has no effect.
+"""Reads pickles as plain data. No object is imported, called or built, so that a malicious pickle has no effect.
 
-A dictionary is a `Made` of pairs: a key may be anything, and hashing what somebody else nested can end this process.
+A dictionary becomes a `Made` with pairs, and its keys are not hashed: hashing a deeply nested key can crash Python.
 """
 
 import pickletools
@@ -19,7 +19,7 @@ _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """An object in a pickle, not made, only described. `items`: its elements; of a dictionary key, value, key …"""
+    """Describes an object in a pickle. `items` holds its elements; for a dictionary, keys and values in turn."""
 
     name: str
     args: Any = ()
@@ -32,7 +32,7 @@ class Made:
 
 
 class Stored(NamedTuple):
-    """A tensor in a pickle: its path there, and key, type (torch's name) and number of its stored values."""
+    """A tensor in a pickle: its path in the data, and the key, torch type and number of its stored values."""
 
     path: str
     key: str
@@ -49,7 +49,7 @@ def fields(made: object) -> dict[str, Any]:
 
 
 def read(content: bytes, operations_max: int = OPERATIONS_MAX) -> Any:
-    """Reads a pickle as plain data. Raises `ValueError` for an invalid one, `TooLarge` for one beyond the limits."""
+    """Reads a pickle as plain data. Raises `ValueError` for an invalid pickle, `TooLarge` for a huge one."""
     if len(content) > BYTES_MAX:
         raise TooLarge(f"more than {BYTES_MAX:,} bytes of pickle")
     try:
@@ -86,7 +86,7 @@ def _made(content: bytes, operations_max: int) -> Any:
 
 
 def _do(stack: list[Any], name: str, argument: Any) -> None:
-    """Carries out an operation of a pickle that only uses values after the last mark."""
+    """Carries out a pickle operation on `stack`, which holds the values since the last MARK operation."""
     if name in _TUPLES:
         items = [stack.pop() for _ in range(_TUPLES[name])]
         stack.append(tuple(reversed(items)))
