@@ -713,7 +713,7 @@ def join_process_group(
 
 
 def open_store(timeout: timedelta) -> dist.Store:
-    """Returns this start's part of the rendezvous store. Raises `BadInput` without `reference_trainer.launch`."""
+    """Returns the rendezvous store for this start of the job. Raises `BadInput` without `reference_trainer.launch`."""
     if STORE_PREFIX_ENV not in os.environ:
         raise BadInput("--recovery peer: only python -m reference_trainer.launch puts new processes in a rank's place")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
