@@ -1,8 +1,8 @@
 """Quantities with a unit, as they are written in scenario files.
 
-Every parser takes the text as written and returns an integer in the base unit named by the function,
-or raises `ValueError` with the bad value and what is allowed. `Duration`, `Size` and `Rate` keep the text beside the
-number: they are fields of pydantic models, which write the text to JSON.
+A parser turns the text into a number in the unit that its name tells, or raises `ValueError` with the bad value and
+what is allowed. `Duration`, `Size` and `Rate` keep both text and number, because pydantic models write the text to
+JSON.
 """
 
 import re
@@ -76,7 +76,7 @@ def parse_speed(text: object) -> float:
 
 @dataclass(frozen=True)
 class _Quantity:
-    """A quantity as a text with its unit. Subclasses add the number that it stands for."""
+    """A quantity as a text with its unit. Subclasses add the number that the text means."""
 
     text: str
 
@@ -154,7 +154,7 @@ class Rate(_Quantity):
 
 
 def counted(number: int, noun: str, many: str = "") -> str:
-    """Formats a number of things in words: `1 step`, `1,024 steps`, `2 entries`."""
+    """Formats a number with its noun: `1 step`, `1,024 steps`, `2 entries`."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 

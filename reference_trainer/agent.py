@@ -1,14 +1,14 @@
 """An elastic agent whose workers start in milliseconds.
 
 torchrun starts a Python interpreter for each worker, so that importing torch and building a first optimizer take two
-seconds after each failure. This agent does both before the first worker starts, and *forks* its workers, which begin at
-once. Three rules make the fork safe: no backward pass in the agent, no CUDA call in the agent, and notice signals
-blocked, so that none is lost between the fork and the worker's own set-up.
+seconds after each failure. The launcher imports torch and builds an optimizer once, and this agent then *forks* its
+workers, which begin at once. Three rules make the fork safe: the agent runs no backward pass, makes no CUDA call, and
+blocks signals during a fork, so that a new worker loses none.
 
-With recovery among peers (`reference_trainer.peers`), the agent replaces a worker that dies by a new process, and the
-other workers live on. One spare is forked in advance, and waits for a place.
+With `--recovery peer` (see `reference_trainer.peers`), the agent replaces a dead worker by a new process, and the other
+workers live on. The agent forks one spare process in advance, which waits until it must replace a dead worker.
 
-It is built on torch's `SimpleElasticAgent` (torch 2.13), with its own start and stop of processes.
+The agent is built on torch's `SimpleElasticAgent` (torch 2.13), but starts and stops processes itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SPARE_AFTER_S = 1.0  # after a worker was replaced: by then the others have gone
 
 
 class Spare(NamedTuple):
-    """A forked process that waits for a place in the job, and the pipe to which the place is written."""
+    """A forked process that waits to become a worker, and the pipe through which it gets the worker's environment."""
 
     pid: int
     place: int  # file descriptor
@@ -78,10 +78,10 @@ class ForkingAgent(SimpleElasticAgent):
         exclude_failing: int = 0,
         by_peers: bool = False,
     ):
-        """Each of the `workers` forked processes runs `worker(arguments)`, which returns the exit code.
+        """Prepares `workers` processes, each of which runs `worker(arguments)` and exits with the returned code.
 
-        `exclude_failing`: after this many failures in a row, each soon after a start, the node leaves; 0: never.
-        `by_peers`: a worker that dies is replaced, and the new one takes its state from its peers.
+        `exclude_failing`: the node leaves after this many failures in a row, each soon after a start; 0 means never.
+        `by_peers`: a new process replaces a worker that dies, and takes its state from the other workers.
         """
         spec = WorkerSpec(
             role="trainer",
@@ -112,7 +112,7 @@ class ForkingAgent(SimpleElasticAgent):
         self._started_at = 0.0
 
     def all_done(self) -> bool:
-        """Returns True if the workers have finished the job. If so, waits shortly for those of other nodes."""
+        """Returns True if this node's workers have finished; first waits up to `EXIT_BARRIER_S` s for other nodes."""
         if len(self.exit_codes) < self._worker_group.spec.local_world_size or any(self.exit_codes.values()):
             return False
         self._exit_barrier()
@@ -159,8 +159,8 @@ class ForkingAgent(SimpleElasticAgent):
         return RunResult(WorkerState.SUCCEEDED, return_values={w.global_rank: 0 for w in worker_group.workers})
 
     def _replace(self, worker_group: WorkerGroup, failed: dict[int, int]) -> bool:
-        """Replaces workers that have died by new processes, if other workers may have their state. Returns True if it
-        did; if not, all workers start again."""
+        """Replaces dead workers by new processes, if other workers can still have the training state. Returns True if
+        the workers were replaced; if not, all workers start again."""
         now = time.monotonic()
         self._replaced = [at for at in self._replaced if now - at < REPLACED_WITHIN_S]
         if not self._by_peers or not set(failed.values()) <= REPLACED:
@@ -183,7 +183,7 @@ class ForkingAgent(SimpleElasticAgent):
         return True
 
     def refuse_excluded(self) -> None:
-        """Ends a node that comes back after it was excluded, or fails again. Raises `SignalException`."""
+        """Makes a node leave at its start if it has failed too often in a row. Raises `SignalException`."""
         self._exclude(self._rendezvous_handler.begin_life() - 1)
 
     def _exclude(self, failures: int, *ranks: int) -> None:
@@ -234,7 +234,7 @@ class ForkingAgent(SimpleElasticAgent):
     # Processes
 
     def _start(self, local_rank: int) -> int:
-        """Starts a worker, in the spare if there is one. Returns its process id."""
+        """Starts a worker, in the spare process if there is one. Returns the worker's process id."""
         environment, spare = self._environments[local_rank], self._spare
         self._spare = None
         if spare:
@@ -267,7 +267,7 @@ class ForkingAgent(SimpleElasticAgent):
         self._spare = Spare(pid, told)
 
     def _fork(self, place: Callable[[], dict[str, str]]) -> int:
-        """Forks a worker with the environment that `place` returns. Returns its process id."""
+        """Forks a worker with the environment that `place` returns. Returns the worker's process id."""
         sys.stdout.flush()
         sys.stderr.flush()
         agent = os.getpid()
@@ -306,7 +306,7 @@ class ForkingAgent(SimpleElasticAgent):
         self._emit("diagnosis", kind=kind, who=[{"rank": rank}], decision=decision, why=why)
 
     def _wait(self, limit_s: float) -> None:
-        """Waits until all workers have ended. A worker that somebody stopped obeys no other signal, so it is killed."""
+        """Waits until all workers have ended. Kills a worker that is stopped (SIGSTOP): it obeys no other signal."""
         deadline = time.monotonic() + limit_s
         stopped_since = time.monotonic()
         self._reap()
@@ -332,7 +332,7 @@ class ForkingAgent(SimpleElasticAgent):
 
 @contextlib.contextmanager
 def _held_signals() -> Iterator[None]:
-    """Holds signals until the workers are known, so that a notice in the meantime reaches them."""
+    """Holds signals while workers start, so that an eviction notice in that time still reaches the new workers."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
     try:
         yield

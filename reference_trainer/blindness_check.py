@@ -1,6 +1,6 @@
-"""Runs the blindness check: the reference trainer without its restore. It saves, but always starts from scratch.
+"""Runs the blindness check: the reference trainer saves checkpoints, but always starts from scratch.
 
-A gate runs it first. If this run does not fail, the gate is blind, and its other results are worthless.
+`chaos gate` runs this broken trainer first. If the run does not fail, the gate's other results are worthless.
 """
 
 from __future__ import annotations

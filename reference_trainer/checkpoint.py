@@ -1,14 +1,13 @@
-"""Saves and restores checkpoints that are either whole and verified, or do not exist.
+"""Saves checkpoints atomically, and restores only checkpoints that it has verified.
 
 A checkpoint is written to a temporary folder with a SHA-256 of each file in a manifest. Every file and the folder are
-fsynced, the folder is published by one atomic rename and read back, and only then is an older checkpoint deleted. Every
-common format loads a flipped bit in a tensor without complaint, so the checksums are our own.
+fsynced, the folder is published by one atomic rename and read back, and only then is an older checkpoint deleted.
+Common formats load a tensor with a flipped bit without an error, so the manifest has its own checksums. In data
+parallelism, all ranks hold the same model and optimizer state, so rank 0 writes for all, without a collective in the
+background. Each rank has another random state; a snapshot gathers the random states of all ranks. The folders are:
 
     <root>/step-00000020/   manifest.json  .metadata  __0_0.distcp
     <root>/.tmp-step-00000040-4711-1c/    what a kill in the middle leaves behind; swept at the next start
-
-In data parallelism, all ranks hold the same model and optimizer, so rank 0 writes for all, without a collective in the
-background. The random states differ, and are gathered when the snapshot is taken.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ LAG_S_MAX = 10.0  # a checkpoint that another node sees may still be on its way 
 
 @dataclass(frozen=True)
 class Restored:
-    """Where training starts: `state` after `step` steps (`None`: from scratch), and the checkpoints passed over."""
+    """State to start training from, after `step` steps (`None`: from scratch). `fallback` lists refused checkpoints."""
 
     step: int
     source: str
@@ -61,7 +60,7 @@ class Restored:
 
 
 class DamagedCheckpoint(Exception):
-    """Raised for a checkpoint that must not be used. The message says what is wrong with it."""
+    """Raised for a checkpoint that must not be used. The message says what is wrong with the checkpoint."""
 
 
 def folder_name(step: int) -> str:
@@ -72,10 +71,8 @@ def folder_name(step: int) -> str:
 
 
 def write(root: pathlib.Path, step: int, state: State, emit: Emitter, metrics: Metrics | None = None) -> pathlib.Path:
-    """Writes and publishes one checkpoint. Returns its folder.
-
-    Raises `DamagedCheckpoint` for a state from which training is impossible, `OSError`, or torch's error for one.
-    """
+    """Writes and publishes one checkpoint, and returns its folder. Raises `DamagedCheckpoint` if the state is not
+    finite or the checkpoint does not read back, and `OSError` or torch's error if writing fails."""
     refuse_nonfinite(state)  # or it would, in the end, push the good ones out
     temporary = _temporary(root, step)
     try:
@@ -105,7 +102,8 @@ def _temporary(root: pathlib.Path, step: int) -> pathlib.Path:
 
 
 def verify(folder: pathlib.Path) -> int:
-    """Reads every byte of a checkpoint back. Returns their number. Raises `DamagedCheckpoint` if anything is wrong."""
+    """Reads a checkpoint, and returns its size in bytes. Raises `DamagedCheckpoint` if files contradict the
+    manifest."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         version = manifest["version"]
@@ -133,7 +131,7 @@ def verify(folder: pathlib.Path) -> int:
 
 
 def read(folder: pathlib.Path) -> State:
-    """Returns the state in a verified checkpoint. Its metadata lists its contents, for any world size."""
+    """Returns the state in a verified checkpoint, for any world size: the checkpoint's metadata lists its contents."""
     content = FileSystemReader(folder).read_metadata().state_dict_metadata
     state: State = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -146,7 +144,7 @@ def read(folder: pathlib.Path) -> State:
 
 
 def refuse_nonfinite(state: State) -> None:
-    """Raises `DamagedCheckpoint` for infinite or NaN weights or moments, which no checksum detects."""
+    """Raises `DamagedCheckpoint` if weights or optimizer state are infinite or NaN, which no checksum detects."""
     for name, value in state.items():
         if isinstance(value, Tensor) and value.is_floating_point() and not value.isfinite().all():
             raise DamagedCheckpoint(f"{name} holds numbers that are not finite")
@@ -204,7 +202,7 @@ class SharedFolder:
         return [step_of(folder) for folder in published(self._folder)]
 
     def upload(self, folder: pathlib.Path) -> None:
-        """Copies a verified local checkpoint, publishes it and reads it back. Raises errors as `Remote.upload` does."""
+        """Copies a checkpoint to the shared folder and verifies the copy. Raises `OSError` or `DamagedCheckpoint`."""
         temporary = _temporary(self._folder, step_of(folder))
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -216,7 +214,7 @@ class SharedFolder:
             shutil.rmtree(temporary, ignore_errors=True)
 
     def download(self, step: int, root: pathlib.Path) -> None:
-        """Copies a checkpoint to the place beside the local ones. The caller verifies it."""
+        """Copies a checkpoint from the shared folder to this node's disk. The caller must verify the copy."""
         temporary = _temporary(root, step)
         _wait_for(self._folder / folder_name(step))
         shutil.copytree(self._folder / folder_name(step), temporary)
@@ -231,20 +229,20 @@ class SharedFolder:
 
 
 class Remote:
-    """Checkpoints under an fsspec URL. Object stores have no rename: the manifest, uploaded last, publishes one."""
+    """Checkpoints at an fsspec URL. The upload of the manifest, the last file, publishes a checkpoint."""
 
     def __init__(self, url: str):
         self._files, self._root = fsspec.core.url_to_fs(url)
 
     def steps(self) -> list[int]:
-        """Returns the steps with a manifest, the newest first."""
+        """Returns the steps of checkpoints that have a manifest, the newest first."""
         self._files.invalidate_cache()
         found = (pathlib.PurePosixPath(path).parent for path in self._files.glob(f"{self._root}/step-*/{MANIFEST}"))
         return sorted((step_of(folder) for folder in found if _NAME.fullmatch(folder.name)), reverse=True)
 
     def upload(self, folder: pathlib.Path) -> None:
-        """Uploads a verified local checkpoint and reads it back. Raises `OSError` or `DamagedCheckpoint`: then it does
-        not count, even if it is whole and only the reading went wrong."""
+        """Uploads a verified local checkpoint and reads it back. If that fails, raises `OSError` or
+        `DamagedCheckpoint`: the save then counts as failed, even if the upload is complete and only reading failed."""
         target = f"{self._root}/{folder.name}"
         names = sorted((file.name for file in folder.iterdir()), key=lambda name: name == MANIFEST)
         self._files.makedirs(target, exist_ok=True)
@@ -260,7 +258,7 @@ class Remote:
         return digest in read
 
     def download(self, step: int, root: pathlib.Path) -> None:
-        """Downloads a checkpoint to the place beside the local ones. The caller verifies it."""
+        """Downloads a checkpoint to this node's disk. The caller must verify the checkpoint."""
         temporary = _temporary(root, step)
         self._files.get(f"{self._root}/{folder_name(step)}/", f"{temporary}/", recursive=True)
         os.rename(temporary, root / folder_name(step))
@@ -276,10 +274,10 @@ class Remote:
 
 
 class Checkpoints:
-    """Saves in the background, and restores, for all ranks of a job.
+    """Saves checkpoints in the background, and restores checkpoints, for all ranks of a job.
 
-    `location` is a folder that every node sees, or an fsspec URL. `staging`, a folder on this node's own disk, is
-    written first: always with a URL, and with a shared folder if it is given.
+    `location` is a folder that every node sees, or an fsspec URL. With `staging`, a folder on this node's own disk,
+    each checkpoint is written to `staging` and then copied to `location`. An fsspec URL needs `staging`.
     """
 
     def __init__(self, location: str, staging: str | None, keep: int, emit: Emitter):
@@ -296,10 +294,10 @@ class Checkpoints:
     # Saving
 
     def save(self, kind: str, step: int, state: State, metrics: Metrics | None = None) -> None:
-        """Starts writing `state`, which must be the writer's own copy. Only on rank 0. The manifest holds the metrics.
+        """Starts on rank 0 to write `state`, which the caller must not change any more.
 
-        A failure is logged, and the next save is the retry. If the previous save is still being written, this one
-        fails.
+        The manifest holds the metrics. A failed save is logged, and only the next save tries again. A save also fails
+        if the previous save is still being written.
         """
         self._begun_step = step
         self._emit("checkpoint.started", step=step, kind=kind)
@@ -312,11 +310,11 @@ class Checkpoints:
         self._writer.start()
 
     def has_begun(self, step: int) -> bool:
-        """Returns True if this process has begun a save of this step, or there is one. Only on rank 0."""
+        """Returns True on rank 0 if a save of `step` has begun, or a checkpoint of `step` exists."""
         return step == self._begun_step or step in self._published()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Waits until no save is being written any more, or until the time is over."""
+        """Waits until no save is being written any more, or until `timeout_s` has passed."""
         if self._writer:
             self._writer.join(timeout_s)
 
@@ -342,7 +340,7 @@ class Checkpoints:
             late.cancel()
 
     def _tell_late(self, step: int) -> None:
-        """Logs a write that takes too long. It raises no error, and training would go on without saves unnoticed."""
+        """Logs a write that takes too long, because a slow write raises no error and would go unnoticed."""
         why = f"after {SAVE_S_MAX:g} s the storage has not taken the checkpoint of step {step}"
         self._emit("anomaly", kind=abnormal.CHECKPOINT_LATE, detail=why, at_step=step)
         self._emit("diagnosis", kind="storage", decision="ignore", why=why)
@@ -362,7 +360,7 @@ class Checkpoints:
     # Restoring
 
     def restore(self) -> Restored:
-        """Returns the newest checkpoint that is valid on *every* rank, and those passed over. Collective."""
+        """Returns the newest checkpoint valid on *every* rank, and the newer ones that were refused. Collective."""
         fallback: list[dict[str, str]] = []
         candidates = iter(self._seen_anywhere())
         while True:
@@ -381,10 +379,8 @@ class Checkpoints:
             fallback.append({"source": str(self.root / folder_name(step)), "reason": reason})
 
     def forget_after(self, step: int) -> bool:
-        """Deletes the checkpoints of later steps. If no other would be left, it deletes none and returns False.
-
-        Collective. No save may be under way.
-        """
+        """Deletes the checkpoints of steps after `step`. If no checkpoint of `step` or before exists, deletes none and
+        returns False. All ranks must call `forget_after` together, while no save is being written."""
         seen = self._seen_anywhere()
         if not any(each <= step for each in seen):
             return False
@@ -398,7 +394,7 @@ class Checkpoints:
         return True
 
     def sweep(self) -> None:
-        """Removes what a killed writer left behind. Only on rank 0, when no other writer can be alive."""
+        """Removes what a killed writer left behind. Rank 0 calls `sweep` when no writer can be alive."""
         for leftover in self.root.glob(".tmp-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         if self._remote:
@@ -431,7 +427,7 @@ class Checkpoints:
         return None, fallback
 
     def _fetch(self, step: int) -> None:
-        """Makes sure that a whole copy of this checkpoint is on this node. Raises `DamagedCheckpoint`."""
+        """Makes sure that a whole copy of the checkpoint of `step` is on this node. Raises `DamagedCheckpoint`."""
         folder = self.root / folder_name(step)
         if self._remote is None:
             _wait_for(folder)
@@ -459,7 +455,7 @@ class Checkpoints:
             return None, _reason(error)
 
     def _fetch_for_node(self, step: int) -> None:
-        """Lets one rank per node download for all its ranks. A folder that every node sees was verified already."""
+        """Downloads a checkpoint once per node. Without staging, waits for the folder, which rank 0 has verified."""
         if self._remote is None:
             return _wait_for(self.root / folder_name(step))
         try:
@@ -470,14 +466,14 @@ class Checkpoints:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the reason of an error on one line: of PyTorch's list for all ranks, the first rank's error."""
+    """Returns an error's reason on one line: the first rank's if PyTorch lists errors of several ranks."""
     if isinstance(error, CheckpointException):
         error, _ = next(iter(error.failures.values()))
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _wait_for(folder: pathlib.Path) -> None:
-    """Waits for a path, as shared folders and their copies may lag behind. Raises `DamagedCheckpoint` if too late."""
+    """Waits until a path exists, as shared folders can lag behind. Raises `DamagedCheckpoint` after `LAG_S_MAX` s."""
     deadline = time.monotonic() + LAG_S_MAX
     while not folder.exists():
         if time.monotonic() > deadline:
@@ -486,7 +482,7 @@ def _wait_for(folder: pathlib.Path) -> None:
 
 
 def copy_to_host(state: State) -> State:
-    """Returns a copy that training cannot change: the only part of a save for which the step loop waits."""
+    """Returns a copy of the state in host memory, so that training can go on while the copy is written."""
     return {
         name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
         for name, value in state.items()

@@ -1,17 +1,17 @@
-"""Damages the training on request, for fault tests: a batch with a NaN loss, with fewer samples or with samples twice;
-for some steps a larger learning rate or gradient, or poisoned batches.
+"""Injects faults into the training on request: a batch with a NaN loss, with fewer samples or with samples twice; for
+some steps a larger learning rate or gradient, or poisoned batches.
 
-It does nothing unless `CHAOS_DAMAGE` names a folder. A harness puts `<anything>.json` there: `rank`, `kind` (`nan`,
-`fewer`, `duplicate`), `share` (0 to 1: of the rank's samples). This rank carries it out once, at its next step, and
-writes what it did to `<anything>.done` in the folder of its answers (`CHAOS_ANSWERS`). It can only read orders.
+Without a folder in `CHAOS_DAMAGE`, this module does nothing. A harness writes an order to
+`$CHAOS_DAMAGE/<anything>.json`: `rank`, `kind` (`nan`, `fewer`, `duplicate`), `share` (0 to 1: of the rank's samples).
+The rank carries out the order once, at its next step, and writes what it did to `<anything>.done` in `$CHAOS_ANSWERS`.
 
-An order with `from_step`, `steps` and `factor` lasts (`kind`: `learning_rate`, `gradient_factor`, `batches`). The first
-two act once: a step that is done again is spared. Poisoned batches stay bad as long as the order exists, like bad data.
+An order of the kind `learning_rate`, `gradient_factor` or `batches` acts on `steps` steps from `from_step` on. The
+order ends if training goes back to an earlier step, but poisoned batches stay bad until the order's file is removed.
 
-An order of the kind `pause` lasts, too, and all ranks get it. Before `from_step`, each rank spends `seconds` in
-`section`, and declares this, so that it is no hang.
+An order of the kind `pause` also acts on `steps` steps: before each step, the order's rank spends `factor` seconds in
+`section`, and declares this section, so that nobody takes the pause for a hang.
 
-As long as an order of the kind `out_of_memory` exists, the model refuses pieces with more than `fits` sequences.
+As long as an order of the kind `out_of_memory` exists, the model refuses to compute more than `fits` sequences at once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Pause:
 
 
 class Lasting:
-    """An order that lasts for several steps."""
+    """A fault order that lasts for several steps."""
 
     def __init__(self, order: dict[str, Any], struck_before: bool):
         self.kind, self.factor = order["kind"], order["factor"]
@@ -78,7 +78,7 @@ class Damage:
         return cls(pathlib.Path(folder), pathlib.Path(os.environ[ANSWERS_ENV]), rank, emit, samples) if folder else None
 
     def before_step(self, step: int, model: nn.Module, optimizer: Optimizer | None = None) -> None:
-        """Ends the damage of the step before, and carries out present orders."""
+        """Ends the damage of the previous step, and carries out the orders for this step."""
         self.pauses.clear()
         while self._hooks:
             self._hooks.pop().remove()
@@ -94,7 +94,7 @@ class Damage:
                     self._report(done, step, changed=1, kind=each.kind)
 
     def _look_at(self, file: pathlib.Path, step: int, model: nn.Module) -> None:
-        """Carries out a new order for this rank, or remembers it if it lasts."""
+        """Carries out a new order for this rank, or stores an order that lasts for several steps."""
         if file.stem in self._lasting:
             return
         with contextlib.suppress(FileNotFoundError):  # another rank's, which has taken it since the folder was listed
@@ -110,14 +110,14 @@ class Damage:
                 self._strike(order, step, model, done)
 
     def of_batch(self, loaded: Loaded) -> Loaded:
-        """Returns the batch of this step as ordered: with other samples, or with poisoned ones."""
+        """Returns this step's batch as damaged by orders: with wrong samples, or with poisoned targets."""
         skew, self._skew = self._skew, None
         loaded = skew(loaded) if skew else loaded
         targets = self.spoiled(loaded.indices, loaded.targets)
         return loaded if targets is loaded.targets else replace(loaded, targets=targets)
 
     def _begin(self, order: dict[str, Any], step: int, done: pathlib.Path) -> Lasting:
-        """Begins a lasting order. An order that comes too late is answered, but not carried out."""
+        """Begins an order for several steps. An order that comes too late is only reported as without effect."""
         late = step > order["from_step"]
         lasting = Lasting(order, struck_before=late)
         if late and not done.exists():
@@ -136,7 +136,7 @@ class Damage:
             self._hooks += [each.register_hook(lambda grad: grad * order.factor) for each in model.parameters()]
 
     def spoiled(self, indices: NDArray[np.int64], targets: Tensor) -> Tensor:
-        """Returns the targets (n, context) of these samples (n,): for poisoned ones, noise that is equal each time."""
+        """Returns the targets (n, context) of samples (n,); a poisoned sample's targets are noise, always the same."""
         poisoned = [order.poisoned for order in self._lasting.values() if order.poisoned is not None]
         targets = targets.clone() if poisoned else targets  # the inputs share their memory
         for each in poisoned:
@@ -152,7 +152,7 @@ class Damage:
         self._skew = lambda loaded: self._skewed(loaded, order, step, done)
 
     def _limit(self, fits: int, step: int, done: pathlib.Path) -> Callable[[nn.Module, Any], None]:
-        """Acts like a GPU with memory for this many sequences. The answer is about the first piece."""
+        """Returns a hook that fails like a GPU with memory for `fits` sequences, and reports the first piece."""
 
         def refuse(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             size = len(inputs[0])

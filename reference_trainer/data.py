@@ -1,10 +1,10 @@
 """Reads the training data: which bytes, in which order, and which part for which rank.
 
-The order is a pure function of (seed, step). It knows nothing of ranks, so a job that shrinks, grows or restarts
-sees every sample exactly once, in the same order: the data cursor of a checkpoint is its step, nothing more.
+The data order is a pure function of (seed, step), whatever the number of ranks. So a job that shrinks, grows or
+restarts sees every sample exactly once, in the same order, and a checkpoint needs only its step as data cursor.
 
-Batches are read from the files while the step before is computed. Each block that is read is checked against the
-checksum that it had when the job started.
+A thread reads batches from the files while the previous step is computed. Each block that is read is checked against
+the checksum that the block had when the job started.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Shard:
     sums: tuple[int, ...]
 
     def read(self, begin: int, end: int) -> bytes:
-        """Returns its bytes from `begin` to `end`. Opens the file each time, because a process may hold only few files
-        open. Raises `BadShard`."""
+        """Returns the shard's bytes from `begin` to `end`. Opens the file each time, because a process may hold only
+        few files open. Raises `BadShard`."""
         first = begin // BLOCK_BYTES * BLOCK_BYTES
         last = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self.size)
         try:
@@ -66,7 +66,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The training text in its files. `digest` is the SHA-256 of all its bytes."""
+    """The training text, split into files. `digest` is the SHA-256 of the whole text."""
 
     shards: tuple[Shard, ...]
     digest: str
@@ -96,8 +96,8 @@ def _sums(text: bytes) -> Iterator[int]:
 def load_corpus(path: str | None) -> Corpus:
     """Returns the text at `path` (a file, or a folder of files), or the source of Python's standard library.
 
-    It is read once as a whole, for its checksums, and cached, so that a launcher that forks its workers reads it for
-    all. Raises `BadInput` if there is nothing to read.
+    The text is read once as a whole, for its checksums, and cached: a launcher that forks its workers reads it for all.
+    Raises `BadInput` if there is nothing to read.
     """
     root = pathlib.Path(path) if path else pathlib.Path(sysconfig.get_path("stdlib"))
     if not root.exists():
@@ -146,7 +146,7 @@ class Batch:
 
 
 class Samples:
-    """Windows of `context` bytes with their next bytes, in an order that only `seed` decides."""
+    """Gives samples of `context` bytes, and their next bytes as targets, in an order that `seed` alone decides."""
 
     def __init__(self, corpus: Corpus, context: int, global_batch: int, seed: int):
         self._corpus = corpus
@@ -192,7 +192,7 @@ class Loaded:
 class Loader:
     """Loads one rank's part of each batch from `first` on, in order. A thread reads `ahead` batches in advance.
 
-    An unreadable shard is tried again for `patience_s`; the thread calls `tell` with the problem.
+    Retries an unreadable shard for `patience_s` seconds, and calls `tell` with a description of the problem.
     """
 
     def __init__(
@@ -207,14 +207,14 @@ class Loader:
         self.waits_for_shard = False  # a batch that is needed soon cannot be read now
 
     def take(self) -> Loaded:
-        """Returns the next batch, after waiting for it. Raises `BadShard` for a shard that stays bad."""
+        """Returns the next batch, after waiting for it. Raises `BadShard` if a shard stays unreadable."""
         while len(self._coming) <= self._ahead:
             self._coming.append(self._thread.submit(self._load, self._next))
             self._next += 1
         return self._coming.popleft().result()
 
     def close(self) -> None:
-        """Stops reading. The thread ends by itself."""
+        """Stops reading. The reader thread ends by itself."""
         self._closed.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 

@@ -1,9 +1,9 @@
-"""Detects that the training diverges. All ranks then go back to before the spike, and leave out the batches around it.
+"""Detects that training diverges. All ranks then restore an earlier checkpoint, and skip the batches around the spike.
 
-A single step far above the usual does no harm, because the gradient is clipped or the update skipped. After three in a
-row, the weights are spoilt (the rule is `harness.events.abnormal.Spikes`). All ranks see the same losses, so all decide
-alike. Checkpoints saved since shortly before the spike are deleted. The batches are left out once: the next pass over
-the data has them again. Each checkpoint holds the usual values and the left-out batches.
+A single step with a far too large loss or gradient norm does no harm, because the gradient is clipped or the update
+skipped. After three such steps in a row, the weights are spoilt (see `harness.events.abnormal.Spikes`). All ranks see
+the same losses, so all decide alike. Checkpoints saved since shortly before the spike are deleted. Batches are skipped
+once: the next pass over the data has them again. A checkpoint holds skipped samples, and usual loss and gradient norm.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reference_trainer.replicas import Setback
 
 
 class Spike(Setback):
-    """Raised if the training diverges. `before`: last step with a good checkpoint; `left_out`: places in the data."""
+    """Raised if training diverges. `before` is the last step with a good checkpoint, `left_out` the samples to skip."""
 
     def __init__(self, why: str, before: int, at_step: int, left_out: tuple[int, int]):
         super().__init__(why)
@@ -24,7 +24,7 @@ class Spike(Setback):
 
 
 class Divergence:
-    """Follows loss and gradient norm of this rank's steps. `samples` leaves out the batches that it names."""
+    """Follows loss and gradient norm of each step. After a spike, makes `samples` skip the batches around the spike."""
 
     def __init__(self, emit: Emitter, rank: int, samples: Samples, on: bool):
         self._emit, self._rank, self._samples, self._on = emit, rank, samples, on
@@ -32,11 +32,11 @@ class Divergence:
         self._decided: list[tuple[int, int]] = []  # left out by this process; an older checkpoint does not know of it
 
     def seems_abnormal(self, loss: float, grad_norm: float) -> bool:
-        """Returns True if this step is far above the usual, before it counts."""
+        """Returns True if a step's loss or gradient norm is far above the usual. Does not record the step."""
         return self._spikes.abnormal(loss, grad_norm)
 
     def step_done(self, step: int, loss: float, grad_norm: float) -> None:
-        """Counts a step. Raises `Spike` if the training diverges."""
+        """Records a step's loss and gradient norm. Raises `Spike` if the training diverges."""
         if not self._on or not self._spikes.step_done(loss, grad_norm):
             return
         since = step - self._spikes.in_a_row + 1
@@ -48,13 +48,13 @@ class Divergence:
         raise Spike(detail, since - 1 - abnormal.SPIKE_MARGIN_STEPS, step, self._around(since))
 
     def _around(self, step: int) -> tuple[int, int]:
-        """Returns the first place in the data of the batches from shortly before this step on, and their number."""
+        """Returns the samples to skip for a spike at `step`: first position in the data order, and their number."""
         begin = step - abnormal.LEFT_OUT_BEFORE
         first, last = (self._samples.batch(each) for each in (begin, begin + abnormal.LEFT_OUT_STEPS - 1))
         return first.first, last.first + len(last.indices) - first.first
 
     def gone_back(self, spike: Spike) -> None:
-        """Leaves out these samples from now on."""
+        """Makes the data order skip the samples around a spike from now on."""
         first, count = spike.left_out
         self._decided.append(spike.left_out)
         self._samples.left_out = merged([*self._samples.left_out, *self._decided])
@@ -64,18 +64,18 @@ class Divergence:
             self._emit("samples.left_out", at_step=spike.at_step, first=first, count=count, detail=detail)
 
     def state(self) -> dict[str, Any]:
-        """Returns the state for a checkpoint."""
+        """Returns what a checkpoint holds of this class: skipped samples, and usual loss and gradient norm."""
         return {"left_out": self._samples.left_out, "usual": self._spikes.state()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Loads the state of a checkpoint; an empty one for a start from scratch."""
+        """Loads the state from a checkpoint; an empty dictionary means a start from scratch."""
         self._spikes.load(state.get("usual", {}))
         known = [(first, count) for first, count in state.get("left_out", ())]
         self._samples.left_out = merged([*known, *self._decided])
 
 
 def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns the same places, each once, in order. A range is its first place and its length.
+    """Sorts ranges, and merges ranges that overlap or touch. A range is its first place and its length.
 
     >>> merged([(30, 10), (0, 8), (4, 6), (40, 2)])
     [(0, 10), (30, 12)]

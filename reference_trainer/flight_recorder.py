@@ -1,7 +1,7 @@
 """Logs the collective in which each rank was when the training hung, from PyTorch's flight recorder.
 
 The recorder keeps the last collectives of each process group, for NCCL and gloo, with the line of code that began them.
-All ranks count collectives in the same way. So if ranks hang, the others wait for the one with the smallest number.
+All ranks number collectives alike, so in a hang, the other ranks wait for the rank with the smallest number.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _TORCH = os.path.dirname(torch.__file__)
 
 
 def switch_on() -> None:
-    """Switches the recorder on. Must be called before the process group is made. Set variables stay as they are."""
+    """Switches the flight recorder on, before the process group is made. Environment variables that are set stay."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(ENTRIES_KEPT))
     os.environ.setdefault("NCCL_DEBUG", "WARN")
 
 
 def tell(emit: Emitter) -> bool:
-    """Logs for each process group the newest collective, and whether it was still running. Returns True if all are
-    over, so that this rank waits for no other one."""
+    """Logs the newest collective of each process group, and whether it was still running. Returns True if none of the
+    newest collectives is still running, so that this rank waits for no other rank."""
     found = list(last_collectives())
     for newest in found:
         emit("flight_recorder", **newest)
@@ -36,7 +36,7 @@ def tell(emit: Emitter) -> bool:
 
 
 def last_collectives() -> Iterator[dict[str, Any]]:
-    """Returns the newest collective of each process group; nothing if this PyTorch keeps no record."""
+    """Yields the newest collective of each process group, or nothing if this PyTorch version keeps no record."""
     for read in (_dump("_dump_nccl_trace"), _dump("_dump_fr_trace")):
         groups = {entry["process_group"][0]: entry for entry in read.get("entries", ())}  # the last of each wins
         for name, entry in groups.items():
@@ -50,7 +50,7 @@ def last_collectives() -> Iterator[dict[str, Any]]:
 
 
 def _dump(name: str) -> Mapping[str, Any]:
-    """Returns the record, by a function without a public name; without this function, there is no record."""
+    """Returns the flight recorder's content from a private function of PyTorch, or nothing if PyTorch lacks it."""
     dump = getattr(torch._C._distributed_c10d, name, None)
     if dump is None:
         return {}
@@ -59,7 +59,7 @@ def _dump(name: str) -> Mapping[str, Any]:
 
 
 def _code(frames: Any) -> str:
-    """Returns the innermost line that is not PyTorch's own, as `train.py:312 in _sum`."""
+    """Returns the innermost stack frame outside of PyTorch, such as `train.py:312 in _sum`."""
     own = (frame for frame in frames if not frame["filename"].startswith(_TORCH))
     frame = next(own, None)
     return f"{pathlib.Path(frame['filename']).name}:{frame['line']} in {frame['name']}" if frame else ""

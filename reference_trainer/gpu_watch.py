@@ -36,7 +36,7 @@ class GpuWatch:
         threading.Thread(target=self._watch, name="gpu", daemon=True).start()
 
     def must_leave(self, step: int) -> bool:
-        """Logs each new problem once. Returns True if the GPU must be replaced, at the first such problem."""
+        """Logs each new GPU problem once. Returns True if a newly logged problem requires a new GPU."""
         if self._heard_s and time.monotonic() - self._heard_s > SILENT_S:
             self._found.append(Trouble("NVML does not answer any more", replace=False))
         leave = False
@@ -71,7 +71,7 @@ class GpuWatch:
 
 
 class Rules:
-    """Compares each look at a GPU with the first one."""
+    """Finds problems in samples of a GPU's state. Error counters are compared with the first sample."""
 
     def __init__(self) -> None:
         self._first: Any = None

@@ -1,15 +1,15 @@
-"""Starts the trainer on this node and keeps it going: run it once on every node.
+"""Starts the trainer on this node and keeps it going. Run this command once on every node.
+
+With `--nnodes 2:2`, a job that lost a node waits --join-timeout-s seconds for a replacement, and then ends. With
+`--nnodes 1:2`, the job goes on with one node, and takes in a second node when one comes. On a single node, no store is
+needed. Nodes beyond the maximum are spares: each waits until a node is lost, and takes its place.
+
+Exit codes: 0: all steps done · 75: this node was evicted · 78 or 2: a new start would not help · 1: anything else. An
+example for two nodes:
 
     python -m reference_trainer.store --port 29400                     (once, on a host that stays)
     python -m reference_trainer.launch --nnodes 2:2 --nproc-per-node 1 --rdzv-endpoint HOST:29400 \\
         --rdzv-id JOB --local-addr ADDR -- --steps 200 --checkpoint-dir /shared/checkpoints
-
-With `--nnodes 2:2` a job that lost a node waits for a replacement, for --join-timeout-s seconds, and then ends; with
-`--nnodes 1:2` it goes on with one node and takes the second one in when it comes. On a single node the store may be
-left out. Nodes beyond the most are spares: each waits until one is lost, and takes its place.
-
-Exit codes: 0 all steps done · 75 this node was evicted and has left · 78 or 2 starting again would not help ·
-1 anything else.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def run(agent: ForkingAgent, rendezvous: Rendezvous, eviction: Eviction) -> int:
 def preload(trainer_options: options.Options) -> None:
     """Loads everything slow that workers need, once, before they are forked.
 
-    No code here may start a thread of torch's: no backward pass, and no CUDA call. Writing a checkpoint asks whether
-    there is a GPU, which starts CUDA, and no forked process could use CUDA then. So no GPU is visible until the fork.
+    `preload` must run no backward pass, which starts threads of torch, and must not call CUDA, because a forked process
+    could not use CUDA then. As writing a checkpoint asks torch for a GPU, torch reports no GPU while `preload` runs.
     """
     available, torch.cuda.is_available = torch.cuda.is_available, lambda: False
     torch.set_num_threads(1)

@@ -1,6 +1,6 @@
 """Logs norms of gradient and weights by layer: at regular steps on request, and when the loss spikes.
 
-Gradients are summed over all ranks, so that one rank can tell for all.
+Gradients are summed over all ranks, so that one rank can log the norms for all ranks.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from harness.events import Emitter
 
 
 class LayerNorms:
-    """Logs the norms of the step that is just done, before its gradients are freed."""
+    """Logs the norms of a finished step, before its gradients are cleared."""
 
     def __init__(self, model: nn.Module, emit: Emitter, every: int, clip: float):
         self._model, self._emit, self._every, self._clip = model, emit, every, clip
 
     def step_done(self, step: int, grad_norm: float, spikes: bool) -> None:
-        """Logs the norms if they are due. `grad_norm`: before clipping. `spikes`: this step is far above the usual."""
+        """Logs the norms if this step is due or abnormal (`spikes`). `grad_norm` is the norm before clipping."""
         if not spikes and not (self._every and step % self._every == 0):
             return
         clipped = 1.0  # what is left of a gradient that is no number cannot be told

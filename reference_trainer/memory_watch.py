@@ -1,4 +1,4 @@
-"""Logs that this rank's memory grows steadily and comes near its limit, by the rule of `harness.events.abnormal`."""
+"""Logs that this rank's memory grows steadily and comes near its limit, as `harness.events.abnormal.Leak` judges."""
 
 from __future__ import annotations
 

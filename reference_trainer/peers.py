@@ -1,12 +1,12 @@
-"""Recovers from a dead rank by its peers (`--recovery peer`): survivors keep their state, and give it to a new process.
+"""Recovers from a dead rank without a restart (`--recovery peer`): a new process gets its state from a living rank.
 
-All living ranks meet in the rendezvous store and form a new process group, called *generation*. A launcher begins one
-when it has replaced a dead rank by a new process. Each rank brings its last committed step, and the numbers that the
-ranks exchanged in it. Ranks commit a step after they have exchanged its losses, so every rank has the summed gradients
-of each step that any rank has committed. A survivor that is one step behind can therefore catch up alone. A new process
-takes the whole state from the first of the furthest ranks.
+All living ranks meet in the rendezvous store and form a new process group, called *generation*. A launcher begins a
+generation when it has replaced a dead rank by a new process. Each rank brings its last committed step, and the numbers
+that the ranks exchanged in that step. A rank commits a step after the exchange of losses, when gradients are summed, so
+every living rank has the summed gradients of each step that any rank has committed. A survivor that is one step behind
+the others can therefore catch up alone. A new process takes its state from the first rank with the newest step.
 
-Generations share no key of the store. A generation that fails for any reason is left for the next one.
+Each generation has its own keys in the store. If a generation fails for any reason, the ranks meet in the next one.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class GaveUp(dist.DistError):
 
 @dataclass(frozen=True)
 class Standing:
-    """A rank's position at a meeting: its last committed step, and the rows that the ranks exchanged in it."""
+    """A rank's position at a meeting: its last committed step, and the numbers that ranks exchanged in it (`rows`)."""
 
     step: int = NO_STATE
     rows: list[list[float]] = field(default_factory=list)
 
 
 class Peers:
-    """One rank's membership in the generations of its job."""
+    """Lets one rank take part in the generations (process groups) of its job."""
 
     def __init__(self, store: dist.Store, rank: int, world_size: int):
         self._store, self._rank, self._world_size = store, rank, world_size
@@ -60,11 +60,11 @@ class Peers:
         self._last, self._tries = NO_STATE, 0
 
     def job_starts(self) -> bool:
-        """Returns True if no rank has died yet, and this one has met no other rank."""
+        """Returns True if no rank has died yet, and this rank has joined no generation yet."""
         return self.generation < 0 and not _newest(self._store)
 
     def count(self, step: int) -> None:
-        """Counts a recovery at this step. Raises `GaveUp` after too many at one step, which may be their cause."""
+        """Counts a recovery at this step. Raises `GaveUp` after too many at one step, as the step can be the cause."""
         self._tries = self._tries + 1 if step == self._last else 1
         self._last = step
         if self._tries > TRIES_MAX:
@@ -73,9 +73,9 @@ class Peers:
     def meet(
         self, mine: Standing, deadline: float, claim: Callable[[dist.Store], None], told_to_leave: Callable[[], bool]
     ) -> list[Standing]:
-        """Waits until all ranks have come to the newest generation. Returns their positions.
+        """Waits until all ranks have come to the newest generation, and returns the positions of all ranks.
 
-        `claim` claims this rank's place there. Raises `GaveUp` at the deadline (on the monotonic clock, in s).
+        `claim` claims this rank's place in the generation. Raises `GaveUp` at `deadline` (monotonic clock, in s).
         """
         since, announced = time.monotonic(), self.generation
         while (now := time.monotonic()) < deadline and not told_to_leave():
@@ -102,7 +102,7 @@ class Peers:
         raise GaveUp("the launcher stops this rank" if told_to_leave() else why)
 
     def join(self, backend: str, timeout: timedelta) -> None:
-        """Forms the process group of the last generation that was met. Raises `RuntimeError`; then call `leave`."""
+        """Forms the process group of the current generation. After a `RuntimeError`, the caller must call `leave`."""
         distributed_c10d._world.group_count = 0  # of ranks whose group failed it is another, and with it their keys
         before = _sockets()
         store = dist.PrefixStore("group", self._of(self.generation))
@@ -116,7 +116,7 @@ class Peers:
         distributed_c10d._set_pg_timeout(timeout)
 
     def leave(self) -> None:
-        """Closes the group's connections, so that no peer waits for this rank, and forgets the group."""
+        """Closes the process group's connections, so that no peer waits for this rank, and forgets the group."""
         for descriptor, inode in self._sockets:
             _shut(descriptor, inode)
         self._sockets = set()
@@ -129,7 +129,7 @@ class Peers:
 
 
 def begin_generation(store: dist.Store) -> None:
-    """Announces, for a launcher, a new process in a dead rank's place. Raises `RuntimeError` if the store is lost."""
+    """Announces that a new process has a dead rank's place. Raises `RuntimeError` if the store is lost."""
     store.add(GENERATION, 1)
 
 
@@ -138,7 +138,7 @@ def _newest(store: dist.Store) -> int:
 
 
 def furthest(standings: Sequence[Standing]) -> tuple[Standing, int]:
-    """Returns the furthest position, and the first rank that has it.
+    """Returns the position with the newest committed step, and the first rank that has this position.
 
     >>> furthest([Standing(4), Standing(), Standing(5)])
     (Standing(step=5, rows=[]), 2)
@@ -182,7 +182,7 @@ def _sockets() -> set[tuple[int, int]]:
 
 
 def _shut(descriptor: int, inode: int) -> None:
-    """Shuts a connection down, unless its descriptor is closed by now, or belongs to another file."""
+    """Shuts a connection down, unless its descriptor was closed or belongs to another file by now."""
     try:
         mine = os.dup(descriptor)
     except OSError:

@@ -11,18 +11,18 @@ from harness.events import Emitter
 
 
 class Pieces:
-    """The pieces of a rank's share. `number` is how many there are at first."""
+    """Splits a rank's share of each batch into pieces. `number` is the number of pieces at first."""
 
     def __init__(self, emit: Emitter, rank: int, number: int):
         self._emit, self._rank, self.number = emit, rank, number
 
     def of(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Returns both tensors (n, …), split in the same way along the sequences. The last piece may be smaller."""
+        """Splits inputs and targets (n, …) into the same pieces along the sequences. The last piece can be smaller."""
         return list(zip(inputs.chunk(self.number), targets.chunk(self.number), strict=True))
 
     def did_not_fit(self, step: int, sequences: int, may_try_again: bool) -> bool:
-        """Halves the pieces of a share of this many sequences, and logs it. Returns False if the step cannot be tried
-        again, or the pieces cannot be smaller."""
+        """Halves the pieces after one of a share of `sequences` did not fit into memory, and logs this. Returns False
+        if the step cannot be tried again, or pieces cannot be smaller."""
         size = -(-sequences // self.number)
         smaller = -(-size // 2)
         number = -(-sequences // smaller)

@@ -2,8 +2,8 @@
 
 `bf16` has the range of fp32. In `fp16`, small gradients would become 0, so the loss is scaled up before the backward
 pass, and the gradients are scaled down after it. If the scale is too high, gradients become infinite; then the update
-is skipped and the scale is halved. This is the usual way to find the scale, and no anomaly. The scale is part of a
-checkpoint: without it, updates after a restart would differ.
+is skipped and the scale is halved. Skipped updates are the usual way to find the scale, and no anomaly. The scale is
+part of a checkpoint: without it, updates after a restart would differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Precision:
         self._scaler.scale(loss).backward()
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Scales the gradients down. Call this once all gradients are summed, before they are read."""
+        """Scales the gradients down, after they are summed over all ranks and before anything reads them."""
         self._scaler.unscale_(optimizer)
 
     def seeks_scale(self, grad_norm: float) -> bool:
@@ -47,14 +47,14 @@ class Precision:
         self._scaler.step(optimizer)
 
     def step_done(self) -> None:
-        """Ends a step. Must be called once a step, with or without an update."""
+        """Updates the loss scale at the end of a step; must run once per step, even if the weights were not updated."""
         self._scaler.update()
 
     def state(self) -> dict[str, Any]:
-        """Returns the scale as plain numbers; nothing for a format without a scale."""
+        """Returns the loss scale as plain numbers, or an empty dictionary for a format without a scale."""
         return dict(self._scaler.state_dict())
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restores the scale. A checkpoint of another format holds none; the scale then starts as usual."""
+        """Restores the loss scale, or keeps the default if the checkpoint was saved in a format without a scale."""
         if state and self._scaler.is_enabled():
             self._scaler.load_state_dict(state)

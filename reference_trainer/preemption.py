@@ -1,15 +1,12 @@
 """Receives notices that this node will go away: by a signal, or from a cloud's metadata endpoint.
 
-A notice is only *recorded* here. The training loop shares it with every rank once a step, so that all of them
-agree on the step to save and leave at. Three things make that reliable, where a signal handler is not:
+This module only *records* a notice. The training loop shares notices with every rank once a step, so that all ranks
+save and leave at the same step. A thread of its own collects SIGTERM, which every thread blocks before any slow import.
+A Python signal handler would be less reliable: it waits until the main thread runs Python again, which never happens in
+a collective that waits for a dead peer. A launcher that forks its workers blocks SIGTERM before the fork, so that a
+worker misses no signal. Before the first step there is nothing to save, so a notice ends the process at once.
 
-* SIGTERM is blocked in every thread, before anything slow is imported, and collected by one thread of its own.
-  A Python signal handler waits until the main thread runs Python again; a main thread inside a collective
-  that waits for a dead peer never does.
-* A launcher that forks its workers blocks the signal before the fork: there is no moment in which it is lost.
-* Before the first step there is nothing to save, so the collecting thread ends the process on the spot.
-
-Standard library only: imported before torch.
+This module does not import torch, because signals must be blocked before the slow import of torch.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ REQUEST_TIMEOUT_S = 1.0
 
 
 class Notice(IntEnum):
-    """A rank's notice, which travels between ranks as a number."""
+    """A notice that a rank has received. Ranks exchange notices as numbers."""
 
     NONE = 0
     REGROUP = 1  # nodes come or go: save, stop, meet again
@@ -47,10 +44,11 @@ class Notice(IntEnum):
 
 
 def before_torch() -> None:
-    """Must be called first in a program: importing torch takes a second, and a notice may come meanwhile.
+    """Blocks the notice signals in this thread and in all threads that it starts; must be called before torch is
+    imported.
 
-    Blocks the notice signals in this thread and in all threads that it starts. Garbage collection is off until
-    `after_torch`: imports make no garbage, and collection takes a tenth of their time.
+    The import of torch takes a second, in which a notice can come. Garbage collection is off until `after_torch`:
+    imports create no garbage, and collection takes a tenth of their time.
     """
     gc.disable()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -77,28 +75,28 @@ class Preemption:
         threading.Thread(target=self._collect_signals, name="signals", daemon=True).start()
 
     def poll(self, provider: str, interval_s: float) -> None:
-        """Asks the metadata endpoint of `provider` (`auto`: of all providers) every `interval_s` from now on."""
+        """Asks the metadata endpoint of `provider` (or of all with `auto`) every `interval_s` seconds from now on."""
         endpoints = _ENDPOINTS if provider == "auto" else {provider: _ENDPOINTS[provider]}
         threading.Thread(target=self._poll_metadata, args=(endpoints, interval_s), name="metadata", daemon=True).start()
 
     def training_begins(self) -> None:
-        """Makes notices lead to a coordinated checkpoint from now on. Before, a notice just ends the process."""
+        """Makes notices lead to a coordinated checkpoint. Before this call, a notice just ends the process."""
         with self._lock:
             self._training = True
 
     def give_up(self, why: str) -> None:
-        """Acts as on a notice, because this node is a `straggler` or has a bad `gpu`."""
+        """Makes this node leave as if evicted, because it is slow (`straggler`) or has a bad GPU (`gpu`)."""
         self._slow = why == "straggler"
         self._record(Notice.EVICTED, why)
 
     def start_again(self) -> None:
-        """Makes all ranks save, and their agents start them again, because this process cannot go on for long."""
+        """Makes all ranks save and restart through their agents, because this process will soon fail."""
         self._record(Notice.REGROUP, None)
 
     def leave(self) -> None:
-        """Tells this node's agent that the node goes away, so that it does not restart its workers.
+        """Tells this node's agent that the node goes away, so that the agent does not restart its workers.
 
-        An elastic agent understands SIGTERM in this way, and leaves the rendezvous open for the others.
+        On SIGTERM, an elastic agent leaves the job, and keeps the rendezvous open for other nodes.
         """
         under_agent = "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() == self._agent_pid
         if under_agent and not self._agent_knows:
@@ -139,7 +137,7 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _request(url: str, headers: dict[str, str], method: str = "GET") -> str | None:
-    """Returns the body of a successful answer, or `None`."""
+    """Returns the body of a successful HTTP response, or `None` if the request fails."""
     request = urllib.request.Request(url, headers=headers, method=method)
     try:
         with _opener.open(request, timeout=REQUEST_TIMEOUT_S) as response:

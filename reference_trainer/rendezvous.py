@@ -1,11 +1,9 @@
 """A faster and more robust version of torch's rendezvous: it survives the loss of its store, and jumps of any clock.
 
-It is built on `DynamicRendezvousHandler` (torch 2.13), with three changes:
-
-* delays that are fixed in torch are short here;
-* a node is dead when *its heartbeat does not change any more* on our monotonic clock. torch compares its wall clock
-  with that of other nodes: two seconds of difference, and healthy nodes throw each other out;
-* the store may die. What trains goes on training; when the store is back, with nothing in it, all nodes meet again.
+This version changes `DynamicRendezvousHandler` (torch 2.13) in three ways. Delays that are fixed in torch are shorter.
+A node counts as dead if its heartbeat *has not changed* for too long on this node's monotonic clock. Torch compares the
+wall clocks of nodes: if two clocks differ by two seconds, healthy nodes exclude each other. If the store dies, training
+goes on; when an empty store is back, all nodes meet again.
 """
 
 from __future__ import annotations
@@ -52,7 +50,8 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
 class Eviction:
-    """Whether this node is to leave. A signal only sets this; the code looks at it where that is safe."""
+    """Records that this node must leave. A signal only sets `noticed`; the code calls `check` where it can stop
+    safely."""
 
     def __init__(self) -> None:
         self.noticed = False
@@ -65,7 +64,7 @@ class Eviction:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def check(self) -> None:
-        """Raises `SignalException`, which a `SimpleElasticAgent` takes as the order to stop its workers and end."""
+        """Raises `SignalException` if this node must leave; a `SimpleElasticAgent` then stops its workers and ends."""
         if self.noticed:
             raise SignalException("this node is to leave", signal.SIGTERM)
 
@@ -75,7 +74,7 @@ class Eviction:
 
 
 class Members(dynamic_rendezvous._BackendRendezvousStateHolder):
-    """The nodes that take part by the store's state, without those whose heartbeat has not changed for too long."""
+    """The nodes of the job according to the store, without nodes whose heartbeat has not changed for too long."""
 
     def __init__(self, store: TCPStore, settings: RendezvousSettings):
         super().__init__(C10dRendezvousBackend(store, settings.run_id), settings, cache_duration=0)
@@ -118,9 +117,9 @@ class SteadyClock(datetime):
 
 
 class Rendezvous(DynamicRendezvousHandler):
-    """torch's rendezvous with the changes named above, and with logged events.
+    """torch's rendezvous with the changes that this module's docstring lists, and with logged events.
 
-    Workers meet in the rendezvous store itself, under a prefix for their round. The store is outside of all nodes, so
+    Workers meet in the rendezvous store itself, under a prefix for their round. The store runs outside of all nodes, so
     that no port must be chosen, and no rank's death ends the store.
     """
 
@@ -135,8 +134,8 @@ class Rendezvous(DynamicRendezvousHandler):
         eviction: Eviction,
         spare: bool = False,
     ):
-        """`nodes`: least and most nodes; `address`: this node, as others see it; `join_s`: how long to wait for the
-        least; `spare`: it joins a new job last, so that the others train."""
+        """`nodes`: minimum and maximum number of nodes; `address`: this node's address for other nodes; `join_s`:
+        seconds to wait for the minimum; `spare`: this node joins a new job last, so that other nodes train."""
         settings = RendezvousSettings(
             run_id=run_id,
             min_nodes=nodes[0],
@@ -162,7 +161,7 @@ class Rendezvous(DynamicRendezvousHandler):
         dynamic_rendezvous.get_method_name = lambda depth=2: "rendezvous"
 
     def _pause(self, seconds: float | tuple[float, float]) -> None:
-        """Replaces torch's fixed second between two looks at the state."""
+        """Replaces torch's pause of one second between two reads of the rendezvous state by a shorter one."""
         self._eviction.check()
         state = self._state_holder.state
         self._came = max(self._came, len(state.participants))
@@ -214,7 +213,7 @@ class Rendezvous(DynamicRendezvousHandler):
         self._op_executor.run(dynamic_rendezvous._RendezvousJoinOp(), deadline, self._get_deadline)
 
     def _why_not(self) -> str:
-        """Returns why this node found no place, because torch's error does not say it."""
+        """Returns why this node could not join, because torch's error does not say why."""
         least, waited = self._settings.min_nodes, f"{self._settings.timeout.join.total_seconds():g} s"
         if self._came < least:
             return f"only {self._came} of {least} nodes came within {waited} (--join-timeout-s): the job ends"
@@ -256,8 +255,8 @@ class Rendezvous(DynamicRendezvousHandler):
         self._emit("agent.store_found", host=host, port=port)
 
     def begin_generation(self, prefix: str) -> None:
-        """Tells the workers at this part of the store that a new process is in a dead one's place. Raises
-        `RuntimeError` for a lost store."""
+        """Tells the workers under `prefix` in the store that a new process has replaced a dead one. Raises
+        `RuntimeError` if the store is lost."""
         peers.begin_generation(PrefixStore(prefix, self._store))
 
     def tell_outcome(self, outcome: str) -> None:
@@ -277,12 +276,13 @@ class Rendezvous(DynamicRendezvousHandler):
 
     @property
     def name(self) -> str:
-        """Returns the name that stays the same when the node comes back, perhaps with another address."""
+        """Returns `CHAOS_NODE`, which stays the same if the node comes back with another address, or else the
+        address."""
         return os.environ.get("CHAOS_NODE") or self.address
 
     def begin_life(self) -> int:
         """Counts a start of this node. Returns how many starts in a row, with this one, were short-lived. The store
-        counts, because a node that is replaced by itself remembers nothing."""
+        keeps the count, because a restarted agent remembers nothing."""
         with contextlib.suppress(RuntimeError):  # a lost store forgets it anyway
             return int(self._store.add(self._lives_key, 1))
         return 1
@@ -298,7 +298,7 @@ class Rendezvous(DynamicRendezvousHandler):
         return False
 
     def forgive(self, ends: bool = False) -> None:
-        """Records that this start was not short-lived, and goes on, or `ends` for a good reason."""
+        """Records that this start was not short-lived; with `ends`, that the node leaves for a good reason."""
         with contextlib.suppress(RuntimeError):
             self._store.set(self._lives_key, "0" if ends else "1")
 
@@ -311,7 +311,7 @@ class Rendezvous(DynamicRendezvousHandler):
         return f"outcome/{self.get_run_id()}"
 
     def leave(self) -> None:
-        """Removes this node, so that the others need not wait until its keep-alive runs out."""
+        """Removes this node from the rendezvous, so that other nodes need not wait until its keep-alive expires."""
         self._stop_heartbeats()
         with contextlib.suppress(Exception):  # the store may be gone, and we are leaving anyway
             self._op_executor.run(dynamic_rendezvous._RendezvousExitOp(), self._get_deadline(timedelta(seconds=1)))

@@ -1,9 +1,9 @@
-"""Checks that all ranks hold the same weights, which loss and gradient norm, sums over all ranks, cannot show.
+"""Checks that all ranks hold the same weights: loss and gradient norm, as sums over all ranks, show no difference.
 
 Each rank takes a digest of its weights at the first step after a start, and at every N-th step from step 1 on, so that
 runs can be compared. Ranks exchange the digests with the losses, while the gradients are summed. Every rank sees all
-digests, so all decide alike. A checkpoint is saved only if the ranks agree, so that the newest checkpoint is always
-from before a difference.
+digests, so all decide alike. A checkpoint is saved only if all weights agree, so that the newest checkpoint never holds
+weights that differ.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MODULUS = 2**52  # a digest below it is exact as a 64-bit float, which is what t
 
 
 class Setback(Exception):
-    """Raised by all ranks at once if the training's state is no longer trustworthy. The message says why."""
+    """Raised by all ranks at once if the training's state is no longer trustworthy. The message gives the reason."""
 
     before: int | None = None  # checkpoints of later steps must not be used; `None`: the newest one is good
 
 
 def digest(model: nn.Module) -> Tensor:
-    """Sums the bits of all weights as integers, tensor k times k: () int64, from 0 to 2^52 - 1.
+    """Returns the sum of k times tensor k's bits as integers, over all weight tensors, modulo 2^52: () int64.
 
-    One flipped bit always changes it: by k times a power of two, which is no multiple of 2^52 for k below 2^20.
+    One flipped bit always changes the digest, as k times a power of two is no multiple of 2^52 for k below 2^20.
     """
     with torch.no_grad():
         sums = [each.view(WORD[each.element_size()]).sum(dtype=torch.int64) for each in model.parameters()]
@@ -39,7 +39,7 @@ def digest(model: nn.Module) -> Tensor:
 
 
 class Replicas:
-    """Takes this rank's digest when it is due, and compares the digests of all ranks."""
+    """Takes this rank's digest at the steps with a check, and compares the digests of all ranks."""
 
     def __init__(self, model: nn.Module, emit: Emitter, rank: int, every: int):
         self._model, self._emit, self._rank, self._every = model, emit, rank, every
@@ -48,11 +48,11 @@ class Replicas:
         self.spent_ns = 0
 
     def starts_at(self, step: int) -> None:
-        """Sets the first step after a start or a restore, at which a check is due."""
+        """Sets the first step after a start or a restore, so that the weights are checked at this step."""
         self._first = step
 
     def take(self, step: int) -> None:
-        """Takes the digest of the weights that this step computes with, if one is due."""
+        """Takes the digest of the weights with which this step computes, if a check is due at this step."""
         self._digest, self.spent_ns = None, 0
         if self._every and (step == self._first or (step - 1) % self._every == 0):
             begin_ns = time.monotonic_ns()
@@ -61,11 +61,11 @@ class Replicas:
 
     @property
     def mine(self) -> int:
-        """Returns the digest taken last, or 0 if none was due."""
+        """Returns this step's digest, or 0 if no check was due."""
         return 0 if self._digest is None else int(self._digest.item())
 
     def told(self) -> dict[str, str | int]:
-        """Returns the fields on the digest for the event of this step."""
+        """Returns the digest's fields for the log event of this step, or an empty dictionary if no check was due."""
         return {} if self._digest is None else {"weights": f"{self.mine:013x}", "weights_ns": self.spent_ns}
 
     def compare(self, step: int, digests: Sequence[float]) -> None:
@@ -87,7 +87,7 @@ class Replicas:
 
 
 def outvoted(digests: Sequence[float]) -> list[int] | None:
-    """Returns the ranks whose digest differs from the majority's; none without a majority; `None` if all agree.
+    """Returns the ranks whose digest differs from the majority's, `[]` without a majority, or `None` if all agree.
 
     >>> outvoted([7, 7, 7]), outvoted([7, 7, 9]), outvoted([7, 9])
     (None, [2], [])

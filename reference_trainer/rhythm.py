@@ -6,7 +6,7 @@ import time
 
 
 class Rhythm:
-    """The interval of checkpoints: `every_s` by rank 0's clock if above 0, else every `every_steps`-th step."""
+    """The interval of checkpoints: `every_s` seconds by rank 0's clock, or `every_steps` steps if `every_s` is 0."""
 
     def __init__(self, every_steps: int, every_s: float):
         self._every_steps, self._every_s = every_steps, every_s
@@ -17,7 +17,7 @@ class Rhythm:
         return self._every_s > 0 and time.monotonic() - self._since_s >= self._every_s
 
     def due(self, step: int, time_is_up: bool) -> bool:
-        """Returns True if a checkpoint is due at this step. `time_is_up` is rank 0's answer in this step."""
+        """Returns True if a checkpoint is due at this step. `time_is_up` is rank 0's result of `time_is_up()`."""
         return time_is_up if self._every_s > 0 else step % self._every_steps == 0
 
     def saved(self) -> None:
@@ -25,5 +25,5 @@ class Rhythm:
         self._since_s = time.monotonic()
 
     def since(self, steps: int, seconds: float) -> tuple[float, float]:
-        """Returns how much has passed since the last commit, and the interval, both in steps or both in seconds."""
+        """Returns the distance from the last commit, and the checkpoint interval, both in steps or both in seconds."""
         return (seconds, self._every_s) if self._every_s > 0 else (steps, self._every_steps)

@@ -1,8 +1,8 @@
 """Checks that every rank computes with exactly its part of the batch: no sample missing, none twice.
 
-A sampler that gives a rank the wrong samples changes the training without an error. With its loss, each rank sends a
-summary of the samples that it has really read. All ranks compare these with the batch before the update, so that a
-wrong batch never reaches the weights: all go back to the newest checkpoint and repeat the steps.
+A sampler that gives a rank the wrong samples changes the training without an error. Each rank sends, with its loss, a
+summary of the samples that it has read. All ranks compare these summaries with the batch before the update, so that a
+wrong batch never reaches the weights: all ranks go back to the newest checkpoint and repeat the steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def tally(indices: NDArray[np.int64]) -> tuple[float, float]:
 
 
 def compare(step: int, batch: Batch, tallies: Sequence[tuple[float, float]], emit: Emitter, rank: int) -> None:
-    """Compares one tally per rank with the batch. Raises `Setback` if a rank read other samples; rank 0 logs which."""
+    """Raises `Setback` if a rank's tally differs from its part of the batch. Rank 0 logs which ranks differ."""
     wrong = list(_wrong(batch, tallies))
     if not wrong:
         return

@@ -21,7 +21,7 @@ CPU_RNG_BYTES = torch.get_rng_state().numel()
 
 
 def seed_everything(seed: int, rank: int, step: int) -> None:
-    """Gives each rank its own random state, for a new start and for ranks that a checkpoint does not know."""
+    """Seeds the random numbers of Python, NumPy and torch from `seed`, `rank` and `step`."""
     mixed = int(np.random.SeedSequence([seed, rank, step]).generate_state(1)[0])
     random.seed(mixed)
     np.random.seed(mixed)
@@ -38,8 +38,8 @@ def capture(
     divergence: dict[str, Any] | None = None,
     alone: bool = False,
 ) -> State:
-    """Returns the state after `step` steps as a flat dictionary. Collective: gathers the random state of every rank,
-    unless `alone` is True; then the state holds none."""
+    """Returns the state after `step` steps as a flat dictionary. Gathers the random state of every rank (collective);
+    with `alone`, the state holds no random state."""
     state: State = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     of_optimizer = optimizer.state_dict()
     # One long vector for each kind of state: a file format that keeps an archive for each tensor reads four
@@ -69,7 +69,7 @@ def apply(
     precision: Precision,
     identity: dict[str, Any],
 ) -> dict[str, Any]:
-    """Restores a captured state. Returns the state of `Divergence`. Raises `BadInput` for another job's state."""
+    """Restores a captured state, and returns the state of `Divergence`. Raises `BadInput` for another job's state."""
     progress = json.loads(state["progress"])
     if progress["identity"] != identity:
         raise BadInput(f"this checkpoint belongs to another job: {progress['identity']}; this one is {identity}")
@@ -95,7 +95,7 @@ def apply(
 
 
 def take_rates(rates: list[float], optimizer: Optimizer, schedule: LRScheduler) -> None:
-    """Sets the learning rates with which this process was started: a checkpoint holds the former ones."""
+    """Sets the learning rates with which this process was started; the checkpoint holds those of an earlier start."""
     if schedule.base_lrs != rates:
         print(f"the learning rate is {rates[0]:g} from now on; it was {schedule.base_lrs[0]:g} when this was saved")
     for group, before, rate in zip(optimizer.param_groups, schedule.base_lrs, rates, strict=True):

@@ -13,7 +13,7 @@ from torch.distributed import TCPStore
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Serves until SIGTERM or SIGINT. Prints one line with the port when it listens (`--port 0`: a free one)."""
+    """Serves the rendezvous store until SIGTERM or SIGINT. Prints address and port once the store listens."""
     parser = argparse.ArgumentParser(prog="python -m reference_trainer.store", description=__doc__)
     parser.add_argument("--host", default="0.0.0.0", help="address to listen at")
     parser.add_argument("--port", type=int, default=29400, help="port to listen at; 0 takes a free one")

@@ -1,12 +1,12 @@
-"""Trains a small GPT on many ranks, and survives their failures. The code reads from top to bottom.
+"""Trains a small GPT on many ranks, and survives their failures.
+
+In each iteration, a rank takes its share of the global batch, which a thread has read before, and runs forward and
+backward pass. The ranks sum their gradients, exchange losses, notices and digests of weights, check these, update the
+weights and log the step. If the state is no longer trustworthy (a setback), all ranks go back to the newest checkpoint.
+Each reason to end the process has its own exit code. Two commands start a job on one node:
 
     python -m reference_trainer.launch --nnodes 1 --nproc-per-node 2 -- --steps 200     (fast restarts)
     torchrun --nproc-per-node 2 -m reference_trainer.train --steps 200                  (works as well)
-
-One iteration: take this rank's share of the global batch (a thread has read it meanwhile), forward and backward, sum
-the gradients over all ranks, share loss, notices and digests of the weights, guard, update, report; now and then save.
-If the state is no longer trustworthy (a setback), all ranks go back to the newest checkpoint. Each reason to end the
-process has its own exit code:
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ STORE_PREFIX_ENV = "REFERENCE_TRAINER_STORE_PREFIX"
 
 
 class WrongPlace(Exception):
-    """Raised if this worker's rank or number of ranks, as it was told, contradicts that of other workers."""
+    """Raised if the rank or world size that this worker was given contradicts those of other workers."""
 
 
 class StoppedByPolicy(Exception):
@@ -78,7 +78,7 @@ class StoppedByPolicy(Exception):
 
 
 class FromScratch(Exception):
-    """Raised if there is no checkpoint to go back to after a setback, so that the process must start again."""
+    """Raised if all ranks must go back after a setback, but no checkpoint exists: the process must start again."""
 
 
 ENDS: dict[type[Exception], tuple[int, str]] = {
@@ -123,12 +123,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def place() -> dict[str, int]:
-    """Returns this worker's place among all workers, as its launcher gives it."""
+    """Returns this worker's rank, local rank and world size, as its launcher has set them."""
     return {key.lower(): int(os.environ[key]) for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
 
 
 class Worker:
-    """One rank: its model, its part of the data, and its place among the others."""
+    """One rank of the job, with its model and its part of the data."""
 
     def __init__(self, options: Options, emit: Emitter, rank: int, local_rank: int, world_size: int):
         self.place = rank, world_size
@@ -145,7 +145,7 @@ class Worker:
         self.rejoined = False  # this process group is not the first one of the job's start
 
     def run(self) -> tuple[int, str]:
-        """Start up, meet the others, restore, train. Returns exit code and reason."""
+        """Starts up, meets the other ranks, restores and trains. Returns exit code and reason."""
         options, emit = self.options, self.emit
         self.preemption = Preemption(emit)
         self.watchdog = Watchdog(emit, self.rank, options.hang_floor_s, options.hang_factor, options.startup_s)
@@ -184,7 +184,7 @@ class Worker:
 
     @contextlib.contextmanager
     def phase(self, name: str, limit_s: float | None = None) -> Iterator[None]:
-        """Declares a phase to the log and to the watchdog. By default, it may take `--section-s` seconds."""
+        """Declares a phase to the log and to the watchdog. By default, a phase can take `--section-s` seconds."""
         with self.watchdog.section(name, limit_s or self.options.section_s), self.emit.phase(name):
             yield
 
@@ -250,7 +250,7 @@ class Worker:
     # Recovery among peers
 
     def recover(self, error: RuntimeError) -> None:
-        """Recovers from a lost rank: all meet again, with a new process, and go on after the last committed step."""
+        """Recovers from a lost rank: all ranks meet a new process, and go on after the last committed step."""
         assert self.peers is not None
         print(
             f"rank {self.rank}: lost a peer in step {self.step}: {error}"[:ERROR_CHARS_MAX], file=sys.stderr, flush=True
@@ -267,8 +267,8 @@ class Worker:
         self.watchdog.allow("the start", self.options.startup_s)
 
     def regroup(self) -> None:
-        """Meets the other ranks until all form one process group and, if any has a state, stand at one step. Raises
-        `GaveUp`."""
+        """Meets the other ranks until all ranks form one process group and, if any rank has a state, have the same
+        step. Raises `GaveUp`."""
         assert self.peers is not None
         timeout = timedelta(seconds=self.options.collective_timeout_s)
         starts = self.peers.job_starts()
@@ -292,7 +292,7 @@ class Worker:
                 self.peers.leave()
 
     def catch_up(self, standings: Sequence[Standing]) -> None:
-        """Commits the step that others have committed. This rank lacks only the numbers exchanged in it."""
+        """Commits a step that other ranks have already committed, with the numbers exchanged in that step."""
         best, _ = peers.furthest(standings)
         if self.committed.step in (NO_STATE, best.step):
             return
@@ -301,7 +301,7 @@ class Worker:
         self.commit(self.under_way, best.rows)
 
     def share_state(self, standings: Sequence[Standing]) -> None:
-        """Sends this rank's state to ranks without one, if it is the one to do so, or receives a state."""
+        """Lets the first rank with the newest state send this state to all ranks without a state."""
         best, giver = peers.furthest(standings)
         takers = [rank for rank, each in enumerate(standings) if each.step == NO_STATE]
         parts = (self.model, self.optimizer, self.schedule, self.precision)
@@ -322,7 +322,7 @@ class Worker:
                 self.checkpoints.sweep()
 
     def beside_state(self) -> dict[str, Any]:
-        """Returns the values that a new process takes over and that no checkpoint holds."""
+        """Returns values that a new process gets from another rank and that no checkpoint holds."""
         kept = {"metrics": self.metrics, "setbacks": self.setbacks, "furthest": self.furthest}
         return kept | {"weights": f"{int(digest(self.model).item()):013x}"}
 
@@ -330,11 +330,11 @@ class Worker:
         claim_place(store, *self.place)
 
     def is_told_to_leave(self) -> bool:
-        """Returns True if the launcher brings all ranks to a new rendezvous."""
+        """Returns True if this process has received a notice to save and leave, such as for a new rendezvous."""
         return self.preemption.notice is not Notice.NONE
 
     def tell_absent(self, absent: Sequence[int]) -> None:
-        """Logs that other ranks did not come to the rendezvous in time. The first rank that did logs their names."""
+        """Logs which ranks did not come to the rendezvous in time; only the first rank that came logs this."""
         if self.rank == min(set(range(self.world_size)) - set(absent)):
             late = f"did not come to the rendezvous within {self.options.collective_timeout_s:g} s"
             detail = f"rank {', '.join(map(str, absent))} {late}"
@@ -342,7 +342,7 @@ class Worker:
             tell_hang(self.emit, absent, detail)
 
     def restore(self) -> int:
-        """Restores the newest checkpoint that is valid on every rank. Returns its step."""
+        """Restores the newest checkpoint that is valid on every rank. Returns the restored step, 0 from scratch."""
         self.emit.failpoint("restore")
         restored = self.checkpoints.restore()
         kept = {}
@@ -361,7 +361,7 @@ class Worker:
         return restored.step
 
     def go_back(self, setback: Setback) -> None:
-        """Brings all ranks back to the newest good checkpoint. After too many times without progress, the job stops."""
+        """Brings all ranks back to the newest good checkpoint. Stops the job after too many setbacks in a row."""
         why = str(setback)
         print(f"rank {self.rank}: {why}; back to an earlier checkpoint", file=sys.stderr, flush=True)
         self.setbacks = 1 if self.step > self.furthest else self.setbacks + 1
@@ -421,10 +421,10 @@ class Worker:
         return self.finish()
 
     def commit(self, done: UnderWay, rows: list[list[float]]) -> int:
-        """Makes the update of this step from the summed gradients, and logs the step. Returns when it ended.
+        """Updates the weights from this step's summed gradients, and logs the step. Returns the step's end time.
 
-        `rows` holds the numbers of each rank on the step, the same on all ranks. So all decide alike: either all make
-        the update or none does.
+        `rows` holds one row of numbers per rank, the same rows on all ranks. All ranks therefore decide alike: either
+        all ranks update their weights or none does.
         """
         step, batch = done.step, done.loaded.batch
         losses, compute_s_of_ranks, _, late_shards, _, digests, *tallies = zip(*rows, strict=True)
@@ -466,7 +466,7 @@ class Worker:
         return end_ns
 
     def look_around(self, step: int) -> None:
-        """Makes the node or this process leave if it is unfit to go on for long."""
+        """Makes this node leave if it is slow or its GPU is bad; restarts this process before memory is full."""
         if self.stragglers.excluded:
             self.preemption.give_up("straggler")
         if self.gpu and self.gpu.must_leave(step) and self.options.gpu_health == "leave":
@@ -475,14 +475,14 @@ class Worker:
             self.preemption.start_again()
 
     def save_again(self) -> None:
-        """Makes a save that was due when a rank died, unless it had begun."""
+        """Saves a periodic checkpoint that was due when a rank died, unless that save had begun."""
         due = self.rejoined and 0 < self.step < self.options.steps and self.rhythm.due(self.step, False)
         if due and not self.agreed(self.rank == 0 and self.checkpoints.has_begun(self.step)):
             self.save("periodic")
 
     def pause(self, ordered: Sequence[Pause]) -> int:
-        """Does long work that is no step, such as an evaluation: it is declared, and all ranks go on together. Returns
-        its duration in ns."""
+        """Spends the time of ordered pauses, which stand for work such as an evaluation. Declares each pause, and ends
+        it on all ranks together. Returns the total duration in ns."""
         begin_ns = time.monotonic_ns()
         for each in ordered:
             with self.phase(each.section):
@@ -505,7 +505,7 @@ class Worker:
         return grad_norm, seeks_scale
 
     def load_from(self, first: int) -> Loader:
-        """Loads this rank's part of each batch from this step on."""
+        """Loads this rank's part of each batch from step `first` on."""
         options, mine = self.options, share(self.options.global_batch, self.rank, self.world_size)
         return Loader(self.samples, mine, first, options.read_ahead, options.data_patience_s, self.tell_of_bad_shard)
 
@@ -516,7 +516,7 @@ class Worker:
     def forward_backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Computes the gradient of the global mean loss, and leaves it in the model.
 
-        Returns this rank's part of that loss, and the seconds it computed, without the wait for the others.
+        Returns this rank's part of the loss, and the seconds that this rank computed, without waiting for other ranks.
         """
         begin_ns = time.monotonic_ns()
         self.sync.not_before_ns = begin_ns + round(self.options.compute_s * 1e9) if self.device.type == "cpu" else 0
@@ -529,11 +529,11 @@ class Worker:
         return loss_of_share.item(), compute_s
 
     def accumulate(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Returns the loss of the share, with its gradient summed over all ranks. `None`: a piece did not fit into
-        memory, and the pieces are smaller now.
+        """Returns the loss of this rank's share, with the gradient summed over all ranks. Returns `None` if a piece did
+        not fit into memory; the pieces are smaller from then on, and the caller must repeat the same samples.
 
-        The same samples are done again. After the last piece's forward pass, DDP waits for its gradients and may have
-        begun to sum them. Then this rank cannot try again alone, and the error ends it.
+        After the forward pass of the last piece, DDP can have begun to sum gradients. A rank that runs out of memory
+        after this pass cannot repeat the samples alone, and raises the error.
         """
         pieces = self.pieces.of(inputs, targets)
         loss_of_share = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -554,7 +554,7 @@ class Worker:
         return loss_of_share
 
     def is_finite(self, loss: float, grad_norm: float) -> bool:
-        """Returns True if this update may be made. All ranks see the same numbers, so all decide alike."""
+        """Returns True if loss and gradient norm are finite. All ranks see the same numbers, so all decide alike."""
         if math.isfinite(loss) and math.isfinite(grad_norm):
             return True
         kind, what = ("gradient", "gradient norm") if math.isfinite(loss) else ("nonfinite", "loss")
@@ -580,7 +580,7 @@ class Worker:
             self.checkpoints.save(kind, self.step, state, self.metrics)
 
     def save_and_wait(self, kind: str) -> bool:
-        """Saves this very step before it returns, unless it is saved already. Returns True on every rank if it is."""
+        """Saves the current step, if not saved yet, and waits. Returns True on every rank if the step is saved."""
         with self.watchdog.section(f"the {kind} save", self.options.startup_s):
             self.checkpoints.wait()
             if not self.agreed(self.checkpoints.committed_step == self.step):
@@ -605,7 +605,7 @@ class Worker:
         return EXIT_DRAINED, "drained" if Notice.EVICTED in notices else "regrouped"
 
     def finish(self) -> tuple[int, str]:
-        """Makes the last checkpoint, without which a job is not done."""
+        """Saves the final checkpoint. Without this checkpoint, the job does not count as completed."""
         saved = self.save_and_wait("final") or self.save_and_wait("final")
         return (EXIT_COMPLETED, "completed") if saved else (EXIT_STOPPED, "the final checkpoint cannot be written")
 
@@ -639,7 +639,7 @@ class GradientSync:
         self._hook = parallel.module.register_forward_hook(begun)
 
     def close(self) -> None:
-        """Forgets the model, before another one follows."""
+        """Removes the hook from the model, before another `GradientSync` takes over."""
         self._hook.remove()
 
     def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
@@ -694,8 +694,8 @@ def join_process_group(
 ) -> None:
     """Joins the process group: gloo for tensors on the host, NCCL for tensors on a GPU.
 
-    Our launcher names a part of the rendezvous store that is new for each start. Without it, a restart would find the
-    keys of earlier processes in the launcher's store.
+    `reference_trainer.launch` gives each start of the job a new key prefix in the rendezvous store. Without the prefix,
+    a restart would find the keys of earlier processes in the store.
     """
     flight_recorder.switch_on()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -713,7 +713,7 @@ def join_process_group(
 
 
 def open_store(timeout: timedelta) -> dist.Store:
-    """Returns this start's part of the rendezvous store. Raises `BadInput` under another launcher than ours."""
+    """Returns the rendezvous store for this start of the job. Raises `BadInput` without `reference_trainer.launch`."""
     if STORE_PREFIX_ENV not in os.environ:
         raise BadInput("--recovery peer: only python -m reference_trainer.launch puts new processes in a rank's place")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -723,7 +723,7 @@ def open_store(timeout: timedelta) -> dist.Store:
 
 
 def claim_place(store: dist.Store, rank: int, world_size: int) -> None:
-    """Claims this rank. Raises `WrongPlace` if another worker has it, or knows another number of ranks.
+    """Claims this rank. Raises `WrongPlace` if another worker has claimed the rank, or was given another world size.
 
     If two workers claim the same rank, another rank stays empty and every collective hangs until its timeout.
     """
@@ -737,7 +737,7 @@ def claim_place(store: dist.Store, rank: int, world_size: int) -> None:
 
 
 def is_lost_peer(error: RuntimeError) -> bool:
-    """Returns True if a collective failed. gloo says so only in its text."""
+    """Returns True if a collective failed. An error of gloo can be recognized only by its text."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 

@@ -1,4 +1,4 @@
-"""Logs that the training goes on, but not as it should, by the rules of `harness.events.abnormal`."""
+"""Logs anomalies of a training that goes on, such as slower steps, by the rules of `harness.events.abnormal`."""
 
 from __future__ import annotations
 

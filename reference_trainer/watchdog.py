@@ -26,9 +26,9 @@ STEP = "a step"
 class Watchdog:
     """Ends the process when no step has ended for too long: `max(floor_s, factor × median step)`.
 
-    Only finished steps count as progress, not a thread that lives. Work that is no step is declared as a section with a
-    limit of its own. The watchdog needs no other rank, because a hung rank takes part in nothing. Its peers see the
-    connection break, and the agents restart all ranks.
+    Only finished steps count as progress, not running threads. Work other than steps is declared as a section with a
+    limit of its own. The watchdog works without other ranks, because a hung rank does not answer. When a process ends,
+    its peers see the connection break, and the agents restart all ranks.
     """
 
     def __init__(self, emit: Emitter, rank: int, floor_s: float, factor: float, startup_s: float):
@@ -47,13 +47,13 @@ class Watchdog:
         self._begin(STEP, max(self._floor_s, self._factor * statistics.median(self._steps_s)))
 
     def allow(self, what: str, limit_s: float) -> None:
-        """Allows this time until the next step has ended. All ranks may be busy with this at once, so no rank that
-        takes longer names itself."""
+        """Allows `limit_s` seconds until the next step has ended. All ranks can be busy at once until then, so a rank
+        that exceeds this limit does not log itself as the one that hangs."""
         self._begin(what, limit_s, guilty=False)
 
     @contextlib.contextmanager
     def section(self, what: str, limit_s: float) -> Iterator[None]:
-        """Allows this time for a declared section, such as a save. Then the former limit counts again, from zero."""
+        """Allows `limit_s` seconds for a declared section, such as a save; then the former limit counts from zero."""
         before = self._what, self._limit_s, self._guilty
         self._begin(what, limit_s)
         try:
@@ -62,7 +62,7 @@ class Watchdog:
             self._begin(*before)
 
     def peer_lost(self) -> None:
-        """Notes that a collective failed. Until the next step, this rank is not the one for which the others wait."""
+        """Notes that a collective failed. Until the next step, this rank does not log itself as the one that hangs."""
         self._guilty = False
 
     def _begin(self, what: str, limit_s: float, guilty: bool = True) -> None:
@@ -119,12 +119,12 @@ def _place() -> str:
 class StragglerReport:
     """Compares each rank's own compute time, without the waiting for others, over a window of steps.
 
-    Told by the slow rank itself, once a window from the second slow one in a row on, or when its node is excluded: a
-    busy host slows one rank for a window now and then. Slow: its median is above `factor` × the median of all ranks.
+    A rank is slow if its median is above `factor` × the usual median. The slow rank logs itself once per window, from
+    its second slow window in a row on or at its node's exclusion: a busy host can slow a single window.
     """
 
     def __init__(self, emit: Emitter, rank: int, factor: float, window: int = 20, excluded_after: int = 0):
-        """`excluded_after`: so many slow windows in a row end in the exclusion of the rank's node; 0: they never do."""
+        """`excluded_after`: after so many slow windows in a row, the rank's node is excluded; 0 means never."""
         self._emit = emit
         self._rank = rank
         self._factor = factor

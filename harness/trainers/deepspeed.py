@@ -13,9 +13,9 @@ PORT = "29400"
 
 
 class DeepspeedTrainer(ScriptTrainer):
-    """A script under DeepSpeed's launcher of one node, which `deepspeed` itself starts on all nodes by ssh.
+    """Runs DeepSpeed's launcher for a single node on every node, as `deepspeed` itself does by ssh.
 
-    The launcher restarts nothing: a job that loses a rank is over.
+    The launcher does not restart ranks: a job that loses a rank ends.
     """
 
     fixed_size = True

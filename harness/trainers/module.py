@@ -12,7 +12,7 @@ PORT = "29400"
 
 
 class ModuleTrainer(ScriptTrainer):
-    """Runs `python -m` once on every node, with the variables of torch's `env://`. It is not restarted."""
+    """Runs `python -m` once on every node, with the variables of torch's `env://`. No launcher restarts the module."""
 
     module: Word = Field(pattern=r"^[A-Za-z_][\w.]*$", description="Such as package.train.")
 
@@ -20,7 +20,7 @@ class ModuleTrainer(ScriptTrainer):
         return (self.interpreter, "-m", self.module, *self.args), None
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
-        """Returns variables that tell a module its place. With several ranks on a node, it numbers them itself."""
+        """Returns torch's `env://` variables. A module with several ranks on a node must number its ranks itself."""
         job = {"MASTER_ADDR": "{head}", "MASTER_PORT": PORT, "WORLD_SIZE": "{ranks}", "NODE_RANK": "{index}"}
         return job if workload.ranks_per_node > 1 else job | {"RANK": "{index}", "LOCAL_RANK": "0"}
 

@@ -17,7 +17,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class ReferenceTrainer(Trainer):
-    """A small language model, trained by a launcher that restarts it, with a rendezvous store beside the nodes."""
+    """Trains a small language model. Its launcher restarts workers; the rendezvous store runs outside of the nodes."""
 
     steps = 200
     phases = (
@@ -60,7 +60,7 @@ class ReferenceTrainer(Trainer):
 
 
 def _global_batch(args: Sequence[str]) -> int | None:
-    """Returns the global batch that the trainer will use, or `None` if it will refuse the option."""
+    """Returns the global batch size that the trainer will use, or `None` if the option holds no whole number."""
     told = [word for option, word in itertools.pairwise(args) if option == "--global-batch"]
     told += [word.partition("=")[2] for word in args if word.startswith("--global-batch=")]
     try:

@@ -1,11 +1,11 @@
-"""Defines the contract of readers, which follow trainers that cannot be observed by the files that they write.
+"""Defines the contract of readers: a reader gets a trainer's events from its output files if it reports none itself.
 
-Each format has one file in `harness/trainers/readers/`, whose name is its name in the YAML:
+Each output format has one file in `harness/trainers/readers/`. The YAML names a format by the name of this file:
 
     trainer: {command: [...], read: {torchtitan: "{run_dir}/out/structured_logs/*.jsonl"}}
 
-The file holds `READER`, a subclass of `Reader`: its parameters, the kinds that it `tells`, and how bytes become events
-of a trainer. The bytes are hostile: a reader raises nothing over them but `ValueError`, if it cannot understand them.
+The file defines `READER`, a subclass of `Reader`, which parses output into events of the kinds in its `tells`. Output
+files are untrusted: for bytes that a reader cannot parse, it raises `ValueError` and no other error.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _PART = re.compile(r"\*\*|\*|\{\w*\}")
 
 @dataclass(frozen=True)
 class Told:
-    """One event in a trainer's output. `wall_ns`: its time by the source's clock; `None`: that of reading counts.
+    """One event of rank `rank` in a trainer's output. `took_ns` is the duration of a step, or `None` if unknown.
 
-    `took_ns` is the duration of the step, if known; `rank` is the event's rank.
+    `wall_ns` is the event's time by the trainer's clock; if `wall_ns` is `None`, the time of reading counts.
     """
 
     event: str
@@ -58,16 +58,16 @@ def _checked_pattern(pattern: str) -> str:
 
 
 class Source(abc.ABC):
-    """Reads one output file of a trainer, bit by bit as it grows."""
+    """Reads one output file of a trainer while the file still grows."""
 
     @abc.abstractmethod
     def feed(self, data: bytes) -> Iterator[Told]:
-        """Yields the events in newly written bytes of an output file. A reader of whole files gets all of the file each
-        time. Raises `ValueError` for bytes that it does not understand; the rest of the file is read on."""
+        """Yields the events in newly written bytes of an output file; for a `whole` reader, `data` is the whole file.
+        Raises `ValueError` for bytes that the reader cannot parse; the caller goes on with later bytes."""
 
 
 class Reader(Parameters, abc.ABC):
-    """The base of readers of trainers' output. `file` may hold `*`, `**`, `{node}`, `{incarnation}` and `{rank}`."""
+    """The base of output readers. The path `file` can contain `*`, `**`, `{node}`, `{incarnation}` and `{rank}`."""
 
     tells: ClassVar[frozenset[Tell]]
     source: ClassVar[type[Source]]
@@ -90,15 +90,15 @@ class Reader(Parameters, abc.ABC):
         return fixed.rpartition("/")[0] or "."
 
     def matching(self) -> re.Pattern[str]:
-        """Returns the pattern of paths, relative to the run's folder."""
+        """Returns a regular expression that matches paths of output files, relative to the run's folder."""
         text = self.file.removeprefix(RUN_DIR)
         parts = re.split(f"({_PART.pattern})", text)
         return re.compile("".join(_WILD[part] if part in _WILD else re.escape(part) for part in parts))
 
 
 class LineSource(Source):
-    """Reads an output file line by line. Lines that are too long are left out; of the others, the first `chars_max`
-    characters are read."""
+    """Reads an output file line by line. Skips lines longer than `LINE_BYTES_MAX`, and reads the first `chars_max`
+    characters of every other line."""
 
     chars_max: ClassVar[int] = LINE_BYTES_MAX
 
@@ -123,7 +123,7 @@ class LineSource(Source):
 
 
 def number(text: object) -> float | None:
-    """Parses a number as trainers print it. Returns `None` for any other text."""
+    """Parses a number as trainers print it. Returns `None` if `text` is no number."""
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
         return None
     try:
@@ -133,7 +133,7 @@ def number(text: object) -> float | None:
 
 
 def count(value: object) -> int | None:
-    """Parses a whole number that is not negative and fits a float exactly. Returns `None` for any other text."""
+    """Parses a whole number from 0 to 2^53 - 1. Returns `None` for any other value."""
     found = number(value)
     return int(found) if found is not None and found.is_integer() and 0 <= found < 2**53 else None
 

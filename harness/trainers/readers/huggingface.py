@@ -1,7 +1,7 @@
-"""Hugging Face's `trainer_state.json`: the history of logged figures, written anew with each checkpoint.
+"""Reads Hugging Face's `trainer_state.json`: the history of logged figures, written anew with each checkpoint.
 
-`<output>/checkpoint-*/trainer_state.json` is the last file of a checkpoint to be written: once it is there, the
-checkpoint is whole. It has no times, and the steps before a save are told at the save.
+`<output>/checkpoint-*/trainer_state.json` is the last file that a save writes: once the file exists, the checkpoint is
+complete. The file holds no times, and lists a training step only when the next checkpoint is saved.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Lightning's CSV log: `<output>/lightning_logs/version_<life>/metrics.csv`, a new folder for each life, no times.
+"""Reads Lightning's CSV log: `<output>/lightning_logs/version_<n>/metrics.csv`, in a new folder for each process start.
 
-It is written anew when a column is added, and otherwise now and then (`flush_logs_every_n_steps`). Its steps are
-counted from 0.
+Lightning rewrites the file when a column is added, and else writes rows out now and then (`flush_logs_every_n_steps`).
+Rows have no time, and Lightning counts steps from 0.
 """
 
 import csv

@@ -1,9 +1,9 @@
-"""Lines of any trainer, by a regular expression of the scenario's.
+"""Reads steps from the output lines of any trainer, by a regular expression in the scenario.
 
     read: {lines: {regex: 'step (?P<step>\\d+) .*loss (?P<loss>\\S+)'}}
 
-Groups: `step` (needed), `loss`, `grad_norm`, `lr`; with `first_step: 0` the trainer counts its steps from 0. Without
-`file`, the standard output of the nodes is read.
+The expression must have a group `step`, and can have groups `loss`, `grad_norm` and `lr`. Write `first_step: 0` for a
+trainer that counts its steps from 0. Without `file`, the standard output of the nodes is read.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ class LinesSource(LineSource):
             yield Told("step", {"step": step + self._offset, **known(**figures)})
 
     def _groups(self, text: str) -> dict[str, str | None]:
-        """Returns what the groups of the scenario's expression matched in a line; empty without a match in time."""
+        """Returns the groups of the match in a line, or an empty dictionary if the search finds no match in time."""
         begin_s, found = time.thread_time(), None
         with contextlib.suppress(TimeoutError):
             found = self._expression.search(text, timeout=SEARCH_S_MAX)

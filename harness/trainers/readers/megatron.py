@@ -1,4 +1,4 @@
-"""Megatron-LM's lines on standard output: iterations, checkpoints that were saved and loaded.
+"""Reads the lines that Megatron-LM prints on standard output for iterations, and for saved and loaded checkpoints.
 
 iteration  10/ 100 | consumed samples: 160 | elapsed time per iteration (ms): 98.1 | learning rate: 1.0E-04 | …
 successfully saved checkpoint from iteration      10 to /checkpoints

@@ -1,8 +1,8 @@
-"""TensorBoard's event files: scalars with their step and wall time. `events.out.tfevents.*`, a new one for each life.
+"""Reads TensorBoard's `events.out.tfevents.*`: scalars with step and wall time. Each process start makes a new file.
 
-The framing is TFRecord's: length (8 bytes), its checksum (4), the record, its checksum (4). A record is the protocol
-buffer `tensorflow.Event`: wall_time = 1 (double), step = 2, summary = 5; in that value = 1: tag = 1, simple_value = 2
-(float), tensor = 8, of which float_val = 5 and tensor_content = 4. (tensorflow/core/util/event.proto, summary.proto)
+A file holds TFRecord frames: length (8 bytes), checksum of the length (4), record, checksum of the record (4). A record
+is the protocol buffer `tensorflow.Event`, with the field numbers wall_time 1 (double), step 2, summary 5; in a summary:
+value 1; in a value: tag 1, simple_value 2 (float), tensor 8; in a tensor: float_val 5, tensor_content 4.
 """
 
 import struct
@@ -74,7 +74,7 @@ def _scalars(summary: bytes) -> Iterator[tuple[str, float]]:
 
 
 def _fields(message: bytes) -> Iterator[_Field]:
-    """Yields the fields of a protocol buffer's message. Raises `ValueError` for anything else."""
+    """Yields the fields of a protocol buffer's message. Raises `ValueError` if `message` is no protocol buffer."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

@@ -1,7 +1,7 @@
-"""torchtitan's structured logs: one JSON line for each record, one file for each rank and life, microseconds.
+"""Reads torchtitan's structured logs: one file per rank and process start, one JSON line per record, times in µs.
 
-`<output>/structured_logs/<source>.global_rank_<rank>.<time>-<random>.jsonl`. A step is the span `step`. Its spans of
-checkpoints are around a call that may save nothing, so that they tell no checkpoint.
+`<output>/structured_logs/<source>.global_rank_<rank>.<time>-<random>.jsonl`. A step ends with a record `step_end`.
+Records of checkpoints give no event, because torchtitan also writes them around calls that save nothing.
 """
 
 import json

@@ -24,8 +24,8 @@ def commit_of(directory: pathlib.Path) -> str | None:
 
 
 def diff_digest(directory: pathlib.Path) -> str | None:
-    """Returns a digest of the uncommitted changes of tracked files: runs with equal digests had equal code. `clean`
-    without changes; `None` as in `commit_of`."""
+    """Returns a digest of the uncommitted changes of tracked files: runs with equal commit and digest had equal code.
+    Returns `clean` if no tracked file is changed, and `None` if git fails."""
     changed = _git(directory, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--ignore-submodules", "--binary")
     if changed is None:
         return None

@@ -1,4 +1,4 @@
-"""Holds what all trainers but ours have in common: environment, files, kinds of evidence, placeholders."""
+"""Holds what all trainers except the reference trainer share: environment, files, kinds of evidence, placeholders."""
 
 import abc
 import os
@@ -22,7 +22,7 @@ Command = tuple[str, ...]
 
 
 class CustomTrainer(Trainer):
-    """The base of all trainers except the reference trainer. A subclass defines the commands that start it."""
+    """The base of all trainers except the reference trainer. A subclass defines the commands that start the trainer."""
 
     last: ClassVar[str] = "args"  # the key whose words its command ends with
 
@@ -43,18 +43,18 @@ class CustomTrainer(Trainer):
 
     @abc.abstractmethod
     def commands(self, workload: Workload, run_id: str) -> tuple[Command, Command | None]:
-        """Returns the trainer's command on every node, and that beside the nodes, with placeholders not yet filled."""
+        """Returns the command for every node and the one for outside of the nodes, with placeholders not yet filled."""
 
     @abc.abstractmethod
     def words(self) -> dict[Path, str]:
-        """Returns the words of the trainer's command, by their places below `trainer` in the scenario."""
+        """Maps each key path below `trainer` in the scenario to its word of the trainer's command."""
 
     def scripts(self) -> list[str]:
-        """Returns those words of the trainer's command that are files, with paths from the scenario's folder."""
+        """Returns the file paths in the trainer's command; relative paths start at the scenario's folder."""
         return []
 
     def modules(self) -> list[str]:
-        """Returns the names of modules that the trainer starts, besides those after `-m` in its words."""
+        """Returns the Python modules that the trainer starts. Modules after `-m` in its command can be left out."""
         return []
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
@@ -140,7 +140,7 @@ class CustomTrainer(Trainer):
         return self.env
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the trainer as a scenario writes it, the keys of its own kind first."""
+        """Returns the `trainer` mapping of a scenario: first the keys of one kind of trainer, then the common keys."""
         data = self.model_dump(mode="json")
         common = {name: data.pop(name) for name in CustomTrainer.model_fields}
         unsaid = {name for name in ("scenario_dir", "read") if common[name] is None}
@@ -148,7 +148,7 @@ class CustomTrainer(Trainer):
 
 
 def known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
-    """Returns the values of those placeholders in a trainer's command that the plan knows."""
+    """Maps each placeholder whose value is known before the nodes start to its value."""
     found = {
         "checkpoint_every": workload.checkpoint.every_steps,
         "checkpoints": f"{{run_dir}}/{CHECKPOINTS}",

@@ -1,4 +1,4 @@
-"""Supports fields of a scenario that hold one of several models, chosen by the form in which it is written."""
+"""Supports fields of a scenario that can be written in several forms; the form decides which model is built."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from pydantic_core import CoreSchema, core_schema
 
 @dataclass(frozen=True)
 class Written:
-    """How a scenario's field that may be written in several forms is read and written. `build` makes the model and
-    raises `ValueError` for an invalid form; `to_json` writes it again; `schema` makes the JSON Schema of all forms."""
+    """Parses and writes a scenario's field that has several forms. `build` makes the model, or raises `ValueError` for
+    an invalid form; `to_json` turns the model into JSON; `schema` makes a JSON Schema of all forms."""
 
     build: Callable[[object], object]
     to_json: Callable[[Any], object]

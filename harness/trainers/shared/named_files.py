@@ -1,4 +1,4 @@
-"""Finds the files that a command names: by a word, after `=`, in a list with commas, or in a shell's line."""
+"""Finds the files that a command names: as a word, after `=`, in a comma-separated list, or in a line of shell code."""
 
 import importlib
 import itertools
@@ -21,7 +21,7 @@ _SHELL_SCRIPTS = (".sh", ".bash")
 
 
 def named_files(words: Sequence[str], folders: Sequence[str], modules: Sequence[str] = ()) -> list[pathlib.Path]:
-    """Returns files here that a command's words name. Modules are looked for in `folders`, without an import."""
+    """Returns the local files that a command's words name. Modules are searched in `folders`, and not imported."""
     importlib.invalidate_caches()
     whole = dict.fromkeys(word for word in words if os.path.isfile(word))
     tokens = [token for word in words for token in _tokens(word)]
@@ -52,7 +52,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _read_only(tokens: Iterator[str]) -> Iterator[str]:
-    """Yields the words of a shell line except the files that it writes, as these differ after each run."""
+    """Yields the words of a shell line except its output files, because output differs after each run."""
     written = tee = False
     for token in tokens:
         operator = not token.strip("();<>|&")
@@ -81,7 +81,7 @@ def _text(script: str) -> str:
 
 
 def _module(name: str, folders: Sequence[str]) -> Iterator[str]:
-    """Yields the file of a module and the `__init__` files of its packages, which stand for their modules."""
+    """Yields the file of a module, the `__init__` files of its packages, and a package's `__main__.py`."""
     if not _MODULE.fullmatch(name):
         return
     path: Sequence[str] = folders

@@ -1,4 +1,4 @@
-"""Finds all inputs of a fault-free run's outcome: the workload with its data and source, and this machine."""
+"""Finds everything that decides how a fault-free run ends: the workload with its data and source, and this machine."""
 
 import datetime
 import hashlib
@@ -70,8 +70,8 @@ def source_digest(trainer: Trainer) -> str:
 
 
 def code_of(trainer: Trainer) -> pathlib.Path | None:
-    """Returns the file that holds the trainer's code: a Python script before a shell's, then any other program, but no
-    interpreter and no launcher. `None`: a change of the code would not be noticed."""
+    """Returns the file with the trainer's code: a Python script, else a shell script, else a program that is no
+    interpreter or launcher. Returns `None` if no file qualifies; then changes of the code go unnoticed."""
     files = trainer.files()
     scripts = (file for suffix in _SCRIPTS for file in files if file.suffix == suffix)
     programs = (file for file in files if os.access(file, os.X_OK) and not _INTERPRETER.fullmatch(file.name))
@@ -80,14 +80,14 @@ def code_of(trainer: Trainer) -> pathlib.Path | None:
 
 
 def _sources(named: Sequence[pathlib.Path]) -> list[pathlib.Path]:
-    """Returns a trainer's files, and modules and packages beside its scripts, at most `MODULES_MAX`."""
+    """Returns a trainer's files, and up to `MODULES_MAX` Python files of modules and packages beside its scripts."""
     folders = dict.fromkeys(file.resolve().parent for file in named if file.suffix in _SCRIPTS)
     modules = itertools.islice((path for folder in folders for path in _modules(folder, DEPTH_MAX)), MODULES_MAX)
     return list(dict.fromkeys([*named, *modules]))
 
 
 def _modules(folder: pathlib.Path, depth: int) -> Iterator[pathlib.Path]:
-    """Yields the Python files below a folder. One below counts if it has an `__init__.py`: output has none."""
+    """Yields the Python files below a folder. Skips subfolders without an `__init__.py`, such as output folders."""
     with os.scandir(folder) as entries:
         found = sorted(itertools.islice(entries, ENTRIES_MAX), key=lambda entry: entry.name)
     for entry in found:
@@ -99,7 +99,7 @@ def _modules(folder: pathlib.Path, depth: int) -> Iterator[pathlib.Path]:
 
 
 def environment_facts() -> dict[str, Any]:
-    """Returns machine, moment and commit of a run for its report: no host name, no path, no environment variable."""
+    """Returns machine, versions, start time and commit of a run, but no host name, path or environment variable."""
     return {
         "python": platform.python_version(),
         "torch": _version("torch"),

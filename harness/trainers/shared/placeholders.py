@@ -1,6 +1,6 @@
 """Fills the placeholders `{name}` in a trainer's command, arguments and environment.
 
-The plan knows some values (`{steps}`); the others are known on each node (`{address}`). A shell's `${name}` is no
+Some values are known before a run starts (`{steps}`), others only on each node (`{address}`). A shell's `${name}` is no
 placeholder, `{{name}}` is the text `{name}`, and braces around any other text stay as they are.
 """
 
@@ -45,7 +45,7 @@ def unknown_in(word: str) -> str | None:
 
 
 def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """Fills placeholders in words of a command with `values`. Other names, even escaped ones, are left for the node."""
+    """Fills placeholders in words of a command from `values`. Placeholders without a value, or escaped, stay."""
 
     def value(match: re.Match[str]) -> str:
         return str(values[match[2]]) if match[2] is not None and match[2] in values else match[0]
@@ -56,8 +56,8 @@ def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
 def fill_variables(
     given: Mapping[str, str], values: Mapping[str, object]
 ) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
-    """Splits a trainer's variables: those that the plan can fill, and words before the commands for the others. These
-    words set variables that only a node can fill; beside the nodes, only those that have a meaning there."""
+    """Returns a trainer's variables that can be filled now, an `env` command that sets the others on a node, and an
+    `env` command that sets, outside of the nodes, those of the others that have a value there."""
     env = {name: fill([value], values)[0] for name, value in given.items()}
     late = {name: value for name, value in env.items() if for_nodes(value)}
     fitting = {name: value for name, value in late.items() if set(ON_NODES_ONLY).isdisjoint(names_in(value))}
@@ -80,5 +80,5 @@ def for_nodes(word: str) -> bool:
 
 
 def plain(word: str) -> str:
-    """Returns a word of a command in which nothing is filled, with `{{name}}` as `{name}`."""
+    """Replaces each escaped `{{name}}` in a word of a command by `{name}`, and fills no placeholder."""
     return _ANY.sub(lambda match: match[0] if match[1] is None else f"{{{match[1]}}}", word)

@@ -1,6 +1,6 @@
 """Sets options of torch's elastic launcher for its rendezvous, so that a job recovers as well as possible.
 
-The launcher is that of the trainer's own torch, unchanged. Only its own options and variables are used.
+The harness runs the launcher of the trainer's own torch unmodified, and sets only its options and variables.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ MAX_RESTARTS: Any = Field(
 
 
 def options(given: Mapping[str, object]) -> str:
-    """Joins the options of torch's rendezvous into one word. Given values replace defaults."""
+    """Joins torch's rendezvous options into the value of `--rdzv-conf`. Options in `given` replace the defaults."""
     return ",".join(f"{name}={value}" for name, value in {**OPTIONS, **given}.items())
 
 

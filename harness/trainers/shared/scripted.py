@@ -10,7 +10,7 @@ from harness.trainers.shared.custom import Command, CustomTrainer, beside_scenar
 
 
 class ScriptTrainer(CustomTrainer):
-    """The base of trainers that are a script, given under the key with the name of the trainer's kind."""
+    """The base of trainers that run a script or a module, such as `torchrun: train.py` in the scenario."""
 
     fixed_size: ClassVar[bool] = False  # its launcher cannot go on with fewer nodes
 

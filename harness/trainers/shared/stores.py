@@ -1,6 +1,6 @@
-"""Names the places of checkpoints: a directory that all nodes see, or a store beside the nodes.
+"""Names the places where checkpoints are saved: a directory that all nodes see, or a store outside of the nodes.
 
-A store is an entry point of the group `chaos_harness.stores`.
+A store is a Python entry point of the group `chaos_harness.stores`.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ GROUP = "chaos_harness.stores"
 
 @dataclass(frozen=True)
 class Store:
-    """A store for checkpoints. `server`: the words before a command that run the store beside it, until either ends.
-    `around`: the words before a trainer's command that give it access. `place`: the URL of its checkpoints."""
+    """A store for checkpoints. `server`: words before a command that run the store until command or store ends.
+    `around`: words before a trainer's command that give the trainer access. `place`: the URL of the checkpoints."""
 
     server: tuple[str, ...]
     around: tuple[str, ...]
@@ -23,7 +23,7 @@ class Store:
 
 
 def check_store(name: str) -> str:
-    """Checks the name of a place for checkpoints: `directory` or a store. Raises `ValueError` for another name."""
+    """Checks that `name` is `directory` or an installed store. Raises `ValueError` for any other name."""
     if name != DIRECTORY and name not in (known := entry_points(GROUP)):
         raise ValueError(f"unknown store {name!r}; {choice(name, (DIRECTORY, *known))}{not_installed(GROUP, '; ')}")
     return name
