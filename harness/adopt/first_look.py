@@ -82,8 +82,8 @@ def _expanded(first: int, count: int = 1, stride: int = 1) -> range:
 
 
 class _Enough(Together):
-    """Stops the job of a first look when the job has logged enough: some steps, a checkpoint, and the end of the first
-    pass over the data. The wait for the checkpoint and for the end of the pass is limited. The job is also stopped if a
+    """Stops a first look (a short trial run) when the job has logged enough: some steps, a checkpoint, and the end of
+    the first pass over the data. Stops the job anyway if the checkpoint or the end of the pass takes too long, or if a
     worker fails before the first step, because launchers restart such a worker again and again."""
 
     def __init__(
@@ -178,7 +178,7 @@ def facts_of(run: timeline.Timeline) -> Facts:
 
 
 def _began_anew(run: timeline.Timeline, committed: Sequence[Mapping[str, Any]]) -> int:
-    """Returns the step of the newest checkpoint that existed when a restarted process began again at the first step.
+    """Returns the step of the newest checkpoint that a restarted process ignored, by beginning again at the first step.
     Returns 0 if no restarted process ignored a checkpoint."""
     first = min((p.first_step for p in run.processes if p.first_step is not None), default=0)
     anew = (p for p in run.processes if p.restored is None or p.restored_step == 0)  # else its step may be unknown
@@ -187,8 +187,8 @@ def _began_anew(run: timeline.Timeline, committed: Sequence[Mapping[str, Any]]) 
 
 
 def _pass_steps(run: timeline.Timeline) -> int:
-    """Returns the number of steps in the first pass over the data. If the run ended before the pass, the number is
-    estimated from the size of the data set."""
+    """Returns the number of steps in the first pass over the data. If the run ended before the end of the pass,
+    estimates the number of steps from the size of the data set, or returns 0 if this size is unknown."""
     if ends := samples.pass_ends(run, samples.told_kind(run, None)):
         return ends[0]
     steps = run.steps

@@ -61,7 +61,7 @@ def numbers(words: Sequence[str], option: re.Pattern[str]) -> Iterator[tuple[int
 
 
 def steps_asked(words: Sequence[str]) -> int:
-    """Returns how many steps the command asks for; 0 if it gives no number, or several numbers."""
+    """Returns how many steps the command's options ask for, or 0 if they give no number of steps or different ones."""
     asked = {int(match["number"]) for _, match in numbers(words, STEPS)}
     return asked.pop() if len(asked) == 1 else 0
 
@@ -74,14 +74,14 @@ def sizes_asked(words: Sequence[str]) -> dict[Axis, int]:
 
 
 def resume_option(script: str, words: Sequence[str]) -> str:
-    """Returns an option to resume from a save, such as `--resume`, that the script has and the command lacks; or ""."""
+    """Returns the script's option to resume, such as `--resume`, or "" if it has none or if the command sets one."""
     options = _RESUME.findall(_text(script)) if script.endswith(".py") else []
     given = " ".join(words).replace("_", "-")
     return "" if any(each.replace("_", "-") in given for each in options) else next(iter(options), "")
 
 
 def another_launcher(command: Sequence[str], script: str) -> str:
-    """Returns advice if another program or a shell script hides the launcher (such as torchrun) in a command; or ""."""
+    """Returns advice if another program or a shell script hides the launcher, such as torchrun, or else ""."""
     program = pathlib.PurePath(command[0]).name
     if program in ELSEWHERE:
         return f"{program} {ELSEWHERE[program]}"

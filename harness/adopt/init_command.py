@@ -152,7 +152,7 @@ def _say_who_starts_again(found: Recognised, facts: Facts) -> None:
 
 
 def _say_what_to_do(found: Recognised, facts: Facts) -> None:
-    """Prints advice on the mesh, on resuming and on the job's length, from the facts of a first look."""
+    """Prints advice on the mesh, on resuming and on the job's length, from the facts of a short run without faults."""
     if facts.mesh and not facts.elastic:
         struck = victim_of(facts.mesh)
         kills = f" rank-kill.yaml kills the one at {in_words(struck)}." if struck else ""
@@ -223,7 +223,7 @@ def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
 
 def seen_and_unseen(facts: Facts) -> tuple[list[str], list[str], list[str]]:
     """Returns three lists of kinds of evidence (such as loss): those in the log, those missing from the log, and those
-    that a first look is too short to show."""
+    that a short run without faults cannot show."""
     seen = stood_in_for(facts.told)
     untold = [kind for kind in ITEMS if kind not in seen and kind not in BY_FAULT]
     due = {"restores"} if facts.steps_total is not None else {"restores", "exits"}

@@ -1,4 +1,4 @@
-"""Finds the mesh of a job by the coordinates that its ranks logged in a first look. Pure."""
+"""Finds the mesh of a job by the coordinates that its ranks logged in a short run without faults. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes scenarios for a trainer after a first look, as YAML text with comments. Pure."""
+"""Writes scenarios for a trainer as YAML text with comments, from the facts of a short run without faults. Pure."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ REHEARSALS = (
 
 
 def workload_of(found: Recognised, folder: pathlib.Path, ranks: int = 0) -> dict[str, Any]:
-    """Returns the `workload` section of a scenario in `folder` for a recognised command. `ranks` is the observed number
-    of ranks, for a command that starts all ranks itself."""
+    """Returns the `workload` section, for the launch command `found`, of a scenario file in `folder`. `ranks` is the
+    observed number of ranks, for a command that starts all ranks itself."""
     trainer = dict(found.trainer)
     if found.script:
         script = found.script if os.path.isabs(found.script) else os.path.relpath(found.script, folder)
@@ -148,8 +148,8 @@ def workload_of(found: Recognised, folder: pathlib.Path, ranks: int = 0) -> dict
 
 
 def with_steps_left(found: Recognised, facts: Facts) -> tuple[Recognised, str]:
-    """Returns the command with more steps if the job would save its last step, and a comment on the change. After a
-    save of the last step, a restart has no steps left to do, and so shows nothing about the save."""
+    """If a checkpoint falls on the job's last step, returns the command with more steps (if possible) and the reason. A
+    restart from a checkpoint of the last step has no steps left to do, and so shows nothing about that checkpoint."""
     words = found.words
     places = list(numbers(words, STEPS))
     asked = {int(match["number"]) for _, match in places}
@@ -239,8 +239,8 @@ def _who_starts_again(trainer: Mapping[str, Any]) -> str:
 
 def _step(rehearsal: Proposed, facts: Facts) -> int:
     """Returns the step at which a proposed scenario injects its fault, half-way between two checkpoints. The step comes
-    after the second checkpoint if the job is long enough. In a longer job, the restart comes in the second pass over
-    the data. Many trainers resume correctly only in the first pass over the data."""
+    after the second checkpoint if the job is long enough. If possible, the restart after the fault comes in the second
+    pass over the data, because many trainers resume correctly only in the first pass."""
     every, saves = facts.save_every or SAVE_EVERY, max(rehearsal.saves, USUAL_SAVES)
     first = facts.saves[0] if facts.saves else SAVE_EVERY
     half = max(1, every // 2)
@@ -261,8 +261,8 @@ def _target(place: Mapping[Axis, int | str], rank: str) -> str:
 
 
 def run_s(facts: Facts) -> float:
-    """Estimates how many seconds the whole job takes without faults. If the number of steps of the job is unknown, only
-    the steps of the first look count."""
+    """Estimates how many seconds the whole job takes without faults. If the job's number of steps is unknown, counts
+    only the steps that `chaos init` watched."""
     return facts.start_s + (facts.steps_total or facts.steps_seen) * facts.step_s
 
 
@@ -287,8 +287,8 @@ def strikes_late(facts: Facts) -> bool:
 
 
 def has_second_pass(facts: Facts) -> bool:
-    """Returns True if the job is known to make a second pass over the data. A job that was still running after the
-    first look may consist of one long pass over the data."""
+    """Returns True if `_step` should try to place a fault in the second pass over the data. Returns False if the length
+    of the first pass is unknown, or if the job may consist of one long pass."""
     seen = facts.steps_seen > facts.pass_steps or facts.pass_steps * facts.step_s <= SHORT_PASS_S
     return facts.pass_steps > 0 and (facts.steps_total is not None or seen)
 

@@ -62,9 +62,9 @@ DEEPSPEED_KEPT = {"num-gpus", "num-nodes", "m", "module", "no-local-rank"}
 
 
 def recognise(command: Sequence[str]) -> Recognised:
-    """Finds the launcher, the script and the number of ranks in the command that starts a training. A command with an
-    unknown launcher is started once, unchanged. Raises `UsageError` if the command is empty, or if its program or its
-    script cannot be found."""
+    """Finds the launcher, the script and the number of ranks in the command that starts a training. If the launcher is
+    unknown, scenarios run the command unchanged, usually on one node. Raises `UsageError` if the command is empty, or
+    if its program or its script cannot be found."""
     if not command:
         raise UsageError("write the command that starts your training after --: chaos init -- torchrun train.py")
     name, words, python = _program(list(command))
@@ -163,9 +163,9 @@ def _other(words: Sequence[str], _: str | None, command: Sequence[str]) -> Recog
 
 
 def _started_once(launcher: str, script: str, words: list[str]) -> Recognised:
-    """Returns a workload for a command that starts all ranks itself, and that would therefore be two jobs on two nodes.
-    The workload has one node, unless the command names its node by a placeholder such as `{index}`, or uses torchft,
-    whose replicas are started one by one."""
+    """Recognises a command that starts all ranks itself. The command gets one node, because two nodes would run it as
+    two separate jobs. The command gets two nodes if it names its node by a placeholder such as `{index}`, or if it
+    uses torchft, whose replicas are started one by one."""
     found = _recognised(launcher, script, {"command": words}, None, 1, {}, set())
     of_several = any(name in ON_NODES for word in words for name in placeholders.names_in(word))
     return found if of_several or found.framework == "torchft" else replace(found, nodes=1)
@@ -216,7 +216,7 @@ def _recognised(
 
 
 def framework_of(script: str) -> str:
-    """Returns the framework that the script imports, or plain PyTorch if it imports none."""
+    """Names the framework that a script imports, or else plain PyTorch; an unreadable script is not recognised."""
     try:
         with open(script, "rb") as file:
             tree = ast.parse(file.read(SOURCE_BYTES_MAX))

@@ -1,4 +1,4 @@
-"""The Python API: runs scenarios and gates, and loads stored results. docs/python.md describes it.
+"""The Python API: runs scenarios and gates (scenario suites), and loads stored results. docs/python.md describes it.
 
     from harness.api import run
 

@@ -108,8 +108,8 @@ def chaos(request: pytest.FixtureRequest, record_property: Callable[[str, object
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Prints each run's page, its verdict's reason and the next step. The text for each run is a property of its test,
-    so that it also arrives from other workers of pytest-xdist."""
+    """Prints each run's verdict and report page, the reasons if the run did not pass, and what to do next. Each run's
+    text is stored as a property of its test, because pytest-xdist passes test properties on from its workers."""
     told = [
         (report.nodeid, value)
         for reports in terminalreporter.stats.values()
