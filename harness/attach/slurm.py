@@ -99,8 +99,8 @@ def _fields(slurm: Slurm, job_id: int) -> dict[str, str]:
 
 
 def _ended(slurm: Slurm, job_id: int) -> int | None:
-    """Returns the job's exit code, or `None` if the job has not ended. After a signal, the code is 128 plus the
-    signal's number."""
+    """Returns the job's exit code, or `None` if the job has not ended. If a signal ended the job, the code is 128 plus
+    the signal's number."""
     job = slurm.job(job_id)
     if job is not None and not job.ended:
         return None
@@ -113,8 +113,8 @@ def _ended(slurm: Slurm, job_id: int) -> int | None:
 
 
 def _step(slurm: Slurm, job_id: int, host: str, what: str) -> list[str]:
-    """Sends the signal `what` (`LOOK`: none) to a job's tasks on one host, and returns the line of /proc/PID/stat of
-    each task."""
+    """Sends the signal `what` to a job's tasks on one host (no signal if `what` is `LOOK`), and returns the line of
+    /proc/PID/stat of each task."""
     where = (f"--jobid={job_id}", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--mem=0")
     answer = slurm.run("srun", "--overlap", "--quiet", *where, *OPTIONS, "/bin/sh", "-c", SCRIPT, "sh", what)
     return [line for line in answer.splitlines() if line.strip()]

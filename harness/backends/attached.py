@@ -1,9 +1,9 @@
 """Defines how the harness observes and disturbs a running job that somebody else started.
 
 An engine, such as Docker, implements this interface in a module that is an entry point of the group
-`chaos_harness.attach`. The module's function `attach(text)` finds the job, and refuses the job if its owner has not
-allowed faults; `HOW` describes the format of `text`; `UNDO` undoes one act. No function of this module starts or ends a
-job.
+`chaos_harness.attach`. The engine's module has a function `attach(text)`, which finds the job and refuses a job whose
+owner has not allowed faults; a text `HOW`, which describes the format of `text`; and a function `UNDO`, which undoes
+one act. Attaching never starts or ends a job.
 """
 
 import abc
@@ -26,7 +26,7 @@ NEEDS_KILL = {"kill", "evict", "delete"}
 @dataclass(frozen=True)
 class Seen:
     """The observed state of one node of a job at one moment. `state` is running, paused, stopped, disconnected, ended,
-    or another word of the engine.
+    or a state that only the job's engine has.
 
     `life` changes when the node's processes are started again; `code` is the node's exit code; `cpu_s` is the CPU time
     since the node's start; `told` holds other facts from the engine for the report.
@@ -48,11 +48,11 @@ class Undo:
 
 
 def all_stopped(states: Collection[str]) -> bool:
-    """Returns True if, by these states from /proc, all processes are stopped, or wait in the kernel (D) beside a
-    stopped one.
+    """Returns True if at least one process is stopped (state T or t in /proc), and every other process is stopped or
+    waits in the kernel (state D).
 
-    A parent process is in state D while its child is stopped between vfork and exec. The waiting parent is stopped
-    before it runs again.
+    A parent process is in state D while its child is stopped between vfork and exec. A stop signal takes effect on the
+    waiting parent before the parent runs again.
     """
     return not {"T", "t"}.isdisjoint(states) and {"T", "t", "D"}.issuperset(states)
 
@@ -73,13 +73,13 @@ class AttachedJob(abc.ABC):
 
     @abc.abstractmethod
     def log_tails(self) -> Mapping[str, Sequence[str]]:
-        """Returns the newest lines of each node's log. If all nodes share one log file, its lines are under the empty
-        name."""
+        """Returns the newest lines of each node's log. If all nodes share one log file, returns its lines under an
+        empty node name."""
 
     @abc.abstractmethod
     def undo_of(self, verb: str, node: str) -> Undo:
-        """Returns the undo record of an act, which must be stored before the act. Raises `UsageError` if the act is
-        impossible on this node."""
+        """Returns the undo record of an act; the caller must store the record before the act. Raises `UsageError` if
+        the act is impossible on this node."""
 
     @abc.abstractmethod
     def act(self, verb: str, node: str) -> None:
@@ -91,7 +91,7 @@ class AttachedJob(abc.ABC):
         return seen.state == STATE_AFTER[verb]
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """Returns True if the node runs or has ended, so that nothing of this act is left to undo."""
+        """Returns True if the node runs or has ended, so that the act `verb` needs no undo any more."""
         return seen.state in (RUNNING, ENDED)
 
     def close(self) -> None:

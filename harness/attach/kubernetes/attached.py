@@ -133,14 +133,14 @@ class KubernetesJob(AttachedJob):
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
         """Returns True if the last act on a node's pod took effect. After an eviction, a deletion or a kill, the pod
-        may be back already, which shows in another `life` of the node."""
+        may be back already: then the node's `life` (pod and restart count) has changed."""
         if verb == "stop":
             return seen.state == "stopped"
         another = seen.life != self._struck[node]
         return another or (not self._left[node] if verb == "kill" else seen.state == others.ENDING)
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """Returns True if the pod is reachable and not stopped, so that no act on the pod is left to undo. An evicted,
+        """Returns True unless the pod is stopped or cannot be reached: only stopped processes need an undo. An evicted,
         deleted or killed pod is brought back by its controller, not by the harness."""
         return seen.state not in ("stopped", UNREACHABLE)
 
@@ -202,8 +202,8 @@ def attach(selection: str) -> KubernetesJob:
 
 
 def _refuse_foreign(pod: Object) -> bool:
-    """Returns True if a pod's owner allows the harness to kill the pod, or False if only to stop the pod. Raises
-    `UsageError` if the pod belongs to a run of a harness, or lacks its owner's opt-in."""
+    """Returns True if a pod's owner allows the harness to kill the pod, or False if the owner allows only a stop.
+    Raises `UsageError` if a harness started the pod for a run, or if the pod lacks its owner's opt-in."""
     name, labels = others.name_of(pod), pod["metadata"].get("labels") or {}
     if RUN_LABEL in labels:
         raise UsageError(f"pod {name} belongs to run {labels[RUN_LABEL]} of a harness; nothing was touched")
@@ -212,7 +212,7 @@ def _refuse_foreign(pod: Object) -> bool:
 
 
 def _shell_for(api: Api, pod: Object, verb: str) -> str:
-    """Returns the name of the container in a pod that will send signals: the job's own, or a new ephemeral container.
+    """Returns the name of a pod's container from which signals will be sent: the job's own, or a new ephemeral one.
 
     Raises `UsageError` if signals from inside the pod would not reach the job's processes, or would also reach
     processes outside the pod.

@@ -18,8 +18,8 @@ JOB, JOBSET = ("batch/v1", "jobs"), ("jobset.x-k8s.io/v1alpha2", "jobsets")
 
 
 class Returns:
-    """Counts the pods that the harness took from each Kubernetes Job, because the Job's own count of failures comes
-    later."""
+    """Counts, for each Kubernetes Job, the pods that the harness killed, evicted or deleted, because the Job's own
+    count of failed pods is updated later."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -66,7 +66,7 @@ class Returns:
         return self._of_jobset(job, full) if full else ""
 
     def _full(self, job: Object, pod: Object, pods: Sequence[Object]) -> str:
-        """Returns why a Kubernetes Job allows no further failed pod, or an empty text if it does."""
+        """Returns why one more failed pod could fail a Kubernetes Job, or an empty text if it could not."""
         name, spec, uid = name_of(job), job["spec"], job["metadata"]["uid"]
         if (limit := spec.get("backoffLimitPerIndex")) is not None:
             spent = int((pod["metadata"].get("annotations") or {}).get(FAILURES, 0))
@@ -99,7 +99,7 @@ class Returns:
 
 def _first_rule(spec: Object, verb: str) -> str:
     """Returns the action of a Job's podFailurePolicy after a pod was killed or evicted: `Ignore`, an action that fails
-    the Job, or ""."""
+    the Job, or "" in all other cases."""
     for rule in (spec.get("podFailurePolicy") or {}).get("rules", []):
         disruption = any(each.get("type") == "DisruptionTarget" for each in rule.get("onPodConditions") or [])
         if str(rule["action"]).startswith("Fail"):

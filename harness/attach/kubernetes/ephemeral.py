@@ -1,6 +1,6 @@
 """Adds an ephemeral container with a shell to a pod whose own container has no shell, if the owner allows it.
 
-The container sleeps until the undo ends it or its time is over, and runs commands by the exec API of Kubernetes. The
+The container sleeps for a day, unless the harness ends it earlier, and runs commands by the exec API of Kubernetes. The
 name of the container stays in the pod, because Kubernetes cannot remove a container from a pod. The container sees the
 same processes as the job's container beside it, and has the same user.
 """
@@ -69,8 +69,8 @@ def _answers(api: Api, pod: str, name: str) -> bool:
 
 
 def state_of(pod: Object | None, name: str) -> Object:
-    """Returns the state of a pod's ephemeral container (`running`, `waiting` or `terminated`), or an empty dict without
-    such a container."""
+    """Returns the state of a pod's ephemeral container (`running`, `waiting` or `terminated`), or an empty dict if the
+    pod has no container `name`."""
     statuses = pod["status"].get("ephemeralContainerStatuses") or [] if pod else []
     found: Object = next((each.get("state") or {} for each in statuses if each["name"] == name), {})
     return found
@@ -81,7 +81,7 @@ def runs(pod: Object | None, name: str) -> bool:
 
 
 def still_owes(pod: Object, name: str) -> bool:
-    """Returns True if processes may still be stopped by signals from this ephemeral container."""
+    """Returns True if signals from this ephemeral container may have left processes stopped."""
     state = state_of(pod, name)
     return "running" in state or ("terminated" in state and state["terminated"].get("exitCode") != ENDED_BY_US)
 

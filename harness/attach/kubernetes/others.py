@@ -26,8 +26,8 @@ def uid_of(pod: Object) -> str:
 
 
 def told_by_owner(pod: Object) -> str | None:
-    """Returns the value of the label or annotation `chaos.allow`, by which a pod's owner allows faults, or `None`
-    without one."""
+    """Returns the value of the label or annotation `chaos.allow`, by which a pod's owner allows faults, or `None` if
+    missing."""
     metadata = pod["metadata"]
     found = (metadata.get("labels") or {}).get(OPT_IN) or (metadata.get("annotations") or {}).get(OPT_IN)
     return None if found is None else str(found)
@@ -81,8 +81,8 @@ def matched(last: Mapping[str, Object], pods: Sequence[Object]) -> dict[str, Obj
 
 
 def seen(pod: Object | None, last: Object) -> Seen:
-    """Returns the state of a job's node, as its pod shows it. `last` is the last seen pod of the node, whose name is
-    reported if the node has no pod now."""
+    """Returns the state of a job's node, as its pod shows it. If the node has no pod now, reports the name of `last`,
+    the node's last seen pod."""
     if pod is None:
         return Seen(GONE, uid_of(last), told={"pod": name_of(last)})
     name = container_of(pod)
