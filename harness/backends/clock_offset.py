@@ -1,8 +1,8 @@
 """Measures how far another host's wall clock is ahead of ours, over a connection of unknown delay.
 
-The method is from Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989). The other host reads
-its clock at some moment between our question and its reply. The error of the offset is therefore at most half of the
-time from question to reply. Of several measurements, the one with the quickest reply has the smallest error.
+The method is from Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989). Because the other
+host reads its clock at some moment between our question and its reply, the error of the offset is at most half of the
+time between question and reply. Of several measurements, the one with the quickest reply has the smallest error.
 """
 
 import time

@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class EngineBackend(Backend):
-    """A backend whose engine, such as Docker, may be absent from this machine. `never` maps each act that the backend
-    supports on no machine to the reason."""
+    """A backend whose engine, such as Docker, may be absent from this machine. `never` holds the acts that the backend
+    cannot support on any machine, each with the reason."""
 
     never: Mapping[Verb, str]
     absent: tuple[type[ChaosError], ...] = (ChaosError,)  # what says that the engine is not there; others are raised

@@ -3,7 +3,7 @@
 A backend is a folder in `harness/backends/`; the folder's name is the backend's name on the command line. The two main
 methods of a backend are:
 
-* `render(workload)` returns the engine's native request, without side effects. `chaos plan --as yaml` prints it.
+* `render(workload)` returns the request to the engine, without side effects. `chaos plan --as yaml` prints the request.
 * `open(workload, …)` makes the request, and returns a `Cluster` of `Node`s, which exists until `Cluster.close()`.
 
 The acts that a node supports are called *verbs*. A backend declares the verbs that work on this machine, and a fault
@@ -80,7 +80,7 @@ class Launch:
     host that no eviction reaches. `sources` are folders of this machine that the commands read; every node must see
     them under the same path. `mounts` are folders below the run's folder whose storage `Node.disturb_storage` can
     disturb. `recorded` names the mounts whose file operations are recorded (local backend only). `notice_s` is the
-    longest eviction notice of the plan's faults: an engine with its own grace period must not take a node earlier.
+    longest eviction notice of the plan's faults: an engine's own grace period must not be shorter.
     """
 
     command: tuple[str, ...]
@@ -197,7 +197,7 @@ class Node(abc.ABC):
 
     @abc.abstractmethod
     def pids(self) -> list[int]:
-        """Returns the process ids on this node, in the numbering of the node itself; empty if the node is gone."""
+        """Returns this node's process ids, as the node itself numbers them, or an empty list if the node is gone."""
 
     # Verbs. Each acts before it returns, raises `NodeGone` for a node that is no longer there, and
     # `CannotRunError` where the backend does not have it.
@@ -238,7 +238,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.NOTICE)
 
     def processes(self) -> list[ProcessState]:
-        """Returns the processes of `pids()` in their present state; empty if the node is gone."""
+        """Returns the processes of `pids()` in their present state, or an empty list if the node is gone."""
         raise self._missing(Verb.SIGNAL)
 
     def limit_cpu(self, cpus: float | None) -> None:
@@ -259,7 +259,7 @@ class Node(abc.ABC):
 
     def cpu_use(self) -> CpuUse:
         """Returns the CPU time that the node's processes used, and the CPU time that limits withheld from them. The
-        difference of two readings gives a rate."""
+        difference of two results is the use between the two calls."""
         raise self._missing(Verb.CPU)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
@@ -267,8 +267,8 @@ class Node(abc.ABC):
         highest OOM score first.
 
         `keeper` says who enforces the limit: `kernel`, `watchdog` (our process, which counts resident anonymous pages
-        every 10 ms), or `auto` (the first of these that exists). Returns the keeper in use. If `limit_bytes` is `None`,
-        all memory limits are lifted.
+        every 10 ms), or `auto` (the first of these that exists). Returns `kernel` or `watchdog`, whichever enforces the
+        limit. If `limit_bytes` is `None`, all memory limits are lifted.
         """
         raise self._missing(Verb.MEMORY)
 
@@ -280,8 +280,8 @@ class Node(abc.ABC):
         """Starts a process that takes `size_bytes` of the node's memory and then frees the memory again. Returns how
         many bytes the process got.
 
-        The process gets fewer bytes if it is killed early. With `spare`, a process that `doom` has marked is killed
-        before the memory-filling process.
+        If the memory-filling process is killed early, it gets fewer bytes than `size_bytes`. With `spare`, when memory
+        runs out, a process that `doom` has marked is killed before the memory-filling process.
         """
         raise self._missing(Verb.MEMORY)
 
@@ -337,7 +337,8 @@ class Node(abc.ABC):
         """Measures the network path to `peer` (`None`: the control host) with real packets. With `back`, the packets go
         from the peer to the node.
 
-        Missing packets count as lost if no packet has come for `wait_s` seconds after the last one was sent.
+        The measurement ends when all packets have arrived or, after the last packet was sent, when no packet has
+        arrived for `wait_s` seconds. Packets that are missing at the end count as lost.
         """
         raise self._missing(Verb.NET_DELAY)
 
@@ -355,8 +356,8 @@ class Node(abc.ABC):
         """Returns the TCP connections of these processes (numbered as in `pids`) and of their children, with the bytes
         of each connection.
 
-        Without `pids`, or if processes cannot be told apart, returns the connections of the whole node, if the node has
-        its own network.
+        If `pids` is empty, or if the processes of the node cannot be told apart, returns all connections in the node's
+        network namespace.
         """
         raise self._missing(Verb.NET_DELAY)
 
@@ -372,16 +373,16 @@ class Node(abc.ABC):
         `counts()` returns how many operations `matched` the rule, how many of them were `tried` (could fail), and how
         many `failed`. `waits` is the number of delayed operations, `delayed_ns` the sum of their delays, and `busy_ns`
         the time in which at least one operation waited. `bytes` counts the bytes that a rule with `after_bytes` or
-        `rate_bytes` let pass. For a rule with `power`, `cut` says whether the power was cut, and `lost_bytes` and
-        `lost_renames` count the lost data. `longest_ns` is the longest delay, `unanswered` the number of operations
-        that wait now, and `uninterruptible` the number of their threads in state D. `heal()` turns the power on again
-        and lets all waiting operations continue.
+        `rate_bytes` let pass. For a rule that simulates a power cut (`power`), `cut` says whether the power was cut,
+        and `lost_bytes` and `lost_renames` count the lost data. `longest_ns` is the longest delay, `unanswered` the
+        number of operations that wait now, and `uninterruptible` the number of their threads in state D. `heal()` ends
+        the simulated power cut and lets all waiting operations continue.
         """
         raise self._missing(Verb.STORAGE)
 
     def try_storage(self, mount: str, rule: StorageRule) -> StorageAnswers:
-        """Returns how the file system over `mount` would answer operations under the active rules equal to `rule`: with
-        which delays and errors. This check writes nothing, and changes no counter of a rule."""
+        """Returns the delays and errors that the active rules equal to `rule` would cause in the file system over
+        `mount`. This check writes nothing, and changes no counter of a rule."""
         raise self._missing(Verb.STORAGE)
 
     def _missing(self, verb: Verb) -> UsageError:
@@ -392,9 +393,9 @@ class Cluster(abc.ABC):
     """The running nodes of one run. The end of the `with` block always removes all nodes and everything else of the
     run.
 
-    An engine with its own scheduler (Slurm, Kubernetes) adds and removes nodes without a request, and may restart a
-    lost job as a whole. If `tells_changes` is True, `changes()` returns every node that the engine added or removed
-    after `start`. `waiting` is True while the engine is not done with the job, even if no node exists.
+    An engine with its own scheduler (Slurm, Kubernetes) adds and removes nodes on its own, and may restart a lost job
+    as a whole. If `tells_changes` is True, `changes()` returns every node that the engine added or removed after
+    `start`. `waiting` is True while the engine is not done with the job, even if no node exists.
     """
 
     tells_changes = False
@@ -426,7 +427,7 @@ class Cluster(abc.ABC):
 
     @property
     def waiting(self) -> bool:
-        """Returns True if the engine may still bring nodes, or has not yet reported how the job ended."""
+        """Returns True if the engine may still add nodes, or has not yet reported how the job ended."""
         return False
 
     def changes(self) -> list[Change]:
@@ -444,8 +445,8 @@ class Cluster(abc.ABC):
         raise UsageError("this backend cannot tell whether the control command runs")
 
     def node_labels(self, key: str) -> list[str]:
-        """Returns for each node the value of the label `key` that the engine (such as Kubernetes) keeps, or "" without
-        it. Raises `CannotRunError` if the engine has no labels of nodes, or if the labels cannot be read."""
+        """Returns the value of each node's label `key` in the engine (such as Kubernetes), or "" for a node without
+        this label. Raises `CannotRunError` if the engine has no labels of nodes, or if the labels cannot be read."""
         raise CannotRunError(NO_LABELS)
 
     def kill_control(self) -> None:
@@ -457,8 +458,7 @@ class Cluster(abc.ABC):
         raise UsageError("this backend cannot start the control command again")
 
     def change_command(self, command: tuple[str, ...], env: Mapping[str, str]) -> None:
-        """Uses this command for nodes that start later, and adds these environment variables to those of such a
-        node."""
+        """Starts later nodes with this command, and with these environment variables in addition to their own."""
         raise UsageError("this backend cannot change the command of a job")
 
     def give_up(self, node: Node) -> None:
@@ -467,7 +467,7 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Removes all nodes and everything else of this run, and waits until it is gone. Repeated calls are safe."""
+        """Removes everything that belongs to this run, and waits until the removal is done. Repeated calls are safe."""
 
     def __enter__(self) -> Self:
         return self
@@ -526,10 +526,10 @@ class Backend(abc.ABC):
 
     def sweep(self, dry_run: bool = False) -> list[str]:
         """Removes objects that dead harness processes left in the engine and that no undo journal lists. Returns the
-        kind and the name of each object.
+        kind and the name of each removed object or, with `dry_run`, of each object to remove.
 
-        Only objects whose name contains the process that made them are removed, and none if the engine is missing.
-        Raises `BackendError` if an object cannot be removed.
+        Removes only objects whose name says which process made them. If the engine is missing, removes nothing. Raises
+        `BackendError` if an object cannot be removed.
         """
         return []
 
@@ -553,8 +553,8 @@ class Backend(abc.ABC):
         """Returns the request that the engine would get for this workload, without details of this machine. Pure."""
 
     def render_as(self, workload: Launch, kind: str, run_id: str) -> Any:
-        """Returns the engine's request as one of the backend's `kinds`, with the names that this run would use.
-        Pure."""
+        """Returns the engine's request of the given `kind`, such as `jobset` for Kubernetes, with the names that this
+        run would use. Pure."""
         raise UsageError(f"--as {kind}: backend {self.name} has one kind of request only")
 
     @abc.abstractmethod

@@ -2,8 +2,8 @@
 
 Nodes share a private network and the run's folder, which has the same path on all of them. Our init process in each
 container starts, signals and lists processes when the harness asks, over the container's standard input and output.
-When the harness dies, the connection to the init process ends, and the container ends with the connection. All other
-things of a run in Docker, such as networks, have the run's label.
+When the harness dies, the connection to the init process ends, and the container ends with the connection. All
+containers, networks and volumes of a run have the run's label, by which an undo finds them.
 
 `CHAOS_DOCKER_IMAGE` names an image other than `chaos-node`. `CHAOS_DOCKER_GPUS=1` gives every rank a GPU.
 `CHAOS_DOCKER_EGRESS=1` lets nodes reach other networks (an object store, for instance).
@@ -54,8 +54,8 @@ class DockerCluster(container_probe.ProbedCluster):
             raise
 
     def _prepare(self) -> None:
-        """Prepares the run's folder for its containers. Raises `CannotRunError` if files cannot be given to the
-        containers' user, as in a user namespace."""
+        """Prepares the run's folder for its containers. Raises `CannotRunError` if the containers' user cannot be made
+        the owner of files, as in a user namespace."""
         names = [*request.node_names(self._workload), *([CONTROL] if self._workload.control is not None else [])]
         try:
             run_folder.prepare(self._run_dir, self._workload, names, self._engine.owner)

@@ -91,8 +91,8 @@ class DockerNode(NetworkedNode, StoringNode):
         self._call("run", command=list(command), env=dict(env), log=str(log))
 
     def disconnect(self) -> None:
-        """Ends the connection to the container's init process, and thereby the node. The end of the node's command is
-        not reported after this."""
+        """Ends the connection to the container's init process, and thereby the node. After the disconnection, the end
+        of the node's command is not reported."""
         self._running = 0
         if hasattr(self, "_line"):
             self._line.close()

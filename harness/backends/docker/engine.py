@@ -22,8 +22,8 @@ PARALLEL = 4  # a daemon starts containers no faster with more
 
 
 def address() -> str:
-    """Returns the address of the Docker daemon: DOCKER_HOST, or else the daemon of `make engines`, or else the default
-    socket."""
+    """Returns the address of the Docker daemon: DOCKER_HOST, or else the daemon that `make engines` starts, or else the
+    default socket."""
     own = pathlib.Path(os.environ.get(ENGINES_DIR_ENV, ENGINES_DIR)) / "docker" / "docker.sock"
     return os.environ.get("DOCKER_HOST") or (f"unix://{own}" if own.exists() else "unix:///var/run/docker.sock")
 
@@ -165,8 +165,8 @@ class Engine:
         return {str((entry["Labels"] or {}).get(RUN_LABEL, "")) for entry in found}
 
     def _remove(self, remove: Callable[..., None], what: str, **options: Any) -> None:
-        """Removes a container, network or volume, even if another process (the reverter or `chaos heal`) removes it
-        meanwhile."""
+        """Removes a container, network or volume. A removal by another process (the reverter or `chaos heal`) at the
+        same time is no error."""
         import docker.errors
 
         try:

@@ -1,4 +1,4 @@
-"""Makes the requests to the Docker Engine API for a workload, as plain data. The functions are pure.
+"""Makes the requests to the Docker Engine API for a workload, as plain data. All functions of this module are pure.
 
 This module chooses all names and labels of Docker objects. Every Docker object of the harness has the label
 `chaos.run_id`. Only objects with the label `chaos.run_id` are removed, so that objects of other users are safe.
@@ -110,8 +110,8 @@ def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -
     """Returns the request to Docker that makes one node's container. The container starts our init process, which
     starts the workload's command when the harness asks.
 
-    The init process gets the names of all nodes, so that load on one node's CPUs uses only this node's share of the
-    machine.
+    The init process gets the names of all nodes, to compute its node's share of the machine's CPUs: a fault that loads
+    this node's CPUs uses only this share.
     """
     labels = place.labels(node, incarnation)
     gpus = gpu_ids(workload, int(node.removeprefix("node")), place) if node != CONTROL else []

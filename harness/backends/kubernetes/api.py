@@ -96,7 +96,7 @@ class Api:
         patient: bool = True,
         as_text: bool = False,
     ) -> Any:
-        """Sends a request to the API server, and returns the answer, parsed if it is JSON, or as a text with `as_text`.
+        """Sends a request to the API server. Returns the answer as text with `as_text`, or else parsed if it is JSON.
 
         Raises `Refused` for an HTTP error status, and `BackendError` if no answer comes. With `patient`, a GET or
         DELETE request is repeated for about two minutes while the server is busy, restarting or out of reach.
@@ -210,7 +210,7 @@ class Api:
         return self.list("v1", "pods", place.selector)
 
     def pod(self, name: str) -> Object | None:
-        """Returns the pod with this name, or `None` if there is none."""
+        """Returns the pod with this name, or `None` if the pod does not exist."""
         try:
             found: Object = self.get(self.path("v1", "pods", name))
         except Refused as error:
@@ -311,7 +311,7 @@ class Api:
         """Removes all Kubernetes objects with this run's label from our namespace, and waits until the pods are gone.
         Repeated calls are safe.
 
-        Raises `BackendError` if objects could not be removed, after every kind of object was tried.
+        Tries to remove every kind of object, and then raises `BackendError` if an object could not be removed.
         """
         # What disturbs comes first, owners before pods.
         owners = [owner for found in manifests.OWNERS.values() for owner in found]
