@@ -115,7 +115,7 @@ class NetworkedNode(NodeBase):
 
 
 def examine(open_lab: Callable[[], Line]) -> dict[Verb, str | None]:
-    """Maps each act on a node's network to the reason why the kernel refuses the act, or to `None` if the act works."""
+    """Maps each network disturbance to the reason why the kernel refuses it, or to `None` if it works."""
     with contextlib.closing(open_lab()) as lab:
         lab.call("node.create", name="probe", incarnation=1)
         refused: dict[str, str] = lab.call("net.examine", node="probe.1")

@@ -1,4 +1,4 @@
-"""Carries out acts on a node by calls to a process of the harness: the node's init, a helper, or the lab."""
+"""Carries out operations on a node by calls to a process of the harness: the node's init, a helper, or the lab."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ FILL_S_MAX = 40.0
 
 
 def refused_libraries() -> dict[Verb, str]:
-    """Returns the acts that fail because a preloaded library (for clocks or GPUs) does not work here, each with the
-    reason."""
+    """Returns the operations that fail because a preloaded library (for clocks or GPUs) does not work on this machine,
+    each with the reason."""
     found = {Verb.CLOCK: skew.why_not(), Verb.GPU: gpu_health.why_not()}
     return {verb: reason for verb, reason in found.items() if reason}
 
 
 class Caller(Protocol):
     """A connection to a process of the harness that acts on nodes: a lab, a sidecar or a helper. Once `ended` is True,
-    everything that the process did to a node is undone."""
+    all disturbances by this process are undone."""
 
     @property
     def ended(self) -> bool: ...
@@ -36,8 +36,8 @@ class Caller(Protocol):
 
 
 class NodeBase(Node):
-    """The base class of nodes on which a process of the harness carries out most acts. A backend implements `_call`,
-    which sends an act to this process."""
+    """The base class of nodes on which a process of the harness carries out most operations. A backend implements
+    `_call`, which sends an operation to the process."""
 
     def __init__(self, name: str, index: int, incarnation: int, run_dir: pathlib.Path):
         self.name, self.index, self.incarnation, self.address = name, index, incarnation, ""
@@ -45,8 +45,7 @@ class NodeBase(Node):
 
     @contextlib.contextmanager
     def there(self) -> Iterator[None]:
-        """Raises `NodeGone` if the node is already gone, or if the `with` block raises `BackendError` and the node is
-        gone then."""
+        """Raises `NodeGone` if the node is gone before the `with` block, or after a `BackendError` in the block."""
         if not self.alive:
             raise NodeGone(f"node {self.key} is gone")
         try:
@@ -118,8 +117,8 @@ class NodeBase(Node):
         skew.set_offset(self._run_dir, self.name, offset_s)
 
     def set_gpu_health(self, gpu: int, health: Mapping[str, int]) -> None:
-        """Changes what a GPU reports to the node's processes: a stand-in for NVIDIA's library reads these values from a
-        file."""
+        """Changes what a GPU reports to the node's processes, which load a stand-in for NVIDIA's library that reads
+        `health` from a file."""
         gpu_health.set_health(self._run_dir, self.name, gpu, health)
 
     def watch_gpus(self, pid: int | None) -> str | None:

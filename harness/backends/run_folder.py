@@ -1,15 +1,15 @@
 """Names the files of a run's folder, and the folders in it that a node may write.
 
-A backend shows a node the whole folder read-only, and what the node may write on top of it. This table shows the files
-and folders, and who writes them:
+A backend mounts the whole folder read-only into a node, except for the files and folders that the node may write. This
+table shows the files and folders, and who writes them:
 
     plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  gpu/  rdma/  data/  kept/
                                                the harness; nodes only read
     delivered.zip                              what runs on a node and what a trainer imports; nodes only read
     events/harness.jsonl  logs/                the harness
     events/<node>/  logs/<node>….log           that node (`control` is the control host)
-    answers/<node>/                            that node: claims of planned strikes, answers to orders
-    recorded/                                  the harness: what nodes changed in folders, as `Launch.recorded` asks
+    answers/<node>/                            that node: claims of planned faults, answers to orders
+    recorded/                                  the harness: file operations of nodes in the folders of `Launch.recorded`
     checkpoints/ and whatever folder a command names as `{run_dir}/<folder>`   the nodes that run this command
 """
 
@@ -46,8 +46,8 @@ __all__ = ["ANSWERS", "EVENTS", "LOGS", "answers_of", "environment", "events_of"
 
 
 def folders_of(workload: Launch, node: str) -> tuple[str, ...]:
-    """Returns the folders below the run's folder that the command of this node may write: those that the command names
-    and, except for the control command, the checkpoints and mounts."""
+    """Returns the folders in the run's folder that this node may write: those in its command and, unless it is the
+    control host, the checkpoints and mounts."""
     command = (workload.control or ()) if node == CONTROL else workload.command
     named = [name for word in command for name in _NAMED.findall(word)]
     always = [] if node == CONTROL else [CHECKPOINTS, *(mount.split("/")[0] for mount in workload.mounts)]
@@ -59,7 +59,7 @@ def folders_of(workload: Launch, node: str) -> tuple[str, ...]:
 
 
 def writable(workload: Launch, node: str, key: str) -> list[str]:
-    """Returns all paths in the run's folder that one incarnation of a node may write."""
+    """Returns all paths in the run's folder that a node may write; `key` is the node with its incarnation."""
     return [events_of(node), answers_of(node), log_of(key), *folders_of(workload, node)]
 
 
@@ -100,7 +100,7 @@ def key_of(run_dir: pathlib.Path) -> dict[str, str]:
 
 
 def prepare_log(run_dir: pathlib.Path, key: str, owner: Owner | None = None) -> None:
-    """Makes the log file of one incarnation of a node, so that the node itself need not write to the folder of logs."""
+    """Makes a node's log file in advance, so that the node needs no right to write to the folder of logs."""
     descriptor = untrusted_files.open_file(run_dir, log_of(key), os.O_WRONLY | os.O_CREAT)
     try:
         if owner is not None:

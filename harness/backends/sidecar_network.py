@@ -1,8 +1,8 @@
 """Passes calls that disturb or measure a node's network to its sidecar, a process of the harness in that network.
 
-The calls have the same names (`net.shape`, `net.heal` …) as those to the lab of virtual nodes, so that all backends
-share the code of network acts. A node's sidecar is started for the first disturbance or measurement of the node, and
-ends with the node.
+The calls have the same names (`net.shape`, `net.heal` …) as the calls to the lab of virtual nodes, so that all backends
+share their code. A node's sidecar is started for the first disturbance or measurement of the node, and ends with the
+node.
 """
 
 import collections
@@ -65,8 +65,8 @@ def fill_path(source: End, sink: End, seconds: float, limit_s: float, rate: Call
 
 @dataclass
 class Disturbed:
-    """A disturbance of one node's network. `parts` holds each sidecar that carries out the disturbance, with the number
-    by which the sidecar knows it."""
+    """A disturbance of one node's network. `parts` holds the sidecars that carry out the disturbance, each with the
+    number that it gave the disturbance."""
 
     node: str
     traffic: dict[str, Any]
@@ -116,7 +116,7 @@ class Network:
         return self._begin(host, method.removeprefix("net."), limit_s, params)
 
     def joined(self, host: NetworkHost) -> None:
-        """Makes a new host delay the packets that it receives from nodes whose outgoing packets are being delayed."""
+        """Makes a new host delay packets from nodes whose outgoing packets are currently delayed by a fault."""
         for disturbed in list(self._disturbances.values()):
             if disturbed.impairment is not None and host in self._receivers(disturbed):
                 self._delay_from(disturbed, host)
@@ -139,12 +139,11 @@ class Network:
         return number
 
     def _spread(self, disturbed: Disturbed, params: dict[str, Any]) -> dict[str, Any] | None:
-        """Makes the other hosts delay the packets that a node sends. Returns the parameters with which the node's own
-        sidecar must delay incoming packets, or `None` if only outgoing packets are delayed.
+        """Makes the other hosts delay the packets that a node sends. If incoming packets must be delayed, too, returns
+        the parameters for the node's own sidecar, or else `None`.
 
-        A packet that is delayed on the sending host counts against the sender's TCP connection, which then sends little
-        at a time. A delay of 20 ms reduced 10 Gbit/s to 2 Mbit/s on the sending host, but only to 1.1 Gbit/s on the
-        receiving host.
+        If packets were delayed on the sending host, its TCP connections would send much less. In a test, a delay of 20
+        ms on the sending host reduced 10 Gbit/s to 2 Mbit/s, and on the receiving host only to 1.1 Gbit/s.
         """
         disturbed.impairment = params["impairment"]
         for host in self._receivers(disturbed):
@@ -171,8 +170,8 @@ class Network:
         disturbed.parts.append((line, number))
 
     def forget(self, key: str) -> None:
-        """Forgets a node that is gone, and ends its sidecar. The network of the node ends when the sidecar no longer
-        runs in it."""
+        """Forgets a node that is gone, and ends its sidecar. A container's network exists as long as a process, such as
+        a sidecar, runs in it."""
         with self._lock:
             line = self._sidecars.pop(key, None)
         if line is not None:

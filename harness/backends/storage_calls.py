@@ -1,4 +1,4 @@
-"""Disturbs a node's storage by calls to the process that can disturb it: the lab of virtual nodes, or a helper."""
+"""Disturbs a node's storage by calls to a process of the harness: the lab of virtual nodes, or a helper."""
 
 import abc
 import contextlib
@@ -38,7 +38,7 @@ class StoringNode(NodeBase):
 
     @abc.abstractmethod
     def _storage(self) -> Caller:
-        """Returns our process that carries out the node's storage disturbances."""
+        """Returns the connection to the process that carries out the node's storage disturbances."""
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         folder = str(self._run_dir / mount)
@@ -53,8 +53,8 @@ class StoringNode(NodeBase):
 
 
 def mount(lab: Line, run_dir: pathlib.Path, mounts: tuple[str, ...], recorded: tuple[str, ...] = ()) -> None:
-    """Mounts a file system that can be disturbed over each folder in `mounts`, before nodes start. Makes the folders if
-    they are missing.
+    """Mounts a file system that can be disturbed over each folder in `mounts`, before nodes start. Makes the folders in
+    `mounts` that are missing.
 
     The file operations in each folder of `recorded` are recorded in `recorded/<folder>` below the run's folder.
     """

@@ -16,9 +16,9 @@ class Stage:
     """One job of a campaign. `again` is True if a fault-free run is repeated, because its pace differed from that of
     the run with faults.
 
-    `at` is the step of a save at which the job ends (with `until_there`), or from which it continues. `folder` is the
-    folder of the job's event log, if it is known in advance. `fault_free` is the folder with the fault-free runs that
-    belong to the job.
+    `at` is the step of a checkpoint: the job ends at this checkpoint if `until_there` is True, and otherwise resumes
+    from it. `folder` is the folder of the job's event log, if it is known in advance. `fault_free` is the folder with
+    the fault-free runs that belong to the job.
     """
 
     kind: Literal["first look", "fault-free run", "run with faults", "run", "blindness check"]
@@ -47,7 +47,7 @@ class CampaignObserver(Silent):
         used instead."""
 
     def note(self, text: str) -> None:
-        """Called with a remark for the user that changes no verdict."""
+        """Called with a remark for the user that has no effect on the verdict."""
 
     def judged(self, card: Scorecard, files: Mapping[str, pathlib.Path]) -> None:
         """Called with the verdict of a run, and the paths of its report files by name."""

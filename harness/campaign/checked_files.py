@@ -1,4 +1,4 @@
-"""Reads scenarios and stored plans from files, and checks these and the bounds that they set under `expect:`."""
+"""Reads and checks scenarios and stored plans, with the bounds that they set under `expect:`."""
 
 import pathlib
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ ASKED_PLAN = "asked-plan.json"  # plan that was asked for, if a failed fault-fre
 
 
 def score_bounds() -> ScoreBounds:
-    """Returns, for each name under `expect:`, the model of the keys that a scenario may set there. The guarantees of
-    plug-ins are included, because a scenario may set them to `off`."""
+    """Returns, for each name that a scenario may use under `expect:`, the values that are allowed for this name. The
+    names include the guarantees of plug-ins, which a scenario may set to `off`."""
     theirs = dict.fromkeys(entry_points("chaos_harness.guarantees"), OF_A_PLUGIN)
     bounds_by_name = {**theirs, **bounds_by_score()}
     return {name: Allowed(bounds, bool(bounds.by_default)) for name, bounds in bounds_by_name.items()}
@@ -45,8 +45,8 @@ def load_plan(path: pathlib.Path) -> Plan:
 
 
 def find_plan(name: str, reports: pathlib.Path) -> pathlib.Path:
-    """Returns the path of the plan with this path, or of the run with this folder, id or beginning of an id. The name
-    `last` stands for the newest run."""
+    """Returns the path of the plan that `name` means: a plan's path, or a run's folder, id or beginning of an id. The
+    name `last` stands for the newest run."""
     given = pathlib.Path(name)
     from harness.campaign.run_store import Store, refuse_first_look
 

@@ -134,7 +134,7 @@ class _Experiment:
         return folder, outcome
 
     def _renew(self) -> bool:
-        """Makes the fault-free runs again, because their pace differed from that of the run, or their copies were
+        """Makes the fault-free runs again, because the job with faults ran at another pace, or their copies were
         changed. Returns True if the user stopped the new runs."""
         try:
             with borrowed(self.reports, self.plan.run_id, self._not_removed) as fresh:
@@ -164,8 +164,8 @@ class _Experiment:
         return None
 
     def _resume(self) -> None:
-        """Makes fault-free runs that change their number of nodes where the run did. Makes more fault-free runs while
-        there are too few for a verdict."""
+        """If the number of nodes changed during the run, makes fault-free runs with the same change. Makes more
+        fault-free runs while there are too few for a verdict."""
         run, fault_free = timeline.load(self.run_dir), self.run_dir / FAULT_FREE
         at = resize(self.plan, run, timeline.load(fault_free))
         resumed = at and Resumed(self.plan, at, run, self.reports, self.backend, self.observer, self.stop)
@@ -199,7 +199,7 @@ class _Experiment:
 
 
 def _digests(held: pathlib.Path) -> dict[str, str]:
-    """Returns the digest of each fault-free run's event log by the run's name; `damaged` for an unreadable log."""
+    """Returns the digest of each fault-free run's event log, or `damaged` for an unreadable log, by the run's name."""
     found = {}
     for path in held.iterdir():
         try:
@@ -210,8 +210,7 @@ def _digests(held: pathlib.Path) -> dict[str, str]:
 
 
 def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
-    """Returns the plan with a number of steps: the scenario's own number or, without one, that of the fault-free
-    run."""
+    """Returns the plan with its number of steps: if the scenario sets none, as many as the fault-free run did."""
     if plan.workload.steps is not None:
         return plan
     alone = timeline.load(held / FAULT_FREE)

@@ -1,10 +1,10 @@
 """Makes fault-free runs (the same workload and seed without faults) once, and caches them by all inputs.
 
-A stored run is added or replaced only by renaming a whole folder. Folders of dead processes are removed. The cache has
-two kinds of folders:
+A stored run is added or replaced only by renaming a whole folder, so no reader sees half of a run. Folders left by dead
+processes are removed. The cache has two kinds of folders:
 
-    .fault-free/<digest>/            kept: whole, and sealed (`harness.campaign.seal`)
-    .fault-free/<name>.<random>/     being made, or in use, by the process that holds the lock on it
+    .fault-free/<digest>/            a complete run, with a seal (`harness.campaign.seal`)
+    .fault-free/<name>.<random>/     a folder in use by the process that holds its lock
 """
 
 import contextlib
@@ -54,8 +54,8 @@ def ensure_fault_free(
     A stored run is used if its seal is valid and its log agrees with the plan. With `anew`, a new run is made, and
     replaces the stored run when it has completed. If the log of a new run does not agree with the plan, the run is made
     again once. `repeat` is a number that distinguishes several runs of the same plan. `before` is the plan of the run
-    with faults for which the fault-free run is made. A run that did not complete is not stored; its folder and outcome
-    are returned for the report.
+    with faults that will be compared with the fault-free run. A run that did not complete is not stored; its folder and
+    outcome are returned for the report.
     """
     digest = plan.outcome_digest() + (f"-{repeat}" if repeat else "")
     kept = cache(reports) / digest
@@ -115,11 +115,11 @@ class FaultFree(NamedTuple):
 
 
 def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFree]:
-    """Returns the fault-free runs that `plan` needs by the names of their folders: one run, and repeats or runs of
-    other sizes.
+    """Returns the plans of the fault-free runs that `plan` needs, by folder name: one run, and repeats or runs of other
+    sizes.
 
-    `band` is True if losses need a tolerance interval from repeats. By default, the plan's `expect:` decides whether
-    losses need one.
+    `band` is True if training losses need a tolerance interval, which repeated runs give. By default, the plan's
+    `expect:` decides about `band`.
     """
     alone = plan.without_faults(f"{plan.run_id}-fault-free")
     # Runs at the other world sizes of the plan show how far rounding alone drifts.
@@ -131,7 +131,7 @@ def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFre
 
 
 def another_repeat(plan: Plan, known: int) -> FaultFree:
-    """Returns the plan of one more fault-free run. If there are runs of several world sizes, the sizes take turns."""
+    """Returns the plan of one more fault-free run. World sizes, if there are several, are used in turn."""
     first = [other for name, other in fault_free_plans(plan).items() if name != FAULT_FREE]
     sizes = {other.plan.workload.nodes: other.plan for other in first}
     chosen = [*sizes.values()][known % len(sizes)]
@@ -182,7 +182,7 @@ def release(folder: pathlib.Path) -> None:
 def borrowed(
     reports: pathlib.Path, name: str, not_removed: Callable[[FaultError], object] = lambda error: None
 ) -> Iterator[pathlib.Path]:
-    """Makes a folder in the cache that belongs to this process, and removes it at the end unless it was renamed."""
+    """Makes a folder in the cache for the duration of the `with` block, and then removes it unless it was renamed."""
     folder = own_folder(reports, name)
     try:
         yield folder
@@ -195,8 +195,8 @@ def borrowed(
 
 
 def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Removes from the cache the folders of dead processes whose runs have been undone. Returns the names of the
-    removed folders, and a message for each folder that could not be removed."""
+    """Removes folders of dead processes from the cache, if all changes by their runs (such as faults) are undone.
+    Returns the names of the removed folders, and a message for each folder that could not be removed."""
     removed, failed = list[str](), list[str]()
     for folder in sorted(cache(reports).glob("*.*")):
         try:
@@ -212,8 +212,8 @@ def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list
 
 @contextlib.contextmanager
 def _dead(folder: pathlib.Path) -> Iterator[bool]:
-    """Yields True if the process that owned this folder of the cache is dead, and its run has been undone. Holds the
-    folder's lock during the `with` block."""
+    """Yields True if the process that owned this cache folder is dead, and all changes by its run (such as faults) are
+    undone. Holds the folder's lock during the `with` block."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -229,8 +229,8 @@ def _dead(folder: pathlib.Path) -> Iterator[bool]:
 
 
 def _set_aside(kept: pathlib.Path) -> None:
-    """Removes a stored fault-free run from the cache. A run that still has something to undo is only renamed, and
-    `sweep` removes it later."""
+    """Removes a stored fault-free run from the cache. If a change by the run (such as a fault) is not undone yet, only
+    renames its folder, and `sweep` removes it later."""
     aside = kept.with_name(f"{kept.name}.{secrets.token_hex(4)}")
     try:
         os.rename(kept, aside)

@@ -1,7 +1,7 @@
-"""Computes the ledger (GPU time by account) of a running job from its log so far, in a separate process.
+"""Computes a running job's GPU time by account (such as `productive`) from its log so far, in a separate process.
 
-The process runs the judge's own code, while the loop that watches the job goes on without waiting. `SINCE` is the name
-of a harness event; with it, the output has a second ledger, for the time from the first event of this name on.
+The separate process runs the judge's own code, so that the loop that watches the job need not wait. If `SINCE` names a
+harness event, the output has a second ledger, which begins at the first event of this name.
 
     python -m harness.campaign.ledger_so_far RUN_DIR FAULT_FREE [SINCE]      prints one JSON object
 """
@@ -76,7 +76,7 @@ def booked(evidence: Evidence, since: int | None = None) -> dict[str, Any]:
 
 
 def as_told(evidence: Analysis) -> dict[str, Any]:
-    """Returns a job's GPU time by account in the form of a report's `wasted_gpu_hours`, in GPU-seconds."""
+    """Returns a job's GPU-seconds by account, its goodput, and the GPU-seconds that it wasted."""
     ledger, price = evidence.ledger, price_per_gpu_hour(evidence.run)
     wasted, productive = ledger.wasted / S, ledger.accounts["productive"]
     return {
@@ -96,8 +96,7 @@ def first(events: Iterable[Mapping[str, Any]], name: str) -> int | None:
 
 
 def _without_the_step_under_way(run: Timeline) -> Timeline:
-    """Cuts off the unfinished step of a job without an outage, because it is not known yet whether this step will be
-    lost."""
+    """Cuts off a running job's unfinished step, which may still complete or be lost, unless the job is in an outage."""
     last = run.segments[-1] if run.segments else None
     if last is None or last.phase != "interrupted_step" or any(each.t_regained is None for each in run.episodes):
         return run

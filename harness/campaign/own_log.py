@@ -1,4 +1,4 @@
-"""Reads a trainer's own logs after the run: the steps that it did, and those that it did again after a restart."""
+"""Reads from a trainer's own logs which steps the job executed, and which of them it repeated after a restart."""
 
 import array
 import math
@@ -87,8 +87,8 @@ class _LargeSource(LineSource):
 
 @dataclass
 class _Rank:
-    """The state of reading one rank's log. A line with a smaller step than before means a restart. But if the next line
-    has a larger step than all before, the line with the smaller step was only printed late."""
+    """The state of the reader of one rank's log. A smaller step than before means a restart, unless the next line has a
+    larger step than all before: then its line was only printed late."""
 
     last: int | None = None  # the newest step
     row: int = -1  # row of the newest step
@@ -100,8 +100,8 @@ class _Rank:
 class OwnLog:
     """The steps of a job according to the job's own logs.
 
-    `told` holds the steps. `doubts` are texts on flaws of the logs that hide what the job did. `untold` names the
-    quantities that no line states.
+    `told` holds the executed steps. `doubts` are texts on flaws of the logs, such as missing steps. `untold` names what
+    no log line states, such as samples.
     """
 
     told: Executed
@@ -223,7 +223,7 @@ def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:
 
 
 def _untold(reading: _Reading, told: Executed) -> list[str]:
-    """Returns the names of quantities and facts that no line states."""
+    """Returns the names of quantities (such as samples) and facts that no log line states."""
     silent = [words for name, words in WORDS.items() if not is_told(told.figures[name]).any()]
     silent += ["samples"] if all((numbers < 0).all() for numbers in told.places.values()) else []
     if reading.too_large:
@@ -247,7 +247,7 @@ def _stride(told: Executed) -> int:
 
 
 def _gaps(told: Executed) -> list[str]:
-    """Returns texts that name the steps that are missing from the logs, although the logs have later steps."""
+    """Returns a text for each gap in the logged steps."""
     found = []
     order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
     rank, step, life = told.rank[order], told.step[order], told.life[order]

@@ -1,4 +1,4 @@
-"""Gives one verdict on several runs of a scenario, from the values that 90 % of all runs stay below. All functions are
+"""Gives one verdict on several runs of a scenario, by upper limits below which 90 % of all runs stay. All functions are
 pure: the bootstrap has a fixed seed.
 
 If any run fails, the verdict is fail, however good the others are: a stack that fails some runs is *flaky*. If all runs
@@ -30,8 +30,8 @@ _FACTORS = (20.581, 6.155, 4.162, 3.407, 3.006, 2.755, 2.582, 2.454, 2.355)
 
 @dataclass(frozen=True)
 class RepeatVerdict:
-    """The one verdict on several runs of a scenario. `assessments` holds an assessment of the runs for each upper
-    bound, by the bound's name."""
+    """The one verdict on several runs of a scenario. `assessments` maps the name of each upper bound to the result of
+    its check on all runs."""
 
     verdict: Verdict
     reasons: tuple[str, ...]
@@ -59,7 +59,8 @@ def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
 
 
 def _together(cards: Sequence[Scorecard]) -> list[str]:
-    """Returns the ranges over all runs as one line: `recovered in 5.64 s to 7.51 s; not judged: pace`."""
+    """Returns one line with the lowest and highest figures of all runs: `recovered in 5.64 s to 7.51 s; not judged:
+    pace`."""
     took, wasted = _figures(cards, "recovery_time", "seconds"), _figures(cards, "wasted_gpu_hours", "percent_by_faults")
     clauses = [f"recovered in {_range([format_duration(round(s * 1e9)) for s in took])}"] if took else []
     clauses += [f"{_range([f'{share:.1f} %' for share in wasted])} of GPU time wasted by faults"] if wasted else []
@@ -159,7 +160,7 @@ def failure_bound(runs: int) -> float:
 
 
 def _rate(most: int, runs: int, probability: float) -> float:
-    """Returns the failure rate at which this is the probability that `most` or fewer of `runs` runs fail."""
+    """Returns the failure rate at which `most` or fewer of `runs` runs fail with this probability."""
     if most < 0:
         return 0.0
     low, high = 0.0, 1.0
@@ -172,8 +173,7 @@ def _rate(most: int, runs: int, probability: float) -> float:
 
 @dataclass(frozen=True)
 class Assessment:
-    """One figure of several runs, whose values are divided by the figure's upper bound, so that 1 is the bound
-    itself."""
+    """Statistics of one figure over several runs, with each value divided by the figure's upper bound."""
 
     runs: int
     median: float
@@ -194,8 +194,8 @@ def assess(shares: Sequence[float]) -> Assessment:
 
 
 def _more(shares: Sequence[float]) -> int | None:
-    """Returns how many further runs like these would show that 90 % of runs keep the bound, or `None` if even
-    `RUNS_MAX` runs would not show it."""
+    """Returns about how many more runs would show that 90 % of runs keep the bound, or `None` if even `RUNS_MAX` runs
+    would not show it."""
     if len(shares) < 2:
         return 2  # scatter is seen from two on, and bounded usefully from three
     scale = _scale(shares)

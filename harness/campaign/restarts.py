@@ -28,8 +28,8 @@ def restart(
     until: Until | None = None,
     keep: bool = False,
 ) -> tuple[Restart, Outcome]:
-    """Restarts the job in a new folder, to which `prepare` copies the saves. `until` decides when the job is ended; by
-    default, this is after `FOLLOWED_STEPS` steps. When the job has ended, removes the saves, unless `keep` is True.
+    """Restarts the job in a new folder, to which `prepare` copies the saved checkpoints. `until` decides when to end
+    the job (default: after `FOLLOWED_STEPS` steps). When the job has ended, removes the saves, unless `keep` is True.
     Errors that `prepare` raises are not caught."""
     folder.mkdir(parents=True)
     until = until or Until(stop, some_steps_after())
@@ -48,8 +48,8 @@ def remove_saves(plan: Plan, folder: pathlib.Path) -> None:
 
 
 def own_folder(folder: pathlib.Path) -> None:
-    """Makes a folder for several restarts of a job. An empty file `undo.jsonl` marks the folder as one of the harness,
-    so that the nodes of a run can write only to the run's own folder below it."""
+    """Makes a folder for several restarts of a job. An empty file `undo.jsonl` marks the folder as the harness's own:
+    the nodes of a run in it can write only to the run's own folder."""
     folder.mkdir(parents=True)
     (folder / JOURNAL).touch(0o600)
 

@@ -1,20 +1,20 @@
-"""Makes fault-free runs that resume from a save with another number of nodes, to judge a run that did the same.
+"""Makes fault-free runs that resume from a checkpoint on another number of nodes, to judge a run that did so.
 
-Rounding errors move the losses of a run far away from the fault-free run if the number of nodes differs from the first
-step on, but much less if the number changes late. A comparison with runs that have another size from the first step
-would therefore hide a wrong optimizer. So the runs of this module change their number of nodes at the save from which
-the judged run restarted.
+Rounding errors move training losses far away from the fault-free run if the number of nodes differs from the first step
+on, but much less if the number changes late. A tolerance interval from runs with another number of nodes from the first
+step on would hide a wrong optimizer. The runs of this module therefore change their number of nodes at the save from
+which the judged run restarted.
 
-`resumed-same` is judged first, because a wrong resume would widen its own tolerance interval. Of `resumed-1` to
-`resumed-3`, only the first is made if the steps before the save equal those of the fault-free run bit for bit. A later
-growth of the world is not repeated, because it would need a save that only an eviction notice causes. A run whose log
-does not agree with its plan (`harness.evidence.made_as_asked`) is made again once; after that, the judge reports the
-flaw. The runs are stored like other fault-free runs, under these names:
+The judge checks `resumed-same` first, because a faulty resume would widen the tolerance interval that should reveal it.
+If the steps before the save equal those of the fault-free run bit for bit, only `resumed-1` is made, not `resumed-2`
+and `resumed-3`. A later increase of the number of nodes is not repeated, because it would need a save that only an
+eviction notice causes. A run whose log does not agree with its plan (`harness.evidence.made_as_asked`) is made once
+more; the judge reports a repeated flaw. The runs are stored like other fault-free runs, under these names:
 
     resumed-before    runs with the planned number of nodes, and stops at the save
-    resumed-same      resumes from a copy of the save with the same number of nodes, which must change nothing
-    resumed-1 … 3     resume from a copy of the save with the run's new number of nodes: how far rounding errors go
-    resumed-at-40     the same from another save, if a repeat from the first save would be equal bit for bit
+    resumed-same      resumes from a copy of the save with the same number of nodes, which must not change the losses
+    resumed-1 … 3     resume from a copy of the save with the run's new number of nodes, to measure rounding errors
+    resumed-at-40     as resumed-1, but from another save, if a repeat from the first save would be equal bit for bit
 """
 
 import pathlib
@@ -42,8 +42,8 @@ REPEATS = 3  # runs of the third kind for a job that does not compute the same t
 
 
 def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Returns where the run first changed its number of nodes, or `None` if fault-free runs cannot repeat this
-    change."""
+    """Returns the step of the save at which the run first changed its number of nodes, and the new number, or `None` if
+    fault-free runs cannot repeat this change."""
     # Any other store ends with the job.
     reached = plan.backend in drill.REACHED and plan.workload.checkpoint.store == DIRECTORY
     return made_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None
@@ -51,8 +51,7 @@ def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | N
 
 @dataclass
 class Resumed:
-    """Makes fault-free runs that change their number of nodes at the point `at`, where `run` did, or finds stored
-    ones."""
+    """Makes or finds fault-free runs that change their number of nodes at the point `at`, as `run` did."""
 
     plan: Plan
     at: Resize
@@ -72,8 +71,8 @@ class Resumed:
         return {name: self._kept(name) for name in (BEFORE, *names)}
 
     def another(self, fault_free: pathlib.Path, known: Collection[str]) -> tuple[str, pathlib.Path] | None:
-        """Makes one more fault-free run that changes its number of nodes. Returns its name and folder, or `None` if
-        there is no further save to resume from."""
+        """Makes one more fault-free run that changes its number of nodes. Returns the run's name and folder, or `None`
+        if there is no further save to resume from."""
         if self._repeats(self._kept(BEFORE), fault_free):  # from the same save it would be the same run again
             saves = made_as_asked.committed(timeline.load(fault_free)) - {self.at.step, self.plan.workload.steps}
             steps = sorted(saves, key=lambda step: (abs(step - self.at.step), step))
@@ -121,8 +120,8 @@ class Resumed:
         return names
 
     def _execute(self, name: str, folder: pathlib.Path, step: int, before: pathlib.Path | None = None) -> None:
-        """Runs the job up to the save of this step or, if `before` is the folder of such a run, resumes from its save.
-        Repeats the run once if its log does not agree with the plan."""
+        """Runs the job up to the save of this step or, if `before` is given, resumes from the save in the folder
+        `before`. Repeats the run once if its log does not agree with the plan."""
         nodes = None if name in (BEFORE, SAME) else self.at.nodes
         plan = self.plan.without_faults(f"{self.plan.run_id}-{name}", nodes)
         stage = Stage("fault-free run", plan.workload.nodes, at=step, until_there=before is None)

@@ -57,7 +57,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A filter of stored runs. A field that is `None` accepts all runs. `commit` may be the beginning of a commit's id.
+    """A filter of stored runs. A field that is `None` accepts all runs. `commit` is a commit id or its beginning.
     `since_s` is in seconds since 1970."""
 
     scenario: str | None = None
@@ -108,7 +108,7 @@ class Store:
         return self.once(run for run in judged if stored_kind_of(self.reports / run.run_id) is None)
 
     def once(self, runs: Iterable[StoredRun]) -> list[StoredRun]:
-        """Returns each run once, even if its folder was copied: the copy with the worst verdict. Adds each copy to
+        """Returns each run once: of several copies of its folder, the one with the worst verdict. Adds each copy to
         `notes`."""
         once = dict[tuple[float, str, str, str], StoredRun]()
         for run in runs:
@@ -159,8 +159,8 @@ def usable(
     name: str, reports: pathlib.Path, read: Callable[[pathlib.Path], T], passed_over: list[str]
 ) -> tuple[pathlib.Path, T]:
     """Returns the folder of the named run, and what the function `read` returns for this folder. `last` is the newest
-    run that `read` accepts. Adds to `passed_over` the reasons why newer runs were skipped. Raises `UsageError` if no
-    run is accepted."""
+    run that `read` accepts. Adds to `passed_over` the reasons why newer runs were skipped. Raises `UsageError` if
+    `read` accepts no run."""
     if name != "last":
         folder = Store(reports).find(name)
         return folder, read(folder)
@@ -176,7 +176,7 @@ def usable(
 
 
 def refuse_first_look(folder: pathlib.Path) -> None:
-    """Raises `UsageError` if `chaos init` made the folder, which then is not a run."""
+    """Raises `UsageError` if `chaos init` made the folder (a first look), because it is not a run."""
     try:
         _plan(folder)
     except FirstLook:
@@ -189,7 +189,7 @@ def refuse_first_look(folder: pathlib.Path) -> None:
 
 
 def part_of_a_day(folder: pathlib.Path) -> tuple[pathlib.Path, str | None]:
-    """Splits the folder of a game day's rehearsal into the folder of the game day, which holds the log, and the
+    """For a folder of a rehearsal, returns the folder of its game day (several rehearsals with one log) and the
     rehearsal's name. For any other folder, returns this folder and `None`."""
     day = folder.absolute().parent.parent
     is_one = folder.absolute().parent.name == REHEARSALS and not (folder / "events").exists()
@@ -303,7 +303,7 @@ def _planned(folder: pathlib.Path) -> StoredRun:
 
 
 def _begun_s(told: str | None, folder: pathlib.Path) -> float:
-    """Returns when a run began: the time in its report or, without one, the time when plan.json, its first file, was
+    """Returns when a run began: the time in its report or, without a report, the time when its plan.json was
     written."""
     with contextlib.suppress(ValueError, OverflowError):
         moment = datetime.datetime.fromisoformat(told or "").timestamp()

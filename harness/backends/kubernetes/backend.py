@@ -1,12 +1,13 @@
 """The Kubernetes backend: a node is a pod of an Indexed Job (or JobSet, PyTorchJob, TrainJob), and Kubernetes does all
 scheduling.
 
-The Job brings back a pod that was evicted or has died. If a fault took the old pod, the new pod waits in our init
-process until `replace` is called; otherwise the new pod starts at once. If the server has no Indexed Jobs, nodes are
-single pods, and the harness creates their replacements.
+The Job brings back a pod that was evicted or has died. If an injected fault ended the old pod, the new pod starts the
+job's command only when the harness calls `replace`; otherwise it starts at once. If the server has no Indexed Jobs,
+nodes are single pods, and the harness creates their replacements.
 
-Each pod sends the files that it writes to the harness at once, over the attached connection. The control host is a pod
-of its own, which a disruption budget protects from eviction. `docs/kubernetes.md` has all settings (`CHAOS_KUBE_…`).
+Each pod sends its events, answers and logs at once to the harness, over the connection to its init process. The control
+host is a pod of its own, which a disruption budget protects from eviction. `docs/kubernetes.md` has all settings
+(`CHAOS_KUBE_…`).
 """
 
 import contextlib
@@ -87,8 +88,8 @@ class KubeCluster(ControlledCluster):
 
     @property
     def waiting(self) -> bool:
-        """Returns True if Kubernetes will bring back a pod that ended without a fault of the harness. Kubernetes never
-        brings back single pods, which belong to no Job."""
+        """Returns True if a pod was lost without an injected fault, so that Kubernetes brings it back by itself.
+        Kubernetes never brings back single pods, which belong to no Job."""
         with self._lock:
             lost = [each.index for each in self._nodes if not each.alive]
             return self._place.kind != "pods" and any(index not in self._held | self._given_up for index in lost)
@@ -110,7 +111,7 @@ class KubeCluster(ControlledCluster):
         self._workload = self._workload.changed(command, env)
 
     def replace(self, node: Node) -> Node:
-        """Releases the reserved place of a lost node, and waits until the replacement pod has become the new node."""
+        """Lets a replacement pod take the place of a lost node, and waits until this pod has become the new node."""
         self.refuse_replacement(node)
         self._way.give_back(node.index)
         if self._place.kind == "pods":
@@ -159,10 +160,9 @@ class KubeCluster(ControlledCluster):
     # What nodes ask for
 
     def kill(self, node: KubeNode) -> None:
-        """Kills all processes of a node by SIGKILL from the pod's init, because a kubelet would first send SIGTERM,
-        even without a grace period.
+        """Kills all processes of a node by SIGKILL from the pod's init, because a kubelet would send SIGTERM first.
 
-        Afterwards the pod is deleted without a grace period, so that Kubernetes knows of the loss at once.
+        After the kill, the pod is deleted without a grace period, so that Kubernetes knows of the loss at once.
         """
         pod = self._take(node, "node lost")
         try:
@@ -207,8 +207,7 @@ class KubeCluster(ControlledCluster):
             return [each.pod for each in self._nodes if each is not node and each.pod is not None and each.alive]
 
     def _take(self, node: KubeNode, reason: str) -> Pod:
-        """Reserves a node's place before the node is taken away: a replacement pod then waits until `replace` is
-        called."""
+        """Marks a node as taken away by a fault: a replacement pod then waits until the harness calls `replace`."""
         with self._lock:
             if node.pod is None or not node.alive:
                 raise NodeGone(f"{node.key} is gone")
@@ -275,8 +274,8 @@ class KubeCluster(ControlledCluster):
             pod.beat(pod_init.SILENT_S_MAX + BEAT_S)
 
     def _greet(self, wanted: Object) -> None:
-        """Connects to a new pod, in a thread of the pool, finds out which node the pod is for, and sends the run's
-        files to the pod."""
+        """Connects to a new pod, finds out which node of the job the pod is for, and sends the run's files to the
+        pod."""
         try:
             self._greet_or_raise(wanted)
         except Exception as error:  # any error: no other code would see it
@@ -321,7 +320,7 @@ class KubeCluster(ControlledCluster):
         raise CannotRunError(f"pod {pod.name} {reason}")
 
     def _settle(self, index: int) -> None:
-        """Makes a newly arrived pod the node of its place in the job, unless the place is taken or reserved."""
+        """Makes a new pod the job's node with this index, unless the old node is alive or must not be replaced now."""
         with self._lock:
             before = self._nodes[index]
             pod = self._arrived.get(index)
@@ -367,7 +366,7 @@ class KubeCluster(ControlledCluster):
                 self.ends.append(Exit(pod.node, start, code))
 
     def _note_clock(self, pod: Pod) -> None:
-        """Compares the pod's clock with ours, unless both are the clock of our own machine."""
+        """Compares the pod's clock with the harness's clock, unless both run on the same machine."""
         if pod.hello["clock"] == clock_id():
             return
         host = pod.hello["host"]

@@ -1,4 +1,4 @@
-"""Finds out which acts on pods work in this cluster, as far as the API server and this user's rights tell."""
+"""Finds out which operations on pods work in this cluster, by a dry run and by the user's rights."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LACKS = {
 
 
 def missing_verbs(api: Api, place: ClusterRun) -> dict[Verb, str]:
-    """Returns the acts on a node that do not work in this cluster, each with the reason, by a dry run and by this
-    user's rights. Raises `CannotRunError` if this user may not attach to pods."""
+    """Returns the operations on nodes that do not work in this cluster, each with the reason. Raises `CannotRunError`
+    if this user may not attach to pods."""
     for wanted in (manifests.delivered(place), *manifests.render(manifests.SMALLEST, place)):
         api.create(wanted, dry_run=True)
     if not api.may("create", "pods/attach") and not api.may("get", "pods/attach"):

@@ -1,8 +1,8 @@
-"""Makes the Kubernetes objects of a workload, as plain data. The functions are pure.
+"""Makes the Kubernetes objects of a workload, as plain data. No function of this module has side effects.
 
 This module chooses all names and labels of Kubernetes objects. Every object of the harness has the label
 `chaos.run_id`, and only objects with this label are removed. A pod starts our small init process, which waits until the
-harness connects. The harness sends the workload's command and environment over the connection, so that no Kubernetes
+harness connects. The harness sends the workload's command and environment to the init process, so that no Kubernetes
 object contains them.
 """
 
@@ -41,7 +41,7 @@ _NODES = "node"  # the replicated job in a JobSet; Kubeflow's trainer calls its 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The newer Kubernetes APIs that an API server has. The default values describe a current API server."""
+    """Says which newer Kubernetes APIs an API server has. By default, the server has all of them."""
 
     indexed_jobs: bool = True
     failure_policy: bool = True  # of jobs: an eviction is not counted as a failure
@@ -83,8 +83,8 @@ class ClusterRun:
 
     @property
     def kind(self) -> str:
-        """Returns the kind of Kubernetes object that creates the pods of the run, such as `job`. Without Indexed Jobs
-        on the server, the kind `job` becomes `pods`, because single pods keep their index."""
+        """Returns the kind of Kubernetes object that creates the pods of the run, such as `job`. Returns `pods` instead
+        of `job` if the server has no Indexed Jobs, because a Job then gives its pods no index."""
         if self.settings.kind == "job" and not self.dialect.indexed_jobs:
             return "pods"
         return self.settings.kind
@@ -98,8 +98,8 @@ def label_value(run_id: str) -> str:
 
 
 def delivered(place: ClusterRun) -> Object:
-    """Returns the ConfigMap that holds the archive of our programs for the pods. The ConfigMap is created before the
-    pods, because no pod starts without it."""
+    """Returns the ConfigMap that holds the archive of the harness's programs for the pods. The ConfigMap is created
+    before the pods, because no pod starts without it."""
     content = base64.b64encode(delivery.archive()).decode()
     found = object_of("v1", "ConfigMap", place.name, place, {})
     del found["spec"]
@@ -161,10 +161,10 @@ def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) 
 def preemptor(
     place: ClusterRun, index: int, machine: str, victim: dict[str, str], tolerations: Sequence[Object]
 ) -> Object:
-    """Returns an idle pod that can run only on this machine, and never beside a pod with the labels `victim`.
+    """Returns an idle pod that can run only on this machine, and never beside a pod with the labels in `victim`.
 
-    The idle pod asks for no resources, so that the scheduler evicts no other pod than the victim. The idle pod ends
-    after an hour if nobody removes it.
+    The idle pod requests no CPU, memory or GPUs, so that the scheduler evicts no other pod than the victim. The idle
+    pod ends after an hour if nobody removes it.
     """
     spec = _pod_spec(place, PREEMPTOR, grace_s=0)
     named = {"key": "metadata.name", "operator": "In", "values": [machine]}
@@ -305,8 +305,8 @@ def _template(workload: Launch, place: ClusterRun) -> Object:
 
 
 def _grace_s(workload: Launch, settings: Settings) -> int:
-    """Returns the grace period of the pods in seconds: the planned notice if this period serves as the notice, or else
-    more than the notice."""
+    """Returns the pods' grace period in seconds: the plan's eviction notice if evictions use the pods' own grace
+    period, or else a longer time."""
     notice_s = math.ceil(workload.notice_s)
     if settings.evict_by_own_grace and notice_s > 0:
         return notice_s

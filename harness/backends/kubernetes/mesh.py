@@ -1,7 +1,7 @@
 """Makes, awaits and deletes Chaos Mesh objects, for faults that only Chaos Mesh can inject into a pod.
 
-Chaos Mesh acts by a daemon on every machine. This module only asks Chaos Mesh to disturb the network. Each fault
-measures the effect of the disturbance itself, as with every other backend.
+Chaos Mesh runs a daemon on every machine, which disturbs the pods there. This module only asks Chaos Mesh to disturb
+the network. The harness itself measures the effect of each disturbance, as it does on every other backend.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Mesh:
         return f"{self.place.name}-{next(self._numbers)}"
 
     def act(self, wanted: Object) -> MeshDisturbance:
-        """Creates a Chaos Mesh object, and so begins a disturbance. Returns when Chaos Mesh says that the disturbance
-        is fully injected, or raises `BackendError`."""
+        """Begins a disturbance by creating a Chaos Mesh object. Returns when Chaos Mesh says that the disturbance is
+        fully injected, or raises `BackendError`."""
         self._api.create(wanted)
         disturbance = MeshDisturbance(self._api, wanted)
         try:

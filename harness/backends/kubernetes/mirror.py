@@ -1,8 +1,8 @@
 """Copies files of the run's folder between the harness and the pods, in both directions.
 
-Every pod gets the plan's data set and the files by which faults control trainers (`holds/`, `damage/`, `clock/`), and
-gets a changed file again within milliseconds. A pod's events, answers and logs come to the harness when they are
-written, and only into the folders of the pod's own node.
+Every pod gets the plan's data set and the files by which faults control trainers (such as `holds/`, `damage/`,
+`clock/`). If the harness changes a file, the pods get it again within milliseconds. A pod's events, answers and logs
+come to the harness when they are written, and only into the folders of the pod's own node.
 """
 
 import contextlib
@@ -52,8 +52,8 @@ class Mirror:
             self._thread.join(10.0)
 
     def greet(self, line: Caller) -> None:
-        """Sends all files that nodes read to a new pod, and returns when they are sent. The function `lines` must not
-        return the new pod before this call."""
+        """Sends all files that nodes read to a new pod, and returns when they are sent. Call `greet` before the
+        function `lines` returns the new pod."""
         with self._lock:
             for name in self._found(PUSHED):
                 self._send(line, name)
@@ -74,8 +74,8 @@ class Mirror:
             self._sent = {name: stamp for name, stamp in self._sent.items() if name not in gone} | now
 
     def take(self, node: str, event: dict[str, Any]) -> bool:
-        """Writes file data from a node's pod, which came as an event, into the run's folder. Returns False for an event
-        that holds no file data.
+        """Writes file data that a node's pod sent in an event into the run's folder. Returns False for an event that
+        holds no file data.
 
         Raises `BackendError` for a file that this node may not write, or that is too large.
         """

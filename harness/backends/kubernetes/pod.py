@@ -32,8 +32,8 @@ PACKET_BYTES = 64
 class Pod(rpc.Line):
     """A connection to the init process of one of our pods. `hello` is the first answer of the init process.
 
-    `node` is the name of the job's node in this pod; empty until the init process has answered. `running` is the number
-    of the command's present start (1 for the first), or 0 if no command runs.
+    `node` is the name of the job's node in this pod, or empty until the init process has answered. `running` says how
+    often the command was started (1 for the first start), or is 0 if no command runs.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class Pod(rpc.Line):
 
     def beat(self, silent_s_max: float) -> None:
         """Tells the pod's init that the harness is alive. A pod that has been silent for `silent_s_max` seconds counts
-        as lost, and the connection to the pod is closed. Its init process would have ended the pod earlier, so the
-        pod's machine must be gone."""
+        as lost, and the connection to the pod is closed. Each pod ends itself after a shorter silence of the harness,
+        so a silent pod's machine must be gone."""
         try:
             self.call("beat", BEAT_S_MAX)
             self._heard_s = time.monotonic()
@@ -105,8 +105,8 @@ class Pod(rpc.Line):
             raise
 
     def die(self, code: int = 128 + signal.SIGKILL) -> None:
-        """Ends everything in the pod at once; the pod's exit code is `code`. If the pod does not answer, the kubelet
-        has to end it."""
+        """Ends all processes in the pod at once; the pod's exit code is `code`. If the pod's init does not answer,
+        leaves it to the kubelet to end the pod."""
         try:
             self.call("die", DIE_S_MAX, code=code)
         except BackendError:  # an init that dies as told cannot answer
@@ -131,7 +131,7 @@ def _attach(api: Api, pod: str, container: str, errors: pathlib.Path) -> PodStre
 
 
 class Owner(Protocol):
-    """The methods of a Kubernetes cluster that its nodes call."""
+    """The part of the Kubernetes backend that its nodes use."""
 
     mesh: Mesh
     run_dir: pathlib.Path
@@ -196,8 +196,8 @@ class KubeNode(NodeBase):
     def fill_path(
         self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
     ) -> float:
-        """Measures the rate of a data stream that the harness sends from one node to another, in bits per second. If
-        `through` is a rate limit, the data stream shares this limit with the job's own traffic."""
+        """Measures the rate of a data stream that the harness sends from one node to another, in bits per second.
+        Ignores `through`: any rate limit holds for the data stream and the job's own traffic together."""
         source, sink = self._ends(peer, back)
         return fill_path(source.end, sink.end, seconds, CALL_S_MAX + seconds)
 
@@ -212,8 +212,8 @@ class KubeNode(NodeBase):
         return self._owner.mesh.act(render(self._owner.mesh.next_name(), way))
 
     def _peer_pods(self, traffic: Traffic) -> tuple[str, ...]:
-        """Returns the names of the pods at the other end of this traffic, as Chaos Mesh needs them. The peers `all` are
-        all other nodes and the control host."""
+        """Returns the names of the pods with which the node exchanges this traffic, except pods that the fault must
+        spare. If the traffic's peers are `all`, returns the pods of all other nodes and the control host."""
         nodes, control = self._owner.others(self), self._owner.pod_of(None)
         match traffic.peers:
             case "all":

@@ -37,12 +37,12 @@ class Way:
         self._api.evict(pod.name, grace_s)
 
     def give_back(self, index: int) -> None:
-        """Gives back the capacity that was taken from this place in the job, so that a new pod can come. Repeated calls
-        are safe."""
+        """Makes the machine available again from which a node's pod was taken, so that a new pod can start. Repeated
+        calls are safe."""
 
     def heal(self) -> int:
-        """Undoes everything that this run did to take pods away, even in other processes. Returns the number of undone
-        acts. Repeated calls are safe."""
+        """Undoes all changes by which this run took pods away, even those of another process of the harness. Returns
+        the number of undone changes. Repeated calls are safe."""
         return 0
 
 
@@ -116,9 +116,9 @@ class Priority(Way):
     """Takes a node away by preemption: the scheduler evicts the node's pod for a pod of higher priority, which then
     keeps the machine.
 
-    The pod of higher priority only demands a place without the node's pod, by a required anti-affinity to the labels of
-    the node's pod. The scheduler evicts as few pods as it can, so it evicts only the node's pod. The grace period of
-    the node's pod is its eviction notice.
+    The pod of higher priority requests no resources, but a required anti-affinity keeps it off machines with the node's
+    pod. The scheduler evicts as few pods as it can, so it evicts only the node's pod. The grace period of the node's
+    pod is its eviction notice.
     """
 
     def why_not(self) -> str:
@@ -164,9 +164,9 @@ class Priority(Way):
 
 
 class Command(Way):
-    """Takes a node away by a command of the site, as a cloud would: `reclaim MACHINE SECONDS RUN`, `restore MACHINE
-    RUN` or `heal RUN`. The command gets the cloud's own name of the machine in the variable `CHAOS_PROVIDER_ID`, if
-    this user has the right to read nodes."""
+    """Takes a node away by a command that the site provides. The command is called as `reclaim MACHINE SECONDS RUN`,
+    `restore MACHINE RUN` or `heal RUN`. The variable `CHAOS_PROVIDER_ID` gives the command the cloud's name of the
+    machine, if this user may read nodes."""
 
     takes_machine = takes_all_there = True
 

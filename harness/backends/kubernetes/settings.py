@@ -123,7 +123,7 @@ def _seconds(name: str, text: str) -> float:
 
 
 def _setting(name: str, default: object, read: Read, meaning: str) -> Any:
-    """Declares a setting that the user may give in the variable CHAOS_KUBE_`name`, and that `read` parses."""
+    """Declares a setting that the user can set in the variable CHAOS_KUBE_`name`; `read` parses the value."""
     return field(default_factory=lambda: default, metadata={"name": name, "read": read, "meaning": meaning})
 
 
@@ -168,7 +168,7 @@ class Settings:
 
     @property
     def evict_by(self) -> str:
-        """Returns the detail of the chosen way to evict, after the colon: a priority class, a command, or ""."""
+        """Returns the text after the colon in CHAOS_KUBE_EVICT: a priority class, a command, or an empty text."""
         return self.evict.partition(":")[2]
 
     @property

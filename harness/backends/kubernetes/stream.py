@@ -1,6 +1,6 @@
 """Turns a pod's standard input and output into one byte stream, by *attach*, a WebSocket to the API server.
 
-Each message begins with a channel number: 0 input, 1 output, 2 errors, 3 final status (protocol v4).
+Each message begins with its channel's number: 0 for input, 1 for output, 2 for errors, 3 for the final status (v4).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class PodStream:
     """The input and output of a process in a pod, as one stream of bytes. The error output of the process goes to the
     file `errors`.
 
-    Both directions share one lock, because a TLS connection must not be read and written at the same time.
+    Reading and writing share one lock, because a TLS connection must not be read and written at the same time.
     """
 
     def __init__(self, link: Any, errors: IO[bytes]):
@@ -36,7 +36,7 @@ class PodStream:
 
     @property
     def waiting(self) -> int:
-        """Returns how many received bytes of the process's output were not read yet."""
+        """Returns the number of received output bytes that `recv` has not returned yet."""
         return len(self._left)
 
     def recv(self, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Explains why a pod does not run, and whether it ever will."""
+"""Explains why a pod does not run, and recognizes pods that will never run."""
 
 import calendar
 import time

@@ -1,8 +1,8 @@
-"""The local backend: every node is a small host of its own on this machine, and no node outlives the harness.
+"""The local backend: every node is a virtual host on this machine, and no node outlives the harness.
 
 For root, or for a user who may create namespaces, a node has its own process table, network address, host name and
-mounts. If namespaces are refused, a node is a process tree with a loopback address, and lacks the acts that need
-namespaces. `CHAOS_LOCAL_MODE` (root, user or plain) selects how nodes are isolated.
+mounts. If the kernel refuses namespaces, a node is a process tree with a loopback address, and faults that need
+namespaces cannot be injected. `CHAOS_LOCAL_MODE` (root, user or plain) selects how nodes are isolated.
 """
 
 import contextlib
@@ -267,8 +267,8 @@ class LocalBackend(Backend):
         return LocalCluster(workload, run_dir, run_id, mode)
 
     def _try_out(self, mode: str) -> Mapping[Verb, str | None]:
-        """Maps each act on network or storage to `None` if it works on this machine, or else to the reason why not.
-        Each mode is tried out only once."""
+        """Maps each operation on network or storage to `None` if it works on this machine, or else to the reason why
+        not. Tries out each isolation mode only once."""
         if mode == "plain":
             return {}  # `probe` says why there is nothing to disturb
         if mode not in self._tried:
@@ -277,8 +277,8 @@ class LocalBackend(Backend):
         return self._tried[mode]
 
     def _choose(self) -> tuple[str, Mapping[str, str]]:
-        """Returns the best mode of virtual nodes that works on this machine, or "", and the reasons why each better
-        mode does not work."""
+        """Returns the best isolation mode that works on this machine (an empty text if none works), and for each better
+        mode the reason why it does not work."""
         candidates = _candidates()
         if candidates not in self._chosen:
             self._chosen[candidates] = _first_that_works(candidates)
@@ -334,8 +334,8 @@ def try_mode(mode: str) -> str | None:
 
 
 def _kernel_limits(mode: str) -> dict[Verb, str | None]:
-    """Maps each act that needs a control group or a preloaded library to `None` if it works here, or else to the reason
-    why not."""
+    """Maps each operation that needs a control group or a preloaded library to `None` if it works on this machine, or
+    else to the reason why not."""
     as_root = None if mode == "root" else _TAKES_ROOT
     return {
         Verb.CPU_QUOTA: as_root or cgroups.why_not("cpu"),
@@ -349,7 +349,7 @@ def sweep(run_id: str | None = None) -> None:
     """Ends processes and removes control groups that the run `run_id` has left. Without `run_id`, removes what any dead
     harness has left.
 
-    Repeated calls are safe. Raises `BackendError` if anything could not be removed, after everything was tried.
+    Repeated calls are safe. Tries to remove everything, and then raises `BackendError` if anything is left.
     """
     each(lambda remove: remove(run_id), (leftovers.sweep, cgroups.sweep))
 

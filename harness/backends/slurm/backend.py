@@ -1,9 +1,9 @@
 """The Slurm backend: a run is one Slurm job, a node is an allocated node, and Slurm does all scheduling.
 
 If a node is lost, Slurm ends the whole job, and starts the job again once it can allocate the nodes. The loss, eviction
-or replacement of one node therefore replaces *every* node of the job by its next incarnation; `changes()` reports when
-this happens. By default, Slurm starts a requeued job only after two minutes. Once all lost nodes are back or given up,
-this backend asks Slurm to start the job at once.
+or replacement of one node therefore makes Slurm start *every* node of the job again; `changes()` reports the end of the
+old and the start of the new nodes. By default, Slurm starts a requeued job only after two minutes. Once the harness has
+replaced or given up all lost nodes, it asks Slurm to start the job at once.
 
 Signals are sent by a helper (`srun --overlap` in the job's own allocation), and only to processes that have the run's
 id in their environment.
@@ -110,8 +110,8 @@ class SlurmCluster(TellingCluster):
         (self._state_dir / "go").touch()
 
     def replace(self, node: Node) -> Node:
-        """Brings a lost node back, but only after Slurm has noticed the loss, because Slurm would otherwise wait for
-        dead tasks. The returned node is alive as soon as Slurm runs the job again."""
+        """Brings a lost node back, but only after Slurm has noticed the loss: otherwise Slurm would wait for the node's
+        dead processes. The returned node is alive as soon as Slurm runs the job again."""
         self.refuse_replacement(node)
         place = self._nodes[node.index]
 
@@ -287,8 +287,8 @@ class SlurmCluster(TellingCluster):
                     return
 
     def _absorb(self, job: SlurmJob) -> None:
-        """Updates the nodes from the job's state in Slurm. The exit records of tasks are read after the job's state,
-        because an ended task has written its record by then."""
+        """Updates the nodes from the job's state in Slurm. Reads the tasks' exit records after the job's state, so that
+        no record of an ended job is missed."""
         hosts = self._slurm.hosts(job.hosts) if job.running and job.restarts + 1 > self._incarnation else []
         addresses = self._slurm.addresses(job.hosts) if hosts else {}
         with self._lock:
@@ -348,8 +348,7 @@ def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset())
     """Returns the node name, incarnation and exit code of each ended command, except for the nodes (name and
     incarnation) in `known`.
 
-    Skips files that are not exit records: on a node that cannot give tasks mounts of their own, a trainer can write to
-    the folder of exit records.
+    Skips files that are not exit records, because on some nodes a trainer can write to the folder of exit records.
     """
     found = []
     for file in untrusted_files.names_in(run_dir, EXITS):

@@ -1,4 +1,4 @@
-"""Finds out which acts on nodes do not work on this Slurm cluster, with the rights of the current user."""
+"""Finds out which operations on nodes do not work on this Slurm cluster, with the rights of the current user."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def missing_verbs(slurm: Slurm) -> dict[Verb, str]:
 
 
 def _node_refusals(slurm: Slurm) -> dict[Verb, str]:
-    """Returns the network and storage acts that do not work on one free node, each with the reason. If no node is free,
-    returns all network and storage acts."""
+    """Tries out network and storage disturbances on one free node, and returns those that do not work, with reasons. If
+    no node is free, returns all of these disturbances."""
     try:
         with owner_names.temporary_folder() as folder:
             name = f"--job-name=chaos-{owner_names.new_name(PROBE)}"

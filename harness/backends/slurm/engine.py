@@ -1,11 +1,11 @@
 """Runs Slurm's commands, each with a time limit, and parses their output.
 
-Uses the Slurm of `SLURM_CONF`, else the Slurm that `engines/slurm.sh` started on this host, else the site's.
+Uses the Slurm cluster of `SLURM_CONF`, else the one that `engines/slurm.sh` started on this host, else the site's.
 
 The *power command* in `CHAOS_SLURM_POWER` kills nodes and brings them back. The power command is called with `kill NODE
-RUN`, `boot NODE` and `heal RUN` (bring back all nodes that were killed for that run). For the Slurm that
-`engines/slurm.sh` started, this script is also the default power command. Without a power command (or with `none`),
-nodes are set to `down` and resumed in Slurm, which only root and SlurmUser may do.
+RUN`, `boot NODE` and `heal RUN` (bring back all nodes that were killed for that run). The script `engines/slurm.sh` is
+the default power command for a Slurm cluster that this script started. Without a power command (or with `none`), nodes
+are set to `down` and resumed in Slurm, which only root and SlurmUser may do.
 """
 
 import getpass
@@ -141,8 +141,8 @@ class Slurm:
         return left
 
     def _try(self, *command: str) -> str:
-        """Runs a Slurm command, and returns its error message, or an empty text. An error may be harmless, so the
-        caller checks later whether the command had its effect."""
+        """Runs a Slurm command, and returns its error message, or an empty text if it succeeds. Since an error may be
+        harmless, the caller checks later whether the command worked."""
         try:
             self.run(*command)
         except BackendError as error:
@@ -193,7 +193,7 @@ class Slurm:
     def end_s_max(self) -> float:
         """Returns how many seconds a node may take, after the order to end a job, to report the job's end.
 
-        A node's slurmd kills a job that has not ended within `KillWait` (at least 5 s), and reports the end only then.
+        A node's slurmd kills a job that runs on for `KillWait` (at least 5 s), and reports the end after the kill.
         """
         found = re.search(r"= *(\d+)", self._configured("KillWait"))
         return max(float(found[1]) if found else 30.0, 5.0) + LAST_WORDS_S
@@ -204,8 +204,8 @@ class Slurm:
         return next((line for line in lines if line.startswith(f"{key} ")), "")
 
     def evicting_partition(self, below: str | None, host: str | None) -> str | None:
-        """Returns a Slurm partition whose jobs may preempt jobs of the partition `below` (`None`: the default one) on
-        `host` (`None`: on any host). Returns `None` if there is no such partition."""
+        """Returns a Slurm partition whose jobs can preempt jobs of the partition `below` on `host`, or `None` if no
+        partition fits. If `below` is `None`, it is the default partition; if `host` is `None`, it is any host."""
         if "partition_prio" not in self._configured("PreemptType"):
             return None
         lines = self.run("scontrol", "--oneliner", "show", "partition").splitlines()
@@ -227,7 +227,7 @@ class Slurm:
         return bool(self.power_command) or self.is_operator
 
     def take_down(self, host: str, run_id: str) -> None:
-        """Ends the run's job on a host: kills the host by the site's power command or, without one, sets it to `down`
+        """Takes a host away from the run: kills the host by the site's power command or, without one, sets it to `down`
         in Slurm."""
         if self.power_command:
             self.run(*self.power_command, "kill", host, run_id)
@@ -266,8 +266,8 @@ def _reason(run_id: str) -> str:
 
 
 def _read_job(data: Mapping[str, Any]) -> SlurmJob:
-    """Parses a line of `squeue` as a Slurm job. Slurm 22 writes a job's state as a text and its numbers plainly. Newer
-    versions write a list of states, and numbers as objects with `set` and `number`."""
+    """Parses a line of `squeue` as a Slurm job. Slurm 22 writes a job's state as a text and numbers as plain JSON
+    numbers. Newer versions of Slurm write a list of states, and numbers as objects with `set` and `number`."""
     states = data["job_state"]
     if isinstance(states, str):
         states = [states, *(["COMPLETING"] if "COMPLETING" in data.get("flags", []) else [])]

@@ -1,13 +1,13 @@
 """Makes Slurm itself take a node from a running job, and gives the node back.
 
-The default way is `priority` if a partition can preempt ours, otherwise `drain`. `CHAOS_SLURM_EVICTION` may choose
-another of these ways:
+The default way of eviction is `priority` if jobs of another partition can preempt the run's job, otherwise `drain`. The
+variable `CHAOS_SLURM_EVICTION` chooses one of these ways:
 
-* `priority`: another job, in a partition with a higher PriorityTier, requests this node; our job gets its GraceTime
-* `drain`: the node is drained and the job requeued; the job starts elsewhere, or here once the node is resumed
+* `priority`: another job, in a partition with a higher PriorityTier, preempts the run's job after its GraceTime
+* `drain`: the node is drained and the job requeued; the job starts on other nodes, or once this node is resumed
 * `requeue`: `scontrol requeue` requeues the job, which keeps its nodes
-* `signal`: `scancel --signal` sends the signal of `--signal=B:USR1@…`, which tells the job that its time is over; the
-  job saves and asks to be requeued, and keeps its nodes
+* `signal`: `scancel --signal` sends SIGUSR1, which tells the job that its time is over; the job then saves, asks to be
+  requeued, and keeps its nodes
 """
 
 import os
@@ -28,8 +28,8 @@ def site_options() -> list[str]:
 
 
 def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
-    """Returns a partition whose jobs can evict our job from `host` (default: from any host), or `None` if there is
-    none."""
+    """Returns a Slurm partition whose jobs can preempt the run's job on `host` (default: on any host), or `None` if
+    there is none."""
     if named := os.environ.get(EVICT_PARTITION_ENV):
         return named
     chosen = [option.split("=", 1)[1] for option in site_options() if option.startswith("--partition=")]
@@ -37,7 +37,7 @@ def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
 
 
 def why_not(slurm: Slurm) -> str:
-    """Returns the reason why Slurm cannot evict nodes from our job, or an empty text if Slurm can."""
+    """Returns the reason why Slurm cannot evict nodes of a run's job, or an empty text if it can evict them."""
     if _chosen_way() in ("requeue", "signal") or evicting_partition(slurm) or slurm.is_operator:
         return ""
     return (
@@ -49,7 +49,7 @@ def why_not(slurm: Slurm) -> str:
 class Evictions:
     """Makes Slurm take nodes away from the job of one run. `job_name` is the name of the run's Slurm job. An evictor
     (another job that takes over an evicted node) has a name that begins with `job_name`. An evictor runs the shell
-    command `occupying`, which only waits until the harness has ended."""
+    command `occupying`, which holds the node until the harness has ended."""
 
     def __init__(self, slurm: Slurm, run_id: str, job_name: str, occupying: str):
         self._slurm, self._run_id, self._job_name, self._occupying = slurm, run_id, job_name, occupying

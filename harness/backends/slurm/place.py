@@ -1,4 +1,4 @@
-"""Defines a node of a Slurm job. A helper process in the job's own allocation carries out most acts on the node."""
+"""Defines a node of a Slurm job. A helper process in the job's allocation performs most operations on the node."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NodeCluster(Protocol):
 
 class SlurmNode(NetworkedNode, StoringNode):
     """One incarnation of a node of the job, from one start of the Slurm job to the next. `host` is the name of the
-    Slurm host on which the node runs, or empty before it runs."""
+    Slurm host on which the node runs, or an empty text before its start."""
 
     def __init__(self, cluster: NodeCluster, index: int, incarnation: int):
         super().__init__(f"node{index}", index, incarnation, cluster.run_dir)
@@ -49,16 +49,16 @@ class SlurmNode(NetworkedNode, StoringNode):
     notice, notice_seen = Node.notice, Node.notice_seen  # its metadata endpoint is not ours
 
     def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        """Sends a signal to one process of the run on this node, or to all of them. Accepts any process id: unlike a
-        container, a Slurm node has no init process of the harness that must be spared."""
+        """Sends a signal to the run's process `pid` on this node or, by default, to all of the run's processes there.
+        Accepts any process id: unlike a container, a Slurm node has no init process of the harness to be spared."""
         return int(self._call("signal", signum=int(signum), pid=pid))
 
     def kill(self) -> None:
         self._cluster.take_down(self)
 
     def evict(self, grace_s: float) -> None:
-        """Makes Slurm take the node away. Slurm gives the site's own grace time (GraceTime, KillWait), and `grace_s` is
-        ignored, because a job cannot choose its grace time."""
+        """Makes Slurm take the node away. Ignores `grace_s`, because the site's Slurm configuration sets the grace time
+        (GraceTime, KillWait)."""
         self._cluster.evict(self)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str = "auto") -> str:
@@ -88,8 +88,8 @@ class SlurmNode(NetworkedNode, StoringNode):
 
 
 class StorageHelper:
-    """The helper process that makes file operations on a Slurm node slow or failing. A storage disturbance ends with
-    the helper, with the connection to the helper, or with the node."""
+    """The helper process that makes file operations on a Slurm node slow or failing. A storage disturbance ends as soon
+    as the helper, the connection to it or the node ends."""
 
     def __init__(self, node: SlurmNode, line: StepLine):
         self._node, self._line = node, line

@@ -1,9 +1,9 @@
-"""Makes the `sbatch` arguments and the two shell scripts that run a workload as a Slurm job. The functions are pure.
+"""Makes the `sbatch` arguments and the two shell scripts that run a workload as a Slurm job.
 
 A run is one job, with one task on every node. When a job has lost a node, Slurm starts the job again *as a whole*
-(`--requeue`). The start replaces every node by its next incarnation, whose number is Slurm's restart count plus one.
+(`--requeue`). Each restart replaces every node by its next incarnation, whose number is Slurm's restart count plus one.
 
-The scripts contain no facts about this machine: environment variables, set at submission, hold them.
+The scripts contain no facts about this machine, but read these from environment variables, set at submission.
 """
 
 import shlex
@@ -127,7 +127,7 @@ def render(workload: Launch) -> Submission:
 
 
 def _places(workload: Launch, node: str, mounts: Sequence[str]) -> str:
-    """Returns the arguments of `slurm_task` that name the folders to disturb, and those that the task may write."""
+    """Returns arguments of `slurm_task`: folders that faults may disturb, and folders that the task may write."""
     return shlex.join([*mounts, "--", *run_folder.folders_of(workload, node), "--"])
 
 

@@ -1,4 +1,4 @@
-"""Starts a process of ours on a node of the job by `srun --overlap`, and calls it over its input and output."""
+"""Starts a helper process on a node of the job by `srun --overlap`, and calls its functions over a socket."""
 
 import pathlib
 import socket
@@ -14,8 +14,8 @@ END_S_MAX = 5.0
 
 
 class StepLine(rpc.Line):
-    """A connection to a process of ours on a Slurm node. When this connection ends, for whatever reason, the process
-    ends, too."""
+    """A connection to a helper process of the harness on a Slurm node. When this connection ends, for whatever reason,
+    the helper process ends, too."""
 
     def __init__(
         self,
@@ -26,8 +26,8 @@ class StepLine(rpc.Line):
         arguments: Sequence[str],
         errors: pathlib.Path,
     ):
-        """Starts a process of ours on a Slurm node. `where` holds srun's options that select the job and the node;
-        `source` is the path of the harness's code on the node.
+        """Starts a helper process of the harness on a Slurm node. `where` holds srun's options that select the job and
+        the node; `source` is the path of the harness's code on the node.
 
         Raises `BackendError` if the process does not start.
         """
