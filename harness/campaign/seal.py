@@ -1,4 +1,4 @@
-"""Seals a stored fault-free run, so that later runs are compared with events that were really measured.
+"""Seals the event log of a stored fault-free run, so that no later run is compared with a changed log.
 
 The seal is a keyed digest (HMAC-SHA-256, RFC 2104) of the event files. The key lies on this host's own disk, outside of
 the reports: a node elsewhere that shares the reports cannot make a seal. `docs/security.md` names the attacks that a
@@ -25,8 +25,8 @@ _BLOCK = 2**20
 
 
 def state_folder() -> pathlib.Path:
-    """Returns the folder for this user's secrets on this host, which no node may write: `CHAOS_STATE`, or else one in
-    /var/tmp. Raises `ChaosError` if another user owns the folder or could write to it."""
+    """Returns the folder for this user's secrets on this host: the one that `CHAOS_STATE` names, else one in /var/tmp.
+    Raises `ChaosError` if another user owns the folder or could write to it."""
     folder = pathlib.Path(os.environ.get(STATE_ENV) or f"/var/tmp/chaos-{os.geteuid()}")
     try:
         with contextlib.suppress(FileExistsError):
@@ -41,7 +41,7 @@ def state_folder() -> pathlib.Path:
 
 
 def digest_of(events: pathlib.Path) -> str:
-    """Returns the digest of an event log: of all files, by name and content. Raises `EventLogError` for a file that
+    """Returns the digest of the names and contents of all files of an event log. Raises `EventLogError` for a file that
     does not belong in an event log."""
     total = hashlib.sha256()
     for source in files.find(events):
@@ -70,7 +70,7 @@ def holds(folder: pathlib.Path) -> bool:
 
 
 def _seal(folder: pathlib.Path, digest: str) -> str:
-    """Returns the seal: an HMAC of the digest of an event log and of the folder's name, which stands for the plan."""
+    """Returns the seal: an HMAC of the event log's digest and of the run folder's name, which identifies the plan."""
     told = f"{folder.name.partition('.')[0]}:{digest}"
     return hmac.new(_key(state_folder()), told.encode(), hashlib.sha256).hexdigest()
 

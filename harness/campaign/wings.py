@@ -1,9 +1,9 @@
-"""Finds the wings (optional parts of the harness) by the file `wing.py` in their folders. The rest of the harness,
-called the trunk, knows no wing by name.
+"""Finds the wings (optional parts of the harness) by the file `wing.py` in their folders. Outside of the list of
+commands, the rest of the harness names no wing.
 
-A wing may store results of its own, such as those of a game day. The list of runs, `chaos show` and `chaos score`
-recognize such a result by a file in its folder. A wing may also define files that people write, which `chaos validate`
-recognizes by a key. A wing says which questions of the pre-launch checklist its results answer.
+A wing can store results of its own, such as those of a game day. The list of runs, `chaos show` and `chaos score`
+recognize a wing's result by a file in the result's folder. A wing can define kinds of YAML files, each with a top-level
+key by which `chaos validate` recognizes it. A wing's results can answer questions of the pre-launch checklist.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """A stored result of several runs, as a terminal and the list of runs show it."""
+    """A stored result of several runs, for display on a terminal and in the list of runs."""
 
     verdict: Verdict
     reasons: Sequence[str]
@@ -68,9 +68,9 @@ class StoredKind(Protocol):
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of files that people write. `key` is a top-level key that only these files have; `folder` is the name of
-    their usual folder. The function `check` takes the paths of a file and of the scenarios' folder, and returns a
-    summary. The function raises `UsageError` with all mistakes in the file."""
+    """A kind of YAML file that users write and `chaos validate` checks. `key` is a top-level key that only files of
+    this kind have; `folder` is the usual folder's name. `check` takes the paths of a file and of the scenarios' folder,
+    and returns a summary. `check` raises `UsageError` with all mistakes in the file."""
 
     name: str
     key: str
@@ -106,7 +106,7 @@ class Proof(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """The result of a sweep, which restarts a job from its saves many times. `run_id` is the name of the report's
+    """The result of a sweep, which restarts a job from its checkpoints many times. `run_id` is the name of the report's
     folder."""
 
     run_id: str

@@ -8,13 +8,13 @@ _SHIPPED = "share/chaos-harness/scenarios"  # the same place as in pyproject.tom
 
 
 def in_checkout() -> bool:
-    """Returns True if this is the source tree, and not an installed copy."""
+    """Returns True if the harness runs from its source tree, and not from an installed copy."""
     return (_ROOT / "pyproject.toml").is_file() and (_ROOT / "scenarios").is_dir()
 
 
 def reports() -> pathlib.Path:
-    """Returns the folder `reports/` of the checkout if the user's working directory is in it, else of the working
-    directory."""
+    """Returns the checkout's folder `reports/` if the working directory is in the checkout, else `reports/` in the
+    working directory."""
     here = pathlib.Path.cwd()
     return _ROOT / "reports" if in_checkout() and here.is_relative_to(_ROOT) else here / "reports"
 

@@ -35,7 +35,7 @@ MOMENTS = {
 
 
 class Display(CampaignObserver, contextlib.AbstractContextManager["Display"]):
-    """Prints the progress of a scenario's jobs. A trainer's texts are shown as plain text."""
+    """Prints the progress of a scenario's jobs. Terminal markup in a trainer's texts has no effect."""
 
     def __init__(self, console: Console):
         self.console = console
@@ -85,8 +85,8 @@ class Display(CampaignObserver, contextlib.AbstractContextManager["Display"]):
             self._say(f"  {status.elapsed_s:6.1f} s  {done}{f' · {phase}' * (status.phase != 'training')}")
 
     def _step(self, status: Status) -> str:
-        """Returns a text on the job's step. Until a restarted job has done a step, names the last step before the
-        restart."""
+        """Returns `step N` for a job at step N, or `restarting after step N` for a restarted job that has done no step
+        yet."""
         return f"step {status.step}" if status.step or not self._furthest else f"restarting after step {self._furthest}"
 
     def _left(self, status: Status) -> str:

@@ -32,10 +32,10 @@ class Export:
     optional dependency group (extra) of this package that the export needs. At least one of `stored` and `live` must be
     set.
 
-    `stored` checks the option's value, and returns a function that exports a run's folder and returns a sentence on the
-    result. If `each` is True, runs are also exported as soon as they are judged. `live` takes the option's value, and
-    the share of GPU time that may be wasted if the job's plan does not state such a share. `live` returns a context
-    manager, which yields an observer that follows the job, and a text that says where to look at the exported data.
+    `stored` checks the option's value, and returns a function that takes a run's folder, exports the run, and returns a
+    message. If `each` is True, runs are also exported as soon as they are judged. `live` takes the option's value, and
+    the share of GPU time that a job may waste if its plan sets no limit. `live` returns a context manager that yields
+    two values: an observer of the job, and a text that says where to see the data.
     """
 
     metavar: str
@@ -120,7 +120,7 @@ class Telling(CampaignObserver):
 def watched(observer: CampaignObserver, chosen: Chosen, budget: float | None = None) -> Iterator[CampaignObserver]:
     """Yields an observer that also passes a running job on to the chosen exports.
 
-    `budget` is the share of GPU time that may be wasted if the job's plan does not state such a share.
+    `budget` is the share of GPU time that the job may waste if its plan sets no limit.
     """
     with contextlib.ExitStack() as stack:
         watching = [observer]

@@ -32,8 +32,7 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def parse_since(text: str, now_s: float | None = None) -> float:
-    """Converts a date like `2026-11-22`, or a time ago like `2h` or `7d`, to seconds since 1970. Raises
-    `UsageError`."""
+    """Converts a date like `2026-11-22`, or an age like `2h` or `7d`, to seconds since 1970. Raises `UsageError`."""
     if match := _AGO.match(text.strip()):
         return (time.time() if now_s is None else now_s) - float(match[1]) * _UNIT_S[match[2]]
     try:

@@ -107,7 +107,7 @@ def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dic
 
 
 def gpus_found() -> list[Finding]:
-    """Returns a finding on the state of this machine's GPUs, or no finding on a machine without any."""
+    """Returns a finding about the health of this machine's GPUs, or an empty list if it has no GPU."""
     unwell = nvml.unwell()
     facts = {} if unwell else nvml.facts()
     words = "; ".join(unwell) or (f"{facts['gpus']} well" if facts else "")
@@ -115,8 +115,8 @@ def gpus_found() -> list[Finding]:
 
 
 def programs_found() -> list[Finding]:
-    """Returns for each purpose which external programs are missing. Most users need only a few of the programs, so a
-    missing program is no failure."""
+    """Returns, for each group of external programs, a finding that names the missing programs. A missing program is no
+    failure, because most users need only a few groups."""
     findings = []
     for group, purpose in programs.GROUPS.items():
         if group in ("base", "setup"):
@@ -218,8 +218,8 @@ def _print_faults(faults: list[tuple[str, str, dict[str, str]]], capabilities: d
 
 
 def _missing(capability: Capability) -> dict[str, str]:
-    """Maps each act on nodes that a backend cannot do here to the reason. For a backend that cannot run here at all,
-    the mapping is empty."""
+    """Returns each act on nodes (such as a kill) that a backend cannot do here, with the reason. Returns an empty
+    mapping if the backend cannot run here at all."""
     lacking = [verb for verb in Verb if capability.available and verb not in capability.verbs]
     return {verb.value: capability.missing.get(verb, "not there") for verb in lacking}
 
@@ -232,8 +232,8 @@ def heal(
 
     Undoes the faults of runs in --reports as recorded in the runs' journals. Independent of --reports, also removes
     processes and control groups of local runs, and folders, containers and Slurm jobs of probes. Touches only what was
-    made by this harness, in a process that has ended. Exits with 3 if something could not be undone, and says how to
-    get rid of it.
+    made by a harness process that no longer runs. Exits with 3 if something could not be undone, and says how to get
+    rid of it.
 
     Example: chaos heal --dry-run
     """

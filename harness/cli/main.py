@@ -103,8 +103,8 @@ def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
     from typer.core import TyperCommand, TyperGroup
 
     class Command(TyperCommand):
-        """A command in the list of all commands, with the first line of its help. The command's code is imported when
-        the user calls it."""
+        """An entry in the list of commands: a command's name and the first line of its help. The command's code is
+        imported when the user calls it."""
 
         def __init__(self, name: str, where: str, about: str, panel: str):
             super().__init__(name, help=about, rich_help_panel=panel)
@@ -187,7 +187,7 @@ def main() -> None:
 
 
 def _stop_on_signals() -> None:
-    """Makes signals ask the run to stop and undo everything. Before this call, signals end the program."""
+    """Makes signals ask the run to stop and to undo its faults. Before this call, signals end the program."""
     from harness.run.stop import stop
 
     stop.on_signals()

@@ -48,7 +48,7 @@ def fault(
     name: Annotated[str, typer.Argument(help="Its name in scenarios: small letters, digits and _.")],
     folder: Folder = None,
 ) -> None:
-    """Write the repository of a fault. Its example stops a rank; replace this by your own act.
+    """Write the repository of a fault. The generated example stops a rank; replace it by your own fault.
 
     Example: chaos new fault disk_nap
     """
@@ -63,7 +63,7 @@ def fault(
 def guarantee(
     name: Annotated[str, typer.Argument(help="FAMILY_NAME: small letters, digits and _.")], folder: Folder = None
 ) -> None:
-    """Write the repository of a guarantee. Its example judges the loss; replace this by your own guarantee.
+    """Write the repository of a guarantee. The generated example judges the loss; replace it by your own guarantee.
 
     Example: chaos new guarantee steps_small_loss
     """

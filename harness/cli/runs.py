@@ -90,11 +90,11 @@ def score(
 ) -> None:
     """Judge a stored run again, by its event log; or any job's restarts, by its own logs.
 
-    Exits like `chaos run`. With --rehearsal, writes the report to the folder `rehearsal-NAME` in the run's folder.
+    Exits with the codes of `chaos run`. With --rehearsal, writes the report to `rehearsal-NAME` in the run's folder.
 
     With --log, steps that were done again after a restart must have the same values as the first time: samples,
-    learning rate, losses and gradient norms. This comparison does not find an error that occurs both times, or an error
-    in a step that was done only once.
+    learning rate, losses and gradient norms. The option --log does not find an error that occurs both times, or an
+    error in a step that was done only once.
 
     Example: chaos score --log train-1.log train-2.log --read megatron
     """

@@ -71,8 +71,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def native_text(request: Any, output: str) -> str:
-    """Formats a request to the engine for people and for `kubectl apply -f -`. In YAML, a list of objects becomes
-    several documents."""
+    """Formats a request to the cluster engine as YAML or JSON, for people and for `kubectl apply -f -`. In YAML, a list
+    of objects becomes several documents."""
     plain = json.loads(json.dumps(request, default=dataclasses.asdict))
     if output == "json":
         return json.dumps(plain, indent=2) + "\n"
@@ -138,7 +138,7 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
 
 
 def untold(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
-    """Returns lines on what cannot be judged, because the trainer does not report it. `tells` holds the kinds of
+    """Returns lines that say what cannot be judged, because the trainer does not report it. `tells` holds the kinds of
     evidence that the trainer declares, or is `None` without a declaration. `teller` is the trainer's name."""
     if tells is None:
         text = "What its trainer reports is seen when it runs. Whatever is missing then will not be judged"
@@ -177,7 +177,7 @@ def _struck(planned: PlannedFault, work: Workload) -> list[int]:
 
 
 def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:
-    """Returns lines on the highest possible cost, computed from the time limits. A job that runs smoothly costs far
+    """Returns lines that state the highest possible cost, by the time limits. A job that runs smoothly costs far
     less."""
     hours = plan.workload.nodes * plan.workload.ranks_per_node * plan.abort.wall_clock_ns / 3600e9
     cap = plan.limits.gpu_hours

@@ -40,7 +40,7 @@ def _note_scenarios(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _given(folder: pathlib.Path, set_to: str | None, default: pathlib.Path) -> str:
-    """Returns the folder that an option needs in printed commands, or an empty text if the folder is the default."""
+    """Returns the folder that printed commands must name, or an empty text if it is the default folder."""
     usual = pathlib.Path(set_to or default).absolute()
     return "" if folder.absolute() == usual else str(folder.absolute())
 

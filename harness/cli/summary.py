@@ -17,8 +17,8 @@ SUMMARY_BYTES_MAX = 1_000_000  # of one report; GitHub takes 1 MiB of a step
 
 
 def summary_to(path: pathlib.Path | None) -> list[Callable[[pathlib.Path], None]]:
-    """Returns a list with one function, which takes a run's folder and appends the run's report to the file `path`. If
-    `path` is `None`, the list is empty."""
+    """Returns a list with one function, which takes a run's folder and appends the run's report to the file `path`.
+    Returns an empty list if `path` is `None`."""
     return [] if path is None else [lambda run_dir: append_summary(path, (run_dir / "report.md").read_text())]
 
 

@@ -1,4 +1,4 @@
-"""Defines the common form of a diagnoser's answer: when something broke, its kind, the culprit, and the decision.
+"""Defines the common format of diagnosers' answers: time, kind of failure, suspects, and decision (such as a restart).
 
 `at` is the time at which the answer was given: ISO 8601 with a zone, or integer nanoseconds since 1970. A diagnoser
 that counts steps writes `step` instead of `at`. Files of answers are untrusted: sizes, numbers and types are checked.
@@ -112,8 +112,8 @@ def read_lines(content: bytes, file: str) -> Iterator[Answer]:
 
 
 def wall_ns(told: object, utc_offset_h: float | None = None) -> int:
-    """Returns a time in ns since 1970. `told` is an integer in ns, or an ISO 8601 text. `utc_offset_h` is the time zone
-    (in hours) of a text that names no zone; with `None`, such a text is refused. Raises `ValueError`."""
+    """Converts a time to ns since 1970. `told` is an integer in ns, or an ISO 8601 text. `utc_offset_h` is the time
+    zone (in hours) of a text without a zone; with `None`, a text without a zone is refused. Raises `ValueError`."""
     shown = str(told)[:SHOWN_MAX]
     if not isinstance(told, int) or isinstance(told, bool):
         try:

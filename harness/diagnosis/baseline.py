@@ -26,8 +26,8 @@ def explain(view: View) -> list[Incident]:
 
 
 def _covers(one: Incident, other: Incident) -> bool:
-    """Returns True if incident `other` adds nothing to `one`: it is the same again, or a less sure incident at the same
-    time that accuses the same suspects, or no rank, node or file."""
+    """Returns True if incident `other` repeats `one`, or if `other` is less sure, occurs at about the same time, and
+    accuses either the same suspects or no rank, node or file."""
     if (one.kind, one.who, one.decision) == (other.kind, other.who, other.decision):
         return abs(one.known - other.known) < NEAR_NS
     meets = one.begin - NEAR_NS <= other.known and other.begin <= one.known + NEAR_NS

@@ -1,4 +1,4 @@
-"""Defines the keys of `expect: {diagnosis: …}`."""
+"""Defines the keys that a scenario may set under `expect: {diagnosis: …}`."""
 
 from typing import Literal
 

@@ -49,7 +49,7 @@ def _told(truth: RunTruth, seed: int) -> list[Answer]:
 
 
 def _right(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns the right answer about each fault, at the fault's begin."""
+    """Returns the right answer about each harmful fault, given at the time when the fault begins."""
     return [
         Answer(each.truth.kinds[0], _victims(each), min(each.truth.decisions), "", truth.wall_ns(each.begin))
         for each in truth.faults

@@ -1,8 +1,8 @@
 """Computes the GPU-hours that wrong decisions cost, from runs of the same faults with wrong and right decisions.
 
 Only answers of the job itself count, because the job acts only on its own answers. Runs are compared if the same faults
-struck the same victims. If no runs with a wrong decision can be compared with runs with right decisions, the cost is
-not measured.
+hit the same ranks or nodes. If no runs with a wrong decision can be compared with runs with right decisions, the cost
+is not measured.
 """
 
 from __future__ import annotations

@@ -55,10 +55,10 @@ def diagnose(
 ) -> None:
     """Grade a diagnoser's answers about runs.
 
-    Checks whether each answer names the right kind of failure, the right rank or node, in time, and the right decision.
-    The truth is in each run's log: the faults that were injected, with their measured effects. Runs without a fault are
-    controls, in which an answer must accuse nobody. Without --answers, the fault-free run beside each run is such a
-    control. Exits 0 whatever the grades.
+    Checks whether each answer names, in time, the right kind of failure, the right rank or node, and the right
+    decision. The truth is in each run's log: the faults that were injected, with their measured effects. Runs without a
+    fault are controls, in which an answer must accuse nobody. Without --answers, the fault-free run stored with each
+    run is a control, too. Exits 0 whatever the grades.
 
     A suite file names jobs, and the diagnosers whose answers about these jobs are graded. Each job runs once with each
     seed, and is kept in reports/. The same command, called again, runs only the jobs that are missing.
@@ -133,8 +133,8 @@ def _in_short(name: str, scores: Scores, runs: int) -> tuple[str, ...]:
 
 
 def _truths(runs: Sequence[str], controls: bool, reports: pathlib.Path) -> Iterator[tuple[RunTruth, pathlib.Path]]:
-    """Yields the injected faults of each run and, with `controls`, of the fault-free run beside it. Skips unreadable
-    runs, and runs that were read before."""
+    """Yields the injected faults of each run and, with `controls`, of the fault-free run stored with it. Skips
+    unreadable runs, and runs that were read before."""
     store, seen = Store(reports), set[str]()
     for name in runs:
         folder = store.find(name)

@@ -1,8 +1,8 @@
 """Grades the answers about one run. Pure.
 
-Each fault gets the grade of the best answer about it. But if a wrong answer about the fault came before or with the
-best one, the fault gets the grade of the wrong answer, because an operator would act on the first answer. An answer
-that fits no fault is a false alarm. A suspect that no fault had struck at the time of the answer is an innocent.
+Each fault gets the grade of the best answer about it. If a wrong answer about the fault came no later than the best
+answer, the fault gets the grade of the wrong answer, because an operator would act on the first answer. An answer that
+fits no fault is a false alarm. A suspect is innocent if no fault had hit it by the time of the answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FOUND = (Grade.RIGHT, Grade.COARSE, Grade.LATE)
 @dataclass(frozen=True)
 class GradedFault:
     """A fault with its grade, and the answer that decided the grade, if any. `after_ns` is the time from the begin of
-    the fault to the best answer about it."""
+    the fault to `answer`."""
 
     injected: Injected
     grade: Grade
@@ -59,10 +59,10 @@ class GradedFault:
 
 @dataclass(frozen=True)
 class RunGrade:
-    """The grades of all answers about one run. `judged` holds each different answer that reports a failure, and whether
+    """The grades of all answers about one run. `judged` holds each distinct answer that reports a failure, and whether
     the answer fits a fault. In a run with an ungraded fault, `judged` holds only answers that fit another fault,
-    because the rest may be about the ungraded fault. `innocents` maps each innocent part to the first answer that
-    accused it."""
+    because the rest may be about the ungraded fault. `innocents` maps each innocent rank or node to the first answer
+    that accused it."""
 
     truth: RunFaults
     answers: Sequence[Answer]
@@ -104,8 +104,8 @@ def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> Ru
 
 
 def _credited(faults: Sequence[Injected], grades: Sequence[Grade | None], at: int | None) -> list[Grade | None]:
-    """Returns an answer's grades, with `None` for earlier faults. If an answer fits several faults, it counts only for
-    the newest of them, and for faults that began at about the same time as the newest."""
+    """Returns an answer's grade for each fault, or `None` if it does not count. If an answer fits several faults, it
+    counts only for the newest of them, and for faults that began at about the same time as the newest."""
     begun = [fault.begin for fault, grade in zip(faults, grades, strict=True) if grade in FOUND]
     since = max(begun, default=0) - TOGETHER_NS if at is not None else 0
     pairs = zip(faults, grades, strict=True)
@@ -114,8 +114,8 @@ def _credited(faults: Sequence[Injected], grades: Sequence[Grade | None], at: in
 
 def _best(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault:
     """Returns a fault with its best grade, and the first answer with this grade. If a wrong answer about the fault came
-    before or with that answer, returns the wrong one instead. If answers with the best grade differ in their decisions,
-    none of the decisions counts. A benign fault without an answer is graded right."""
+    no later than the best answer, returns the wrong answer and its grade. If answers with the best grade differ in
+    their decisions, none of the decisions counts. A benign fault without an answer is graded right."""
     mine = [(how, each) for each in timed if (how := each.grades[place]) and not (how is Grade.WRONG and each.true_of)]
     if not mine:
         return GradedFault(fault, Grade.RIGHT if fault.truth.benign else Grade.MISSING)

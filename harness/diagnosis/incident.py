@@ -39,8 +39,7 @@ def suspects(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
 
 
 def link(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
-    """Returns the link between the two nodes of the workers, or nothing for more or fewer nodes: with more than two, it
-    is not known which link is bad."""
+    """Returns the link between the workers' nodes, or an empty tuple if they are not on exactly two nodes."""
     nodes = sorted({worker.node for worker in workers})
     return (Suspect(link=" and ".join(nodes)),) if len(nodes) == 2 else ()
 

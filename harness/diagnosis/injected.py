@@ -26,8 +26,8 @@ _FILE = re.compile(r"([^\s:]+/[^\s:]+)")
 
 
 class Victim(NamedTuple):
-    """A place that a fault struck. `rank` is `None` if a whole node was struck; `gpu` is the GPU's number on the
-    node."""
+    """A rank, node or GPU that a fault hit. `rank` is `None` if the fault hit a whole node; `gpu` is the GPU's number
+    on the node."""
 
     node: str
     rank: int | None = None
@@ -36,9 +36,9 @@ class Victim(NamedTuple):
 
 @dataclass(frozen=True)
 class Injected:
-    """One injected fault that had an effect. `begin` is in ns on the run's clock. `nodes` maps each rank to its node at
-    that time. `at_index_0` is True if the victim is rank 0 or the first node, and `None` if the fault has no single
-    victim."""
+    """One injected fault that had an effect. `begin` is in ns on the run's clock. `nodes` maps each rank to its node
+    when the fault begins. `at_index_0` is True if the victim is rank 0 or the first node, and `None` if the fault has
+    no single victim."""
 
     id: str
     fault: str
@@ -131,7 +131,7 @@ def faults_of(run: Timeline) -> RunFaults:
 def _truths(
     plan: Mapping[str, Any], records: Sequence[FaultRecord], lives: Sequence[_Life], nodes: Sequence[str]
 ) -> tuple[list[Injected], list[tuple[str, str]]]:
-    """Returns the faults that can be graded in order of time, and the ids of the other faults, each with the reason."""
+    """Returns the faults that can be graded, sorted by time, and the ids of all other faults, each with the reason."""
     planned = {str(each.get("id")): each for each in plan.get("faults") or ()}
     names = list(dict.fromkeys(nodes))
     found = [(record.id, _injected(record, planned.get(record.id, {}), lives, names)) for record in records]
@@ -143,8 +143,8 @@ def _truths(
 def _injected(
     record: FaultRecord, planned: Mapping[str, Any], lives: Sequence[_Life], names: Sequence[str]
 ) -> Injected | str:
-    """Returns a fault by which answers can be graded, or the reason why this is impossible. `names` holds the names of
-    all nodes."""
+    """Returns a fault by which answers can be graded, or the reason why it cannot serve for grading. `names` holds the
+    names of all nodes."""
     fault, begin = record.kind or str(planned.get("fault") or ""), record.injected
     truth = truth_of(fault, planned.get("parameters") or {})
     if isinstance(truth, str):

@@ -1,8 +1,8 @@
 """Finds the reason why workers ended: a worker that died by itself, a node that is gone, a hang, or a lost link. Pure.
 
-Workers die in groups: when one dies, its peers lose it, and launchers end the rest. A group of deaths ends when the
-next worker starts. For each group, these causes are checked in this order: a node got an eviction notice; a node is
-gone; the job was silent for long before; one worker died by itself; all workers lost each other.
+Workers die in groups: when one dies, its peers lose the connection, and launchers end the rest. A group of deaths ends
+when the next worker starts. For each group of deaths, these causes are checked in order: a node got an eviction notice;
+a node is gone; no rank had made progress for long; one worker died by itself; all workers lost each other.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Death(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Returns True unless the worker's own last words show that it ended because of another worker."""
+        """Returns True unless the worker's own last log line says that it ended because of another worker."""
         return not (_PEER.search(self.words) or self.words in LEFT)
 
 
 class Report(NamedTuple):
-    """A worker's network error that names addresses of nodes. `teller` is the node of the worker itself."""
+    """A worker's network error that names addresses of nodes. `teller` is the node of the worker that logged it."""
 
     at: int
     teller: str
@@ -114,7 +114,7 @@ class _Outages:
                 yield Death(max(command.at, worker.last_step_end), worker, None, command)
 
     def _gone(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns an incident for each node that vanished: its launcher logged nothing about the end."""
+        """Returns an incident for each node that vanished: its command failed, and its launcher logged no exit."""
         begin, last = min(death.worker.last_step_end for death in group), group[-1].at + GONE_WITHIN_NS
         found = []
         for key in dict.fromkeys(death.worker.key for death in group):
@@ -134,8 +134,8 @@ class _Outages:
         return mine[place] if place < len(mine) else NEVER
 
     def _silence(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns a hang if no rank did a step for long before the first death. If all ranks waited for each other,
-        returns a lost link instead."""
+        """Returns a hang if no rank did a step for long before the first death. Returns a lost link, and no hang, if
+        all ranks waited for each other."""
         first = group[0]
         place = bisect.bisect_right(self.starts, first.at)
         newest = {worker.rank: worker for worker in self.workers[max(0, place - 2 * self.size) : place]}
@@ -157,10 +157,10 @@ class _Outages:
     def _cut_off(
         self, members: Sequence[Worker], group: Sequence[Death], quiet: int
     ) -> tuple[tuple[Suspect, ...], int]:
-        """Returns the node whose network failed, and the time when this was known. The first of these signs decides:
+        """Returns the node whose network failed, and the time of the last evidence. The first of these signs decides:
         the connections of the node were bad; most network errors come from the node or name its address; the node's
         launcher, which also needs the network, was far behind the others. With only two nodes, returns no node, because
-        the signs are the same for both."""
+        both would show the same signs."""
         if len({worker.node for worker in members}) < MANY:
             return (), 0
         bad = self.links.bad_node(quiet, group[0].at)
@@ -183,8 +183,8 @@ class _Outages:
         return (), 0
 
     def _rest(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns an incident for the first worker that died by itself, else for a lost link. Returns nothing if all
-        workers left because new nodes joined the job."""
+        """Returns an incident for the first worker that died by itself or, if there was none, for a lost link. Returns
+        nothing if all workers left because new nodes joined the job."""
         evidence, at = told(event for each in group for event in (each.said, each.seen)), group[0].at
         death = next((each for each in group if each.alone), None)
         launchers = {each.worker.key for each in group if each.code in ENDED_BY_LAUNCHER and each.said is None}
@@ -209,7 +209,7 @@ class _Outages:
         return [Incident(death.at, death.at, kind, who, decision, sure, why, evidence)]
 
     def _told_by_driver(self, death: Death) -> str:
-        """Returns a GPU error that the driver on a dead worker's node logged in the minute before, or an empty text."""
+        """Returns a GPU error that a node's driver logged in the minute before a worker died there, if any."""
         place, before = f" {death.worker.node}", dict[object, Mapping[str, Any]]()
         first, end = (bisect.bisect_left(self.used_at, at) for at in (death.at - SAME_CAUSE_NS, death.at + 1))
         mine = (event for event in self.usage[first:end] if event.place.endswith(place))
@@ -253,8 +253,8 @@ def _last_progress(worker: Worker, before: int) -> int:
 
 
 def _late(members: Sequence[Worker], alive: set[str]) -> list[Worker]:
-    """Returns the workers for which the others waited: those behind in collectives, else behind in steps, else those
-    that logged nothing while the others logged that they waited."""
+    """Returns the workers for which the others waited: those behind in collectives; if none, those behind in steps; if
+    none, those that did not log that they waited."""
     collectives = {worker.rank: worker.told("flight_recorder") for worker in members}
     numbers = {rank: max(event.fields["number"] for event in events) for rank, events in collectives.items() if events}
     furthest, steps = max(numbers.values(), default=0), max(worker.last_step for worker in members)

@@ -109,8 +109,8 @@ def _right(fault: Injected) -> str:
 
 def _innocents(run: Timeline, grade: RunGrade, allowed: int, lost: str) -> Expectation:
     """Counts the accused ranks and nodes that no fault had struck. If the right answer about a fault is unknown, an
-    answer that fits no other fault may be about this fault, and leaves the result open. An answer that calls a rank
-    slow also leaves the result open if the host was busy, because then a rank may be slow without a fault."""
+    answer that fits no other fault can make the result inconclusive. An answer that calls a rank slow can make the
+    result inconclusive if the host was busy, because a busy host slows ranks without a fault."""
     slow = [each.at or 0 for each in grade.innocents.values() if each.kind is Failure.STRAGGLER]
     found, doubt, excused = len(grade.innocents), lost, sum(not _was_idle(run, at) for at in slow)
     why = f"accused, though no fault had struck it: {'; '.join(grade.innocents)}"

@@ -94,7 +94,7 @@ class KindScore:
 class Scores:
     """The scores of a diagnoser over many runs. `controls` is the share of runs without a fault in which the diagnoser
     accused nothing. `benign` is the share of harmless faults about which the diagnoser gave no wrong answer. `first` is
-    the share of victims found on rank 0 or on the first node, and `others` is the share of all other victims found."""
+    the share of faults on rank 0 or the first node that the diagnoser found, `others` the share found elsewhere."""
 
     kinds: Mapping[Kind, KindScore]
     total: KindScore
@@ -109,8 +109,8 @@ class Scores:
 
     @property
     def index_0_differs(self) -> bool | None:
-        """Returns True if the diagnoser finds faults on rank 0 or on the first node significantly more or less often
-        than others, or `None` if one of these two groups is empty."""
+        """Returns True if the diagnoser finds faults on rank 0 or the first node significantly more or less often than
+        faults elsewhere, or `None` if one of the two groups is empty."""
         return fisher(self.first, self.others) < SIGNIFICANT if self.first.tries and self.others.tries else None
 
     @property

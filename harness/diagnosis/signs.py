@@ -56,7 +56,7 @@ def _broken(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
 
 
 def _memory(worker: Worker) -> Iterator[Incident]:
-    """Yields the moment at which a node's memory use came close to its limit."""
+    """Yields an incident if a node's memory use grew close to its limit."""
     figures = [event for event in worker.told("usage") if event.fields.get("memory_bytes_limit")]
     for event in figures:
         limit, used = event.fields["memory_bytes_limit"], event.fields.get("memory_bytes", 0)

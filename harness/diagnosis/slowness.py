@@ -1,4 +1,4 @@
-"""Finds what slowed a job that went on: one long step, or a stretch of slow steps. Pure.
+"""Finds what slowed a job without stopping it: one long step, or a stretch of slow steps. Pure.
 
 The time of a rank's step has four parts: its own work, data, checkpointing, and the wait in the gradients' all-reduce.
 A rank that is slow by itself makes its peers wait in the all-reduce. If even the last rank to reach the all-reduce
@@ -77,8 +77,8 @@ def slowness(view: View) -> Iterator[Incident]:
 
 
 def _on_a_link(links: Links, found: Iterable[Incident]) -> Iterator[Incident]:
-    """Adds to incidents of the network the node whose connections were bad. Drops a network incident if no connection
-    was bad although enough nodes logged theirs: the ranks waited for something else."""
+    """Sets the suspect of each network incident to the node whose connections were bad. Drops a network incident if no
+    connection was bad although enough nodes logged theirs: the ranks waited for something else."""
     for each in found:
         bad = links.bad_node(each.begin, each.known) if each.kind is Kind.NETWORK else None
         if bad and bad.node:
@@ -162,8 +162,7 @@ def _stretches(slow: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.int64]]:
 def _stretch(
     world: World, places: npt.NDArray[Any], kind: Kind, who: tuple[Suspect, ...], decision: Decision, why: str
 ) -> Incident:
-    """Returns an incident for successive windows of slow steps, whose evidence is complete at the end of the first
-    window."""
+    """Returns an incident for successive windows of slow steps. The evidence is complete when the first window ends."""
     first, last = int(places[0]), int(places[-1]) + WINDOW - 1
     shown = f"{why} (steps {world.steps[first]} to {world.steps[last]})"
     evidence = _figures(world, first, first + WINDOW)
@@ -172,7 +171,7 @@ def _stretch(
 
 
 def _figures(world: World, first: int, last: int) -> tuple[Event, ...]:
-    """Returns the median times of each rank's parts of a step, over some steps, as evidence."""
+    """Returns as evidence each rank's median time for each part of a step, from step index `first` to before `last`."""
     at, name = int(world.ends[last - 1]), f"step {world.steps[first]}"
     parts = {each: np.median(part[:, first:last], axis=1) / 1e6 for each, part in world.parts.items()}
     return told(
@@ -182,7 +181,7 @@ def _figures(world: World, first: int, last: int) -> tuple[Event, ...]:
 
 
 def _rolling(values: Matrix) -> Matrix:
-    """Returns the running median of the values; empty if there are fewer values than a window has."""
+    """Returns the running median of the values, or an empty array if there are fewer than `WINDOW` values."""
     if len(values) < WINDOW:
         return np.zeros(0)
     windows = np.lib.stride_tricks.sliding_window_view(values, WINDOW)

@@ -15,8 +15,8 @@ ranks and nodes the faults hit.
         faults: [{id: kill, fault: rank_kill, when: {step: 50}, target: {rank: any}}]
       - {name: healthy, stack: ddp, repeat: 20}
 
-Each repetition of a job is a run with a seed of its own. All runs are kept, and the same command again makes only the
-missing runs. The suite makes no fault-free runs for comparison, and grades only the diagnosers' answers.
+Each repetition of a job is a run with a seed of its own. All runs are kept, and `chaos diagnose` with the same seed
+makes only the missing runs. The suite makes no fault-free runs for comparison, and grades only the diagnosers' answers.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _scenario(document: Document, root: Any, place: int, path: pathlib.Path) -> 
 def run_suite(
     runs: Sequence[Run], folder: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
 ) -> None:
-    """Makes the suite's missing runs, until the user stops. A run that cannot be made is reported and left out."""
+    """Executes the suite's missing runs until the user stops. If a run fails with an error, reports it and goes on."""
     for number, run in enumerate(runs, 1):
         place = folder / run.name
         if is_made(place):
@@ -188,7 +188,7 @@ def run_suite(
 
 
 def is_made(place: pathlib.Path) -> bool:
-    """Returns True if a run was made to its end, whatever happened to the job."""
+    """Returns True if a run finished without interruption, even if its job failed."""
     with contextlib.suppress(EventLogError, OSError):
         harness = reading.read(place / "events").harness
         last = [event for event in harness.events if event["event"] == "run.finished"] if harness else []
@@ -197,5 +197,5 @@ def is_made(place: pathlib.Path) -> bool:
 
 
 def made(runs: Sequence[Run], folder: pathlib.Path) -> list[tuple[Run, pathlib.Path]]:
-    """Returns the runs of a suite that were already made, each with its folder."""
+    """Returns the runs of a suite that have finished, each with its folder."""
     return [(run, folder / run.name) for run in runs if is_made(folder / run.name)]

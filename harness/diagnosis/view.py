@@ -1,9 +1,9 @@
-"""Selects the events of a run's log that the logs of any cluster would show, too. The baseline diagnoser reads only
-this selection. Pure.
+"""Selects the events of a run's log that the logs of any cluster would show, too. The baseline diagnoser reads only the
+selected events. Pure.
 
 Only the events and fields in `KEPT` are selected. The selection leaves out the plan, faults, impairments, effects, what
-the harness saw in the checkpoint store, failpoints, the trainer's own alarms, and digests of weights. Of a trainer's
-alarm, only the stack trace is kept, as py-spy or faulthandler prints it into the trainer's output.
+the harness saw in the checkpoint store, failpoints, the trainer's own alarms, and digests of weights. Keeps only the
+stack trace of a trainer's alarm, which py-spy or faulthandler prints into the trainer's output.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class Worker:
 
 
 class Node(NamedTuple):
-    """One node as its launcher and the cluster log it. `launcher` holds the events of the node's launcher. `ended` is
-    the logged end of the node's command, or `None`. `allocated` is True if the job trains on this node; other nodes
-    serve the job, for example with a store."""
+    """One node, as seen in the logs of its launcher and of the cluster. `launcher` holds the events of the node's
+    launcher. `ended` is the logged end of the node's command, or `None`. `allocated` is True if the job trains on this
+    node; other nodes serve the job, for example with a store."""
 
     key: Key
     launcher: Sequence[Event]
@@ -154,8 +154,7 @@ def view_of(log: Log) -> View:
 
 
 def _worker(writer: Writer, events: Sequence[Event], exits: Mapping[tuple[Key, object], Sequence[Event]]) -> Worker:
-    """Returns a worker, with the first logged exit of its process id on its node after its start as the worker's
-    end."""
+    """Returns a worker whose end is the first logged exit of its process id on its node after its start."""
     header, key = writer.header, _key(writer.header)
     seen = (event for event in exits.get((key, header.get("pid")), ()) if event.at >= header["at"])
     steps = {column: writer.steps[column] for column in COLUMNS}

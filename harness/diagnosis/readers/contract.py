@@ -1,4 +1,4 @@
-"""Defines the contract of readers, which convert the output of any diagnoser to the harness's form of answers.
+"""Defines the contract of readers, which convert any diagnoser's output to the harness's own format of answers.
 
 The file of a reader in `harness/diagnosis/readers/` holds `READER`, a subclass of `AnswerReader`. The docstring of the
 reader says which program's output it reads, of which version, and whether it was tried on real output. Files of answers
@@ -147,15 +147,15 @@ def text(value: object, most: int = neutral.WORDS_MAX) -> str:
 
 
 def whole(value: object, most: int) -> int | None:
-    """Converts a number, or a text of decimal digits, to a whole number from 0 to `most`. Returns `None` for any other
-    value."""
+    """Converts a number, or a text of decimal digits, to a whole number from 0 to `most`. Returns `None` for a value
+    that cannot be converted."""
     if isinstance(value, str) and value.isdecimal() and len(value) <= 10:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
 
 
 def ranks(value: object, file: File) -> tuple[Suspect, ...]:
-    """Returns the suspects for a list of rank numbers. Raises `AnswersError` for any other value."""
+    """Returns the suspects for a list of rank numbers. Raises `AnswersError` if the value is no list of ranks."""
     told = value if isinstance(value, list) else [None]
     if len(told) > SUSPECTS_MAX or None in (found := [whole(each, neutral.RANK_MAX) for each in told]):
         raise AnswersError(file.name, None, f"{str(value)[:SHOWN_MAX]} is no list of at most {SUSPECTS_MAX} ranks")

@@ -3,7 +3,7 @@
     --read "lines: {regex: '(?P<at>\\S+) straggler: rank (?P<rank>\\d+)', kind: straggler, decision: evict-node}"
 
 The expression can have the named groups `at` (time in ISO 8601), `step`, `kind`, `decision`, `rank`, `node`, `gpu`,
-`link`, `file` and `why`. The options `kind` and `decision` are the defaults for lines in which the group of that name
+`link`, `file` and `why`. The options `kind` and `decision` apply to lines in which the group with the option's name
 matches nothing. If the text of the group `kind` is no member of `Kind`, known words in the text decide the kind:
 `timeout` means a hang.
 """

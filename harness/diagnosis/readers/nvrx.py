@@ -4,8 +4,8 @@ nvrx-attrsvc), or of its flight recorder analyzer alone.
 This reader follows the extension's sources of 2026 (`attribution/orchestration/types.py`): `recommendation.action`
 (STOP, RESTART, CONTINUE), `result.result[]` with `attribution_text` and `primary_issues`, and for the flight recorder
 `hanging_ranks` ("hanging ranks: [1]") or `hanging_rank_list`. This reader was tried on the real analyzer, but not on
-the service, which asks a language model. The JSON has no time, so the reader's answer has none. The attribution is free
-text, so known words in it, such as `timeout`, decide the answer's kind.
+the service, which asks a language model. The JSON has no time, so the reader's answer has no time. The attribution is
+free text, so known words in it, such as `timeout`, decide the answer's kind.
 """
 
 from __future__ import annotations
