@@ -29,7 +29,7 @@ CHOICES_MAX = 100  # names that are compared and shown
 
 
 class ChaosError(Exception):
-    """The base of all errors with a message for the user, which is never shown with a traceback."""
+    """The base of all errors that the user sees as a message without a traceback."""
 
     exit_code = 3
 
@@ -81,8 +81,8 @@ def each(act: Callable[[T], object], items: Iterable[T]) -> None:
 
 
 def described(error: BaseException) -> str:
-    """Returns the kind and the text of an error. For an unknown member of an enumeration, adds the names of the known
-    members."""
+    """Returns the kind and the text of an error. If the error is about an unknown member of an enumeration, the text
+    also lists the known members."""
     members = getattr(getattr(error, "obj", None), "__members__", ()) if isinstance(error, AttributeError) else ()
     known = f"; choose one of: {', '.join(members)}" if members else ""
     return f"{type(error).__name__}: {error}{known}"

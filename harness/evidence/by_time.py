@@ -82,11 +82,11 @@ class Places:
         self._exits = {node: Moments(each) for node, each in told.items()}
 
     def had(self, node: Key, moment: int) -> bool:
-        """Returns True if this node was allocated to the job at this moment."""
+        """Returns True if the node `node` was allocated to the job at the time `moment`."""
         return any(slot.allocated <= moment <= slot.released for slot in self._slots.get(node, ()))
 
     def alive(self, target: Target, moment: int) -> Iterator[int]:
-        """Yields the workers of a fault's target that were alive at this moment, as rows of `Timeline.processes`."""
+        """Yields the workers of a fault's target that lived at the time `moment`, as rows of `Timeline.processes`."""
         return self._lives.at(key_of(target), target.get("rank"), moment)
 
     def exits(self, target: Target, first: int, last: int) -> Iterator[Mapping[str, Any]]:

@@ -1,14 +1,15 @@
 """Decides which deaths of processes an injected fault explains.
 
-Each of the following rules can explain the death of a process. A fault that only slows a job explains no death.
+A fault that only slows a job explains no death.
 
 * A fault that kills explains every kind of death of its *target* (the rank or node at which the fault aims).
-* A target's death explains deaths of its *peers* (the other workers), because collectives with the target fail. A
-  replacement node's arrival explains deaths of running workers, because a new process group is formed. A fault that can
-  stop a healthy job (`stops`), such as a partition, explains every worker's death while it is active. A `stops` fault
-  also explains later deaths of workers that were alive when the fault ended. A peer's death is no longer explained once
-  the peer did a step in a new process group, or a step long after the fault (see `_Root`). A peer's segmentation fault
-  is never explained. A peer's exit with a logged error is explained only by a `stops` fault that targeted the peer.
+* A target's death explains deaths of its *peers* (the other workers), because collectives with the target fail. The
+  arrival of a replacement node explains deaths of running workers, because the job forms a new distributed process
+  group. A fault that can stop a healthy job, such as a network partition, explains every worker's death while it is
+  active, and later deaths of workers that were alive when it ended. A fault does not explain the death of a worker
+  outside its targets after a step of this worker in a new process group or long after the fault (see `_Root`). No
+  injected fault explains a segmentation fault of a worker that is not the fault's target. A fault that kills or stops
+  explains a worker's exit with a logged error only if it targets this worker.
 * A damaged checkpoint whose digests are correct explains the death of a worker that loaded it.
 * A fault that comes back after each restart of a node explains any later exit of its launcher with code 75 (the node
   leaves the job).
@@ -117,7 +118,7 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
 
 
 def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
-    """Yields the time span from each notice that the harness gave until it took the node: a job may save and exit in
+    """Yields the time span from each notice to leave until the harness removes the node: a job may save and exit in
     this span."""
     doubt = _doubt(run)
     for fault in run.faults:
@@ -127,10 +128,10 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
-    """Returns the logged notices to leave the job that a known cause confirms: a fault or the cluster manager takes the
-    node, or a fault asks the rank to end. A node's notice to itself, as unfit, needs a fault on this node that does not
-    kill; a notice from a peer needs a cause that made another worker leave. A notice to leave that only the trainer
-    reports explains no death."""
+    """Returns the logged notices to leave the job that a known cause confirms: a fault or the cluster manager removes
+    the node, or a fault asks the rank to end. A node's notice that it is unfit is confirmed by a fault on this node
+    that does not kill; a peer's notice is confirmed by a cause that made another worker leave. Leaves out notices to
+    leave that only the trainer reports."""
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") in GAVE_UP}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
     taken = {slot.key: slot.released for slot in run.slots if not slot.kept}
@@ -188,8 +189,7 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
 
 def _vanished(run: Timeline) -> Iterator[End]:
     """Yields the ends of workers that disappeared: other workers did steps without them, but no log has their exit.
-    Leaves out workers that did no step, as a launcher that writes no log may have given up this start and tried
-    again."""
+    Leaves out workers that did no step, because a launcher that writes no log may have replaced them."""
     ends = [(slot.released, slot.key) for slot in run.slots]
     ends += [(exit_["at"], key_of(exit_)) for exit_ in run.exits if exit_["rank"] is None]
     over = {node: at for at, node in sorted(ends, reverse=True)}  # the first end of each node
@@ -205,8 +205,8 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Returns True if no log has the exit of `gone`, or if a newer worker in the process group `world` has its rank and
-    node."""
+    """Returns True if no log has the exit of `gone`, or if a newer worker in `world` (rows of `Timeline.processes`) has
+    the same rank and node."""
     later = (run.processes[row] for row in world if run.processes[row].started > gone.last_seen)
     return gone.exited is None or any((*each.key, each.rank) == (*gone.key, gone.rank) for each in later)
 
@@ -214,9 +214,9 @@ def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
 @dataclass(frozen=True)
 class _Root:
     """A cause that explains deaths of workers from the time `at` on, but not on the nodes and ranks in `beyond`.
-    Process groups in `unsettled` had a victim: a step in these groups does not prove that a process survived. A step
-    that begins at `survived` or later proves that its process survived. This cause explains a death with a logged error
-    only at the fault's targets `aim`."""
+    The process groups `unsettled` contained a killed process: a step in one of them does not prove that a process
+    survived the fault. A step that begins at the time `survived` or later proves that its process survived. The cause
+    explains a death with a logged error only if the worker is one of the fault's targets `aim`."""
 
     at: int
     beyond: Set[_Place] = frozenset()
@@ -287,19 +287,19 @@ class _Inquest:
         return any(self._run.processes[row].world_size < largest for row in rows for largest in worlds)
 
     def _is_target(self, death: End) -> bool:
-        """Returns True if the process was alive when a fault that kills struck the process's node or rank."""
+        """Returns True if a fault that kills hit the process's node or rank while the process was alive."""
         strikes = (first_from(self._strikes.get(place, []), death.started - self._doubt) for place in death.places)
         return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
-        """Returns the earliest time at which this death can have been caused. A cause cannot be earlier than the
-        process's start or, if later, the end of its first step in its last process group outside of `unsettled`."""
+        """Returns the earliest possible time of this death's cause: the process's start or, if later, the end of its
+        first step in its last process group that is not in `unsettled`."""
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
         return max([death.started - self._doubt, *settled])
 
     def _goes_with(self, death: End, root: _Root) -> bool:
-        """Returns True if the process was alive when `root` acted, and did no step that proves that it survived."""
+        """Returns True if the process lived at the time of the cause `root`, and no step proves that it survived."""
         if self._settled(death, root.unsettled) > root.at or death.is_in(root.beyond):
             return False
         last = max((int(self._last_step[row]) for row in death.processes), default=0)
@@ -311,9 +311,9 @@ class _Inquest:
             yield from self._lives.at((node, incarnation), rank, moment)
 
     def _after_kill(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields the causes of peers' deaths after a fault that kills: each time at which the fault killed, and the end
-        of each victim. A victim's end is a cause, too, because a launcher may start a peer between the kill and the
-        victim's end."""
+        """Yields the causes of other workers' deaths after a fault that kills: each time at which the fault killed, and
+        the end of each victim. A victim's end is a cause, too, because a launcher may start a worker between the kill
+        and this end."""
         aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
         targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
         left = [max(acted_at(fault), self._last_word(other)) for other in targets if other.at < first]
@@ -324,10 +324,10 @@ class _Inquest:
         yield from (_Root(at, aim, unsettled) for at in ends)
 
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields the causes of peers' deaths after a fault that can stop a job: the fault's end, and the end of each
-        target that outlived the fault. A process survived the fault if it begins a step over a minute after the fault's
-        end and after the next save: launchers notice missing heartbeats within a minute, and some trainers notice a
-        failed save only at the next one."""
+        """Yields the causes of workers' deaths after a fault that can stop a job: the fault's end, and the end of each
+        target that was alive at the fault's end. A process survived the fault if it begins a step over a minute after
+        the fault's end and after the next save. Launchers notice missing heartbeats within a minute; some trainers
+        notice a failed save only at the next save."""
         healed, aim = healed_at(self._run, fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER

@@ -1,21 +1,21 @@
 """The tolerance interval of mode `envelope`: the limits within which a run is allowed to differ from a fault-free run.
 
 The judged run and further fault-free runs (*repeats*) are compared with one fault-free run, in stretches of steps.
-Three limits apply to their differences from this run.
+Three limits (`single`, `lasting` and `soon`) apply to the differences from the fault-free run.
 
-The limit `single` applies to each step: 3 times the repeats' largest difference up to this step, but at most 5 times
-their largest difference in this stretch and its two neighbours, because one run can drift sooner than another.
+The limit `single` for one step is 3 times the largest difference of any repeated fault-free run so far, but at most 5
+times the largest difference in this stretch of steps and in the stretches before and after it.
 
-The limit `lasting` applies to the mean difference in a stretch: 5 times the repeats' largest mean difference so far.
-The mean difference is far below the largest one, so `lasting` finds a lasting deviation long before `single` does.
+The limit `lasting` for the mean difference in a stretch of steps is 5 times the largest such mean of any repeated
+fault-free run so far. The limit `lasting` finds a lasting deviation long before `single` does, as means are smaller.
 
-The limit `soon` applies to the n-th step after a run diverges: 10 times the repeats' largest difference in their first
-n steps. Runs that differ by rounding alone stay close for long. A difference above `soon` is inconclusive, because
-rounding errors grow faster in some phases of a training.
+The limit `soon` for the n-th step after a run diverges is 10 times the largest difference of any repeated fault-free
+run in its first n steps after it diverges. Runs that differ by rounding alone stay close for long. A difference above
+the limit `soon` is inconclusive, because rounding errors grow faster in some phases of a training.
 
-Each limit allows at least the possible rounding error (see `_rounding`). Limits from a single repeat would fail up to 1
-in 10 healthy runs, because the repeat can be close to the fault-free run by chance. Limits from fewer than `ENOUGH`
-repeats fail no run; the harness then makes more fault-free runs.
+Each limit allows at least the possible rounding error (see `_rounding`). Limits from only two fault-free runs would
+fail up to 1 in 10 healthy runs, because two runs can be alike by chance. If fewer than `ENOUGH` repeated fault-free
+runs exist, no run fails, and the harness makes more of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -186,7 +186,7 @@ class Resumed:
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
     """Returns two texts on how a fault-free resume changes the computed values: on the same number of ranks, and on
-    another. A text is empty if the resume was not found to change anything."""
+    another. A text is empty if no change of the computed values was found."""
     if resumed is None or alone is None:
         return "", ""
     # Each run of a pair is compared with a band around the other, because all resumed runs may differ by as much.
@@ -268,7 +268,7 @@ def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str, sizes: frozens
 def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: int) -> Floats:
     """Returns for each step how far rounding alone can change the value `name`. The result is 3 times the largest
     difference soon after two runs diverge, but at most the rounding error of a sum of `terms` terms, and at least one
-    unit in the last place. If at least `ENOUGH` repeats all equal the fault-free run bit for bit, the result is 0."""
+    unit in the last place. If all repeated runs (at least `ENOUGH`) equal the fault-free run bit for bit, returns 0."""
     values = getattr(fault_free, name)
     last_place, parted = ulps(values), [each for each in found if not each.identical]
     if not parted and len(found) >= limits.ENOUGH:

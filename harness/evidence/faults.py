@@ -55,8 +55,8 @@ class Effect:
     @property
     def acted(self) -> bool:
         """Returns True if all planned victims were hit, or if an amount, such as a delay in ms, is above 0. If the
-        expected amount is 0, at most 0 must be measured; 0 hit of 0 planned victims (unit ending in "gone") is no
-        effect."""
+        expected amount is 0, the measured amount must not be above 0. Returns False if a fault had no planned victims
+        (`expected` is 0 and `unit` ends in "gone")."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:
@@ -66,7 +66,7 @@ class Effect:
 
     @property
     def is_over(self) -> bool:
-        """Returns True if the effect ended: all hit processes or nodes are back, or the fault's own rule says so."""
+        """Returns True if the effect ended: all hit processes or nodes are back or, for other units, `ok` is True."""
         return self.acted if self.counted else self.ok
 
     @property

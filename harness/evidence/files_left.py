@@ -1,4 +1,4 @@
-"""The files, other than saves, that existed at the end of a run and at the end of its fault-free run."""
+"""Lists the files, other than checkpoints, that existed at the end of a run and at the end of its fault-free run."""
 
 from harness.evidence.logs import Evidence
 from harness.timeline.timeline import Timeline

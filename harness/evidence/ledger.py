@@ -1,4 +1,4 @@
-"""The ledger assigns each allocated GPU-nanosecond to one account, such as `productive`. All amounts are integers.
+"""The ledger assigns each allocated GPU-nanosecond to one account, such as `productive`. All times are integers.
 
 A slot is one GPU of one node. Time within steps is assigned by the activity of the slot's worker, such as a wait for
 data. Time outside of steps is assigned by the phase of the whole job at that time, such as `restore`. The accounts of
@@ -61,8 +61,8 @@ def settle(
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
     """Assigns the time of all GPU slots to accounts. `windows` holds the outages and slow intervals that faults caused;
-    `own_steps` holds step times at world sizes that no fault-free run has. A step belongs to the window in which it
-    ended; other time is split at the edges of windows. Raises `AssertionError` if a slot's accounts do not add up."""
+    `own_steps` holds step times at world sizes that no fault-free run has. A step counts to the time window in which it
+    ended; other time is split at window edges. Raises `AssertionError` if a slot's accounts do not sum to its time."""
     windows = by_time.union(windows)
     segments = _split(timeline.segments, windows)
     of_faults = _inside(np.array([segment.end for segment in segments], np.int64), windows)
@@ -136,8 +136,8 @@ class _StepShares:
 
     def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
         """Returns for each step how long a fault made the step stand still, at world sizes that no fault-free run has.
-        The result is the time for which a process was frozen or, for a step of over `LONE_FACTOR` times the longest
-        usual step, its excess over this step if larger."""
+        A step stands still while its process is frozen. A disturbed step of over `LONE_FACTOR` times the longest usual
+        step stands still for at least its excess over the longest usual step."""
         longest = self.own[self.steps.epoch[rows]]
         counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)
         stood = np.where(counts, left - longest, 0)
@@ -193,5 +193,5 @@ def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segme
 
 
 def _inside(at: Ints, windows: Sequence[Window]) -> Bools:
-    """Marks the times in a window, which includes its end but not its begin. `windows` are sorted and disjoint."""
+    """Marks the times after a window's begin, up to and including its end. `windows` are sorted and disjoint."""
     return ~by_time.quiet(at - 1, at, windows)

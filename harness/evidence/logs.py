@@ -1,4 +1,4 @@
-"""The evidence about a run: its event log, and the logs of its fault-free runs, restore drill and second restart."""
+"""The evidence about a run: its event log, and the logs of fault-free runs and of later restarts from its saves."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ DRILL, SECOND = "drill", "second-restart"  # restarts after the run, on copies o
 
 @dataclass(frozen=True)
 class Evidence:
-    """All logs by which a run is judged: of the run, its fault-free runs, its restore drill and its second restart."""
+    """All logs by which a run is judged: of the run, of fault-free runs, and of later restarts from the run's saves."""
 
     run: Timeline  # the event log of the run
     fault_free: Timeline | None = None  # the same job without a fault
@@ -40,7 +40,7 @@ class Evidence:
 
     def without_change(self) -> Self:
         """Returns the evidence without the fault-free runs if a fault changed the job's command, because they ran the
-        old command. The field `before_change` keeps the fault-free runs, to judge the steps before the change."""
+        old command. The field `before_change` keeps these runs, to judge the steps before the command changed."""
         if self.run.changed_after is None:
             return self
         return replace(self, before_change=self, fault_free=None, calibration=(), resumed={})
@@ -106,8 +106,8 @@ def _drill(folder: pathlib.Path) -> Timeline | str:
 
 
 def part_of(whole: Evidence) -> Evidence:
-    """Returns the evidence of one rehearsal: cuts the fault-free runs to its steps, and leaves out runs that resume
-    from a save."""
+    """Returns the evidence of one rehearsal (one of several fault tests in a job): cuts the fault-free runs to the
+    rehearsal's steps, and leaves out runs that resume from a save."""
     fault_free = None if whole.fault_free is None else window.fault_free_part(whole.fault_free, whole.run)
     calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
     return replace(whole, fault_free=fault_free, calibration=calibration, resumed={})
@@ -155,10 +155,10 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
-    """Returns why differences from the fault-free run are no errors, or an empty text: a trainer that is not
-    deterministic differs in nearly all steps. The differences must begin well before the first fault or, in a run
-    without faults and restarts, at any step. Differences that begin later than the first compared step must go on in
-    nearly all further steps."""
+    """Returns a text if differences from the fault-free run are no errors because the trainer is not deterministic, or
+    else an empty text. A trainer counts as not deterministic only if the differences begin well before the first fault
+    (in a run without faults and restarts: at any step), and at the first compared step or in nearly all steps from then
+    on."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

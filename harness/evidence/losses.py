@@ -105,7 +105,7 @@ class Comparison:
         return float(np.max(self.apart("loss"))) if len(self.step) else None
 
     def alone(self, curve: str) -> Ints:
-        """Returns the steps at which only one run logs `curve`. One missing value of the fault-free run is ignored."""
+        """Returns the steps at which only one run logs `curve`, but ignores a single gap in the fault-free run."""
         mine, other = is_told(getattr(self.run, curve)), is_told(getattr(self.fault_free, curve))
         only_mine = mine & ~other
         return self.step[mine != other if only_mine.sum() > limits.HOLES_MAX else other & ~mine]
@@ -239,7 +239,7 @@ def rounding(values: Floats, terms: int) -> Floats:
 
 def missing(curve: Curve, told: Ints | None, stride: int, before: int = 0) -> Ints:
     """Returns the expected steps that the curve lacks, but at most `MISSING_MAX` steps, as a log may claim any step
-    number. The steps `told` are expected or, if `told` is `None`, the multiples of `stride` after the step `before`."""
+    number. The steps `told` are expected or, if `told` is `None`, all multiples of `stride` after the step `before`."""
     if not len(curve):
         return np.zeros(0, np.int64)
     if told is None:

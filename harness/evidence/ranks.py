@@ -79,9 +79,9 @@ def weights_together(steps: Steps, of: Bools | None = None) -> Ints:
 
 
 def weights_again(steps: Steps) -> tuple[int, int] | None:
-    """Returns the first surviving (not rolled back) step whose weights equal those of an earlier step in spite of
-    updates in between, and the earlier step, or else `None`. A step with a learning rate of 0 does not count as an
-    update."""
+    """Finds the first step, not rolled back, whose weights equal an earlier step's weights in spite of updates in
+    between. Returns the numbers of both steps, or `None` if there is no such step. A step with a learning rate of 0
+    does not count as an update."""
     if not steps.weights.any():
         return None
     rows = by_rank(steps).row
@@ -108,8 +108,8 @@ def tells_samples(steps: Steps) -> Bools:
 
 
 def samples_counted(run: Timeline) -> Ints:
-    """Returns the rows of steps, not rolled back, for which all ranks log their own number of samples and that of the
-    batch."""
+    """Returns the rows of steps, not rolled back, for which all ranks log their own and the batch's number of
+    samples."""
     steps, sizes = run.steps, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = np.flatnonzero(steps.survives & steps.complete)
     told = tells_samples(steps)[rows]
@@ -138,8 +138,8 @@ def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
 
 
 def parts(steps: Steps, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Returns for each step in `rows` its number of ranks, the row of the rank with the fewest samples, and that of the
-    rank with the most."""
+    """Returns for each step in `rows` its number of ranks, the row of the rank with the fewest samples, and the row of
+    the rank with the most samples."""
     cell, count = cells(steps.step[rows])
     order = np.lexsort((steps.rank_samples[rows], cell))
     begin, end = (np.searchsorted(cell[order], np.arange(count), side=side) for side in ("left", "right"))
@@ -169,7 +169,7 @@ def telling(steps: Steps, name: str) -> Bools:
 
 def is_local(steps: Steps, name: str, telling: Bools) -> bool:
     """Returns True if ranks mostly disagree on the value `name`. If no step has the value from two ranks, returns True
-    if a higher rank logs it in most steps, and the lowest rank that logs it does not."""
+    if some rank logs the value in most steps, but the lowest rank with any such value does not."""
     rows = np.flatnonzero(_told(steps, name, np.arange(len(steps))))
     lowest = int(steps.rank[rows].min(initial=len(telling)))
     rows = np.intersect1d(rows, _rows_of(steps, telling), assume_unique=True)
@@ -197,8 +197,8 @@ def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> B
 
 
 def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
-    """Returns the first surviving step in which ranks of `telling` disagree on `name`, and two of these ranks, or
-    `None`."""
+    """Returns the first step, not rolled back, in which ranks marked in `telling` log different values `name`, and two
+    of these ranks, or `None`."""
     rows = _rows_of(steps, telling)
     # Other checks find missing values of these figures.
     if name in ("first", "count", *CURVES):
@@ -213,7 +213,7 @@ def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
 
 
 def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
-    """Yields each of `CURVES`, with the rows that lack it although their rank logs it in the fault-free run."""
+    """Yields each name in `CURVES`, with the rows of `run` that lack its value but have it in the fault-free run."""
     rows, others = paired(run, fault_free)
     for name in CURVES:
         yield name, rows[_told(fault_free, name, others) & ~_told(run, name, rows)]

@@ -1,8 +1,8 @@
 """Tells which kinds of evidence, such as losses or exits, a run's log holds, and which kinds the log should hold.
 
 A kind of evidence is *told* if the log holds some of it. A kind of evidence is *promised* if the header of a process's
-log (`tells`) or the plan declares it, or if a rank logs it in some steps. If a promised kind of evidence is missing
-from the log, the verdict is inconclusive. A kind of evidence that is neither told nor promised is not judged.
+log (`tells`) or the plan declares it, or if a rank logs it in some steps. If the log lacks a kind of evidence that it
+should hold, the verdict is inconclusive. A kind of evidence that the log neither holds nor should hold is not judged.
 """
 
 import bisect
@@ -60,8 +60,8 @@ PHASE_NEEDS = {
 
 
 def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
-    """Returns the kinds of evidence that the plan promises, or `None` if the plan does not say. The reference trainer
-    promises all kinds of evidence but those in `NOT_OF_REFERENCE`."""
+    """Returns the kinds of evidence that the plan promises, or `None` if the plan has no such list. The reference
+    trainer promises all kinds of evidence but those in `NOT_OF_REFERENCE`."""
     trainer = (plan.get("workload") or {}).get("trainer", "reference")
     if trainer == "reference":
         return frozenset(TELLS) - NOT_OF_REFERENCE
@@ -70,7 +70,7 @@ def declared(plan: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def told(run: Timeline) -> frozenset[str]:
-    """Returns the kinds of evidence in the log. `clocks` is left out if any host's clock was never checked."""
+    """Returns the kinds of evidence in the log. Leaves out the kind `clocks` if a host's clock was never checked."""
     found = run.steps.kinds | {kind for kind, names in EVENTS.items() if not run.told_events.keys().isdisjoint(names)}
     found |= {"steps"} if len(run.steps) else set()
     found |= set() if any("was never compared" in problem for problem in run.problems) else {"clocks"}
@@ -247,8 +247,8 @@ def usual_strides(run: Timeline, fault_free: Timeline | None) -> Mapping[int, in
 
 
 def blindness(run: Timeline, fault_free: Timeline | None) -> str:
-    """Returns why no steps can be judged, or an empty text. A job without steps can be judged if the fault-free run has
-    steps."""
+    """Returns why no steps can be judged, or an empty text if steps can be judged. A job without steps can be judged if
+    the fault-free run has steps."""
     if not len(run.steps) and (fault_free is None or not len(fault_free.steps)):
         return NO_STEPS
     return APART if run.apart else ""

@@ -67,7 +67,7 @@ def _losses(log: reading.Log) -> tuple[Losses, int | None]:
 
 def apart(losses: Losses, usual: Losses) -> float | None:
     """Returns the largest relative difference between a loss in `losses` and the loss of the same rank and step in
-    `usual`. Returns `None` if `losses` and `usual` have no rank and step in common with a loss in one of them."""
+    `usual`. Returns `None` if no loss is logged for any rank and step that are in both `losses` and `usual`."""
     common = [(losses[key], usual[key]) for key in losses.keys() & usual.keys()]
     logged = ((one, other) for one, other in common if not (math.isnan(one) and math.isnan(other)))
     return max((_difference(one, other) for one, other in logged), default=None)

@@ -1,10 +1,10 @@
 """Finds which samples a run repeated, skipped or consumed in another step than the fault-free run did.
 
-A rank of an observed trainer logs for each step the indices of its samples (`samples`), or a digest of its inputs. The
-samples of all ranks together are compared with those in the fault-free run, for each pass over the data set, without
-rolled-back steps. A run may repeat a sample as often as the fault-free run does, for example as padding. If run and
-fault-free run consume equally many samples in each step, their common steps are compared; if not, as after a change of
-the number of ranks, whole passes over the data set are compared. If the order of samples differs between fault-free
+A rank that the harness observes logs for each step the indices of its samples (`samples`), or a digest of its inputs.
+The samples of all ranks together are compared with those in the fault-free run, for each pass over the data set,
+without rolled-back steps. A run may repeat a sample as often as the fault-free run does, for example as padding. If run
+and fault-free run consume equally many samples in each step, their common steps are compared; if not, as after a change
+of the number of ranks, whole passes over the data set are compared. If the order of samples differs between fault-free
 runs, samples are not compared.
 """
 
@@ -125,7 +125,7 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 
 
 class _History:
-    """The rows of a run that can be compared: surviving steps of which all ranks logged their samples."""
+    """The rows of a run that can be compared: steps, not rolled back, of which all ranks logged their samples."""
 
     def __init__(self, run: Timeline, kind: Kind, last: int | None = None):
         """Finds the rows of steps that can be compared. Steps after the step `last` are left out."""
@@ -172,7 +172,7 @@ def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
 
 def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
     """Returns why the order of samples may differ between runs, or an empty text if nothing shows this. The second
-    result is True if neither steps before the first fault nor further fault-free runs show that the order is fixed."""
+    result is True if nothing shows a fixed order: no step before the first fault, and no further fault-free run."""
     run, struck = evidence.run, min(first_strike(evidence.run.faults), evidence.run.end)
     later = run.steps.step[run.steps.end >= struck].min(initial=NEVER)  # lowest step of any rank
     if len(_moved(sides, later)):
@@ -250,8 +250,8 @@ class _Bag:
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
-    """Returns the samples that `ours` holds more often than `others` does, and those of `others` likewise. If one bag
-    holds two more copies of a sample than the other, its last two copies are returned."""
+    """Returns the samples that `ours` holds more often than `others`, and those that `others` holds more often than
+    `ours`. For a sample with n surplus copies in one bag, returns the last n copies."""
     keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     here, there = np.split(of.reshape(-1), [len(ours.item)])
@@ -269,8 +269,8 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Compares each pass over the data set that both runs completed by beginning the next. If only one run consumed
-    some samples of a pass, they are ignored if they are fewer than the ranks, because they can be padding."""
+    """Compares each pass over the data set that both runs completed: a pass is complete once the next pass begins.
+    Ignores the differing samples of a pass if there are fewer of them than ranks, because they can be padding."""
     passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
     both = np.intersect1d(passes, usual)
     if not len(both):
@@ -286,7 +286,7 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
 
 
 def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
-    """Drops a pass's differing samples if they are fewer than the ranks, because they can be padding."""
+    """Drops a pass's differing samples if there are fewer of them than ranks, because they can be padding."""
     _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(count) else bag
 
@@ -329,8 +329,8 @@ def _told_ends(run: Timeline) -> list[int] | None:
 
 
 def _in_words(bag: _Bag, history: _History) -> str:
-    """Describes samples by their indices, the number per rank if all ranks have equally many, and, if they come from
-    several passes over the data, their share of all samples consumed."""
+    """Returns a text with the indices of the samples. Adds the number per rank if it is the same on all ranks, and, for
+    samples from several passes over the data, their share of all samples consumed."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])

@@ -2,9 +2,9 @@
 
 *Degraded* is a time interval in which a fault slowed the job without stopping it. *Pace* is the time of all undisturbed
 steps after the last recovery, pauses included, divided by the time of the same steps in the fault-free run at the same
-world size. The pace of the median step is compared, too, because no pause in the fault-free run changes it. A busy host
-slows a healthy job, too, so three other paces are measured: before the first fault, of the fastest steps, and of the
-slowest steps without a fault.
+world size. The pace of the median step is measured, too, because pauses in the fault-free run do not change a median.
+As a busy host slows a healthy job, too, the pace is also measured before the first fault, for the fastest steps, and
+for the slowest steps without a fault.
 """
 
 import enum
@@ -73,8 +73,8 @@ class Band:
 
 
 class Usual:
-    """How long steps usually take, by the fault-free runs `runs`. At a world size that no fault-free run has, the
-    judged job's own steps before any fault show the step time: they are few, and reveal only a standstill."""
+    """How long steps usually take, by the fault-free runs `runs`. At a world size that no fault-free run has, the step
+    time is taken from the judged job's steps before any fault: so few steps can reveal only a standstill."""
 
     def __init__(self, runs: Sequence[Timeline], own: Timeline | None = None):
         self.runs, self._own = runs, None if own is None else own.beside.job or own
@@ -228,9 +228,9 @@ class Slowed:
 
     @cached_property
     def degraded(self) -> list[Degraded]:
-        """Returns time intervals in which a fault slowed the job without stopping it. An interval begins at the fault's
-        injection, and ends with the last slow step before the fault was undone, or with slow steps that follow closely.
-        Outages are not measured."""
+        """Returns time intervals in which a fault slowed the job without stopping it. An interval lasts from the
+        fault's injection to the last slow step before the fault was undone, or to the last of the slow steps that
+        closely follow this step. Leaves out faults that caused an outage."""
         steps = self._steps.known()
         is_slow = steps.slow()
         slow = np.flatnonzero(is_slow)
@@ -254,16 +254,16 @@ class Slowed:
     @property
     def measured(self) -> list[Degraded]:
         """Returns the slow intervals that show a fault's whole effect. If the usual step time comes from the job's own
-        few steps, only faults that can stop a job count."""
+        few steps, returns only intervals of faults that can stop a job."""
         stopping = {fault.id for fault in self._struck if fault.stops}
         return [interval for interval in self.degraded if not interval.own or interval.fault in stopping]
 
     @cached_property
     def unmeasurable(self) -> list[FaultRecord]:
         """Returns faults that stopped nothing and whose slowdown cannot be measured. A slowdown cannot be measured if
-        no fault-free run has the world size. A slowdown is uncertain if most steps were above any moving median of the
-        fault-free runs, but not slow enough to count. A slowdown can be hidden if the job was so fast before the fault
-        that steps twice as slow would not count, and it did not clearly stay fast."""
+        no fault-free run has the job's world size. A slowdown is uncertain if most steps took longer than any moving
+        median of the fault-free runs, but not long enough to count as slow. A slowdown can be hidden if the job was
+        much faster than usual before the fault, and did not clearly stay fast."""
         steps = self._steps
         known = np.append(0, np.cumsum(steps.steady > 0))
         slower = np.append(0, np.cumsum((steps.taken > steps.steady) & (steps.steady > 0)))
@@ -460,7 +460,7 @@ class _Same:
         return float(max(median, ratio - limits.NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
-        """Returns the pace of each quarter of the steps: its time, divided by its time in `beside`."""
+        """Returns for each window of a quarter of the steps its time, divided by its time in the array `beside`."""
         length = self.quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
@@ -507,7 +507,7 @@ def _worst(prior: Floats, references: Sequence[Times]) -> float:
 
 
 def exit_ns(run: Timeline) -> int | None:
-    """Returns how many ns after the last step or disturbance a completed job's last node command ended, or `None`."""
+    """Returns the ns from a completed job's last step or disturbance to its last node command's end, or else `None`."""
     if not len(run.progress) or run.outcome != "completed":
         return None
     last = int(run.progress.end[-1])

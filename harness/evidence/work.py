@@ -81,12 +81,12 @@ def spoiler(run: Timeline) -> FaultRecord | None:
 
 @dataclass(frozen=True)
 class Waited:
-    """The time from `since` to the end of `log`, which ended with a failure that a timeout may have caused."""
+    """A wait from the time `since` to the end of `log`, when a failure came that a timeout may have caused."""
 
     log: Timeline
     since: int
 
 
 def waited(log: Timeline, since: int) -> Waited | None:
-    """Returns the wait before a failure that may be a timeout, or `None` if the failure came too soon for one."""
+    """Returns the wait before a failure that may be a timeout, or `None` if the wait was too short for a timeout."""
     return Waited(log, since) if log.end - since >= TIMEOUT_MIN_NS else None

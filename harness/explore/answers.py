@@ -44,8 +44,8 @@ class Answer:
 @dataclass(frozen=True)
 class End:
     """How a restored job ended. `failed` says why the job failed, or is empty if it did not. `followed` is True if the
-    job was to go on until its next finished save; if it failed, it was restarted once on the files that it left. `late`
-    is True if the job finished no save in time."""
+    job was to go on until its next finished save; a failed job was then restarted once on the files that it left.
+    `late` is True if the job finished no save in time."""
 
     failed: str = ""
     followed: bool = False
@@ -89,8 +89,8 @@ class Usual:
 
 
 def answer(found: Restart, end: End, due: int, usual: Usual) -> Answer:
-    """Classifies a restore. `due` is the step of the last save that the job had reported as finished before the
-    crash."""
+    """Returns how a restarted job's restore came out. `due` is the step of the last save that the job had reported as
+    finished before the crash."""
     ended = end.failed
     if found.step is None:
         if ended or found.failed_workers:

@@ -1,13 +1,13 @@
-"""Makes the states of the disk that a crash can leave (*legal* states), and chooses the few that are worth a restore.
+"""Makes the states of the disk that a crash can leave (*legal* states), and chooses the few from which to restore.
 
 A state is the set of changes that reached the disk. A set of changes is a legal state for a crash during operation `j`
-if it holds all changes that were durable before `j`, no change of a later operation, and with each change also all
-changes that it comes after. `every_state` makes all legal states, for a small recording. `chosen_states` makes the
-kinds of states that published crash explorers found to be enough, and says for each state why it is tried.
+if it holds all changes that were durable before `j`, no change of a later operation, and with each change also the
+changes in its `Change.after`. `every_state` makes all legal states, for a job with few file operations. `chosen_states`
+makes the kinds of states that published crash explorers found to be enough, and says for each state why it is tried.
 
-Source for prefixes of the changes, states with one change left out, and torn writes: Pillai et al., "All File Systems
-Are Not Created Equal" (OSDI 2014). Source for counting files with the same role only once: Alagappan et al.,
-"Correlated Crash Vulnerabilities" (OSDI 2016).
+The choice of states (a prefix of the changes, all but one change, torn writes) follows Pillai et al., "All File Systems
+Are Not Created Equal" (OSDI 2014). Files with the same role are tried only once, as in Alagappan et al., "Correlated
+Crash Vulnerabilities" (OSDI 2016).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class CrashState:
     """A state of the disk that a crash can leave: the changes that had reached the disk when the crash came. `during`
     is the number of the operation during which the crash came.
 
-    The operations up to the one with number `during` made the first `made` changes. The changes in `lost` are those of
-    the first `made` changes that did not reach the disk. `why` says why this state is tried.
+    `made` is the number of changes that all operations up to `during`, including it, made. The changes in `lost` are
+    those of the first `made` changes that did not reach the disk. `why` says why this state is tried.
     """
 
     during: int
@@ -82,7 +82,7 @@ class Crashes:
         return max(self.made(during) - bisect.bisect_left(durable, during) for during in self.moments)
 
     def made(self, during: int) -> int:
-        """Returns how many changes the operations up to this one made."""
+        """Returns how many changes the operations up to number `during`, including it, made."""
         return bisect.bisect_right(self._operations, during)
 
     def left_open(self) -> Iterator[tuple[int, list[int]]]:
@@ -131,7 +131,7 @@ class Crashes:
             yield from self._sets(rest, lost)
 
     def chosen_states(self, names: Mapping[int, str]) -> Iterator[CrashState]:
-        """Makes the states of the disk that are worth a restore, and no state twice. `names` gives the path of each
+        """Makes the few states of the disk from which to restore, and no state twice. `names` gives the path of each
         inode, by which files with the same role are recognised."""
         seen, alone = set[int](), set[int]()
         for during, left in self.left_open():
@@ -173,8 +173,8 @@ class Crashes:
         return self._saved[bisect.bisect_right(self._saved, unit.first.operation)]
 
     def _counts_alone(self, unit: Unit, during: int) -> bool:
-        """Returns True up to the first crash moment after the unit's save, because a later save would hide that the
-        unit was lost."""
+        """Returns True if a crash during operation `during` can show that this unit was lost: after the first crash
+        moment that follows the unit's save, a later save would hide the loss."""
         return during <= self._after_save[self._save_end(unit)]
 
     def _units(self, left: Sequence[int]) -> list[Unit]:
@@ -217,9 +217,9 @@ class Unit:
 
 
 def _told_apart(units: Sequence[Unit], names: Mapping[int, str]) -> list[Unit]:
-    """Drops units that play the same role as others: of the files whose names differ only in numbers, such as
-    `rank0.pt`, only the first and the last are kept. A dropped unit is lost only in a state that loses no other unit of
-    its save."""
+    """Drops units (changes that are kept or lost together) with equal roles: of files whose names differ only in
+    numbers, such as `rank0.pt`, keeps only the first and the last. `Crashes._alone` still makes a state that loses a
+    dropped unit."""
     alike: dict[str, list[Unit]] = {}
     for unit in units:
         unit.words = _in_words(unit, names)

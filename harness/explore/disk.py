@@ -91,7 +91,7 @@ def _chunks(data: BinaryIO, size: int) -> Iterator[bytes]:
 
 def disk_of(changes: Sequence[Change], kept: Iterable[int], empty_folders: bool = True) -> Disk:
     """Returns the files of the disk if only the changes `kept` have reached it. Without `empty_folders`, folders
-    without files are left out, as in a bucket."""
+    without files are left out, as in an S3 bucket."""
     entries: dict[int, dict[str, Entry]] = {}
     contents: dict[int, _Content] = {}
     for number in sorted(kept):
@@ -115,8 +115,8 @@ def disk_of(changes: Sequence[Change], kept: Iterable[int], empty_folders: bool 
 
 
 def _walk(disk: Disk, entries: dict[int, dict[str, Entry]], folder: int, prefix: str, above: set[int]) -> None:
-    """Adds all names below a folder. A rename can never make a folder its own child, because the two names of a rename
-    change together; `above` stops the endless walk through a damaged recording."""
+    """Adds the names below a folder to `disk`. `above` holds the folders above this folder: it prevents an endless walk
+    if a folder is its own child, which only a damaged recording can cause."""
     for name, entry in entries.get(folder, {}).items():
         path = f"{prefix}{name}"
         if entry.link is not None:

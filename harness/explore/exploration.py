@@ -2,9 +2,9 @@
 
 The recorded run is in `REPORTS/<run-id>/base`, whole restarts of the job are in `REPORTS/<run-id>/cells`, and restores
 in forked ranks are in `REPORTS/<run-id>/cells/forked`. Before any crash state is judged, the job restarts from each
-undamaged save, from an empty folder and from mixed weights of two saves: the right answers to these restarts are known.
-If several states have the same file names, the restore of the first one goes on until the job's next save is finished.
-A bad answer of forked ranks counts only if a restart of the whole job on the same state is bad, too.
+undamaged save, from an empty folder and from mixed weights of two saves, because the right results of these restarts
+are known. If several states have the same file names, the restore of the first one goes on until the job's next save is
+finished. A bad restore in forked ranks counts only if a restart of the whole job on the same state restores badly, too.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ ELSEWHERE = "it has saves outside of the folder, and restores from there in each
 
 @dataclass(frozen=True)
 class State:
-    """A state to restore from. `id` is the state's name in the exploration; `due` is the step of the last save that was
-    finished before the crash. `names` holds the paths of the state's files and folders."""
+    """A state of the checkpoint folder to restore from. `id` is the state's name in the exploration; `due` is the step
+    of the last save that was finished before the crash. `names` holds the paths of the state's files and folders."""
 
     id: str
     profile: str
@@ -384,8 +384,7 @@ class _Explorer:
 
     def _confirm(self) -> None:
         """Restarts the whole job on the smallest state of each kind of bad restore, to confirm that the restore is bad.
-        If the whole job restores well, the forked ranks were at fault, and their bad answers of this kind become
-        `not known`."""
+        If the restart of the whole job is not bad, all bad restores of this kind become `not known`."""
         for each in self.found.worst():
             self.setting.tell(f"{each.state.id}: {each.answer.came}; a whole restart of the job must confirm it")
             again = self._restarted(each)

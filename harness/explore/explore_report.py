@@ -152,7 +152,7 @@ def _fate(profile: Profile, state: State, number: int) -> str:
 
 
 def bad_states(found: Exploration) -> Iterator[tuple[str, list[str]]]:
-    """Yields a description and a timeline of the smallest state, for each file system and each kind of bad restore."""
+    """Yields a text and a timeline for the state with the fewest lost changes, by file system and bad result."""
     for each in found.worst():
         count = found.came(each.state.profile)[each.answer.came]
         step = "" if each.answer.step is None else f" (step {each.answer.step})"

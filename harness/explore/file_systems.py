@@ -4,17 +4,17 @@ A profile models one kind of file system: it turns a job's file operations into 
 operation `j` can keep any set of changes made by the operations up to `j` that holds all changes durable before `j`
 and, with each change, also the changes in its `after`.
 
-- `posix`: what POSIX alone promises. Names and data have no order in POSIX. In POSIX, `fsync` of a file makes its data
-  durable, and `fsync` of a folder makes its names durable. A POSIX file can grow before its new data reaches the disk;
-  the gap reads as zeros. A rename in POSIX is one change. As on Linux, `sync` and `syncfs` make all earlier changes
-  durable.
-- `ext4`: ext4 with `data=ordered`, delayed allocation and `auto_da_alloc`, the defaults of Linux. On ext4, names become
-  durable in their order, and with each `fsync` of any file. The data of a growing file reaches an ext4 disk in order.
-  On ext4, a rename over another file comes after the data of the new file; a rename to a new name does not. Source:
-  Linux, Documentation/admin-guide/ext4.rst, and its commits afd4672d and 06bd3c36.
+- `posix`: what POSIX alone promises. POSIX sets no order for changes of names and data. In POSIX, `fsync` of a file
+  makes its data durable, and `fsync` of a folder makes its names durable. A POSIX file can grow before its new data
+  reaches the disk; the gap reads as zeros. A rename in POSIX is one change. As on Linux, `sync` and `syncfs` make all
+  earlier changes durable.
+- `ext4`: ext4 with `data=ordered`, delayed allocation and `auto_da_alloc`, the defaults of Linux. On ext4, changes of
+  names become durable in their order; an `fsync` of any file makes all earlier ones durable. The data of a growing file
+  reaches an ext4 disk in order. On ext4, a rename over another file comes after the data of the new file; a rename to a
+  new name does not. Source: Linux, Documentation/admin-guide/ext4.rst, and its commits afd4672d and 06bd3c36.
 - `nfs`: a client of an NFS server crashes. On NFS, names are durable at once, and data with `close` or `fsync`.
-- `s3`: a bucket (S3) behind a mount. In a bucket, a file appears whole when it is closed. A rename in a bucket copies
-  each object, then deletes the old one.
+- `s3`: a bucket (S3) behind a mount. In an S3 bucket, a file appears whole when it is closed. A rename in an S3 bucket
+  copies each object, then deletes the old one.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class _Profile:
         return change
 
     def _rename_names(self, entries: Sequence[Entry], after: Iterable[int | None] = ()) -> Change:
-        """Adds one change of several names, which a crash keeps or loses together."""
+        """Adds one change of the disk that sets several names, which a crash keeps or loses together."""
         before = [self._names.get((each.folder, each.name)) for each in entries]
         change = self._add(entries, [*before, *after, *self._names_after()])
         for each in entries:

@@ -29,8 +29,8 @@ def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def _counterpart(path: str, theirs: dict[str, pathlib.Path]) -> pathlib.Path | None:
-    """Returns the older file with the same name or, if there is none, with the fewest other numbers in its name, and of
-    several such files the one with the highest numbers."""
+    """Returns the older file with the same name or, if there is none, the file whose name differs in the fewest
+    numbers. Of several such files, returns the one with the highest numbers."""
     mine = _numbers(path)
 
     def unlike(other: str) -> tuple[int, list[int]]:

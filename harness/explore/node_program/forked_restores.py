@@ -4,8 +4,8 @@ After the first restore, this program imports the modules that the restore used,
 them. The command is `python forked_restores.py ORDERS STATES`; ORDERS is a JSON file that the harness writes. The
 folders `STATES/00000`, `STATES/00001`, … hold one state each, and a file `go` with orders once the state is ready. For
 each state, the program starts the ranks, waits until they have done some steps or have ended, kills them, and writes
-`ended.json`. If the orders say so, the program also waits until the ranks call their next save finished. The program
-ends once `STATES/end` exists.
+`ended.json`. If `until_saved` is set in `go`, the program also waits until the ranks log their next save as finished.
+The program ends once `STATES/end` exists.
 """
 
 from __future__ import annotations
