@@ -36,9 +36,9 @@ class Operation:
     without a leading slash.
 
     `inode` is a number that no other file or folder of the recording ever has. `other` is the new path of a rename or
-    link, and the target of a symbolic link. A write has `offset` and `size` in the file, and its bytes begin at byte
-    `data` of the recorded data; a truncation has the new `size`. `t_ns` is the Unix time in ns at which the file system
-    answered.
+    link, and the target of a symbolic link. A write covers `size` bytes from `offset` on in the file; the written bytes
+    begin at byte `data` of the recorded data. A truncation has the file's new `size`. `t_ns` is the Unix time in ns at
+    which the file system answered.
     """
 
     kind: Kind

@@ -34,8 +34,8 @@ SHARE = 0.5  # of the record's limits and of the job's time: after them, no save
 
 @dataclass(frozen=True)
 class Save:
-    """A finished save of the recorded job. `end` is the number of the first operation after the job reported it as
-    finished."""
+    """A finished save of the recorded job. `end` is the number of the first file operation after the job reported this
+    save as finished."""
 
     step: int
     end: int
@@ -43,8 +43,8 @@ class Save:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The recording of a run: its operations up to the end of the last explored save, its losses and its saves' paths,
-    which are relative to the run's folder."""
+    """The recording of a run: its file operations up to the end of the last explored save, its losses, and the paths of
+    its saves, relative to the run's folder."""
 
     operations: Sequence[Operation]
     data: pathlib.Path
@@ -63,7 +63,7 @@ class Recorded:
         return max((later - sooner for sooner, later in itertools.pairwise(ends)), default=0) / 1e9
 
     def due(self, during: int) -> int:
-        """Returns the step of the last save that was finished when a crash during this operation came."""
+        """Returns the step of the last save that was finished before the operation with the number `during`, or 0."""
         return max((save.step for save in self.saves if save.end <= during), default=0)
 
 
@@ -82,7 +82,8 @@ class Recording(LocalBackend):
 
 
 class _UntilRemoved(restarts.Until):
-    """Ends the job some steps after the save that follows the removal of a save, or at a limit."""
+    """Ends the job some steps after it has removed a save and finished another one, or at a limit (saves, time,
+    data)."""
 
     def __init__(self, users: StopRequest, place: pathlib.Path, wall_clock_ns: int) -> None:
         super().__init__(users, self._enough)
@@ -118,8 +119,8 @@ class _UntilRemoved(restarts.Until):
 def first_removal(operations: Sequence[Operation], ends: Sequence[int]) -> int | None:
     """Returns the number of the operation that first removed a save, or `None`.
 
-    `ends` holds for each save the number of the first operation after it, in order. A save is removed when the largest
-    file that was written for it loses its last name, is cut, or is written over.
+    `ends` holds, for each save in order, the number of the first operation after the save. A save counts as removed
+    when its largest file is deleted (no hard link is left), truncated or overwritten.
     """
     names: dict[tuple[int, str], int] = {}
     links, sizes, written = Counter[int](), dict[int, int](), set[int]()
@@ -151,9 +152,9 @@ def first_removal(operations: Sequence[Operation], ends: Sequence[int]) -> int |
 
 
 def record(plan: Plan, folder: pathlib.Path, stop: StopRequest) -> Recorded:
-    """Runs the job without faults until it has removed a save, or up to a limit. Removes the job's saves at the end, so
-    that a restart finds only the saves in its own folder. Raises `ChaosError` if there is nothing to explore, and
-    `KeyboardInterrupt` if the user stopped the job."""
+    """Runs the job without faults until it has removed a save, or reaches a limit of saves, time or recorded data.
+    Removes the job's saves at the end, so that a restart finds only the saves in its own folder. Raises `ChaosError` if
+    the job fails or its recording is unusable, and `KeyboardInterrupt` if the user stopped the job."""
     place = folder / run_folder.RECORDS / plan.workload.checkpoint.folder
     until = _UntilRemoved(stop, place, plan.abort.wall_clock_ns)
     outcome = execute(plan, folder, Recording(plan.workload.checkpoint.folder), until, until.end)
@@ -197,8 +198,7 @@ def load(plan: Plan, folder: pathlib.Path) -> Recorded:
 
 
 def _finished(log: reading.Log) -> dict[int, int]:
-    """Returns when each save was finished, by the save's step: once every rank that ever reports the save has reported
-    it."""
+    """Returns, by the step of each save, the time (Unix ns) at which the last rank reported the save as finished."""
     told: dict[int, dict[object, int]] = {}
     for writer in log.writers:
         for event in writer.events:
@@ -210,8 +210,8 @@ def _finished(log: reading.Log) -> dict[int, int]:
 
 
 def _around(saves: Sequence[Save], operation: int) -> Sequence[Save]:
-    """Returns `SAVES` saves in a row: the last one finished before this operation and the next ones, or earlier ones if
-    too few follow."""
+    """Returns `SAVES` saves in a row: the last one finished before this operation and the next ones. Near the end of
+    the recording, returns the last `SAVES` saves."""
     before = max(number for number, save in enumerate(saves) if save.end <= operation)
     begin = max(min(before, len(saves) - SAVES), 0)
     return saves[begin : begin + SAVES]

@@ -25,7 +25,7 @@ _NAMES_ANOTHER = (Kind.RENAME, Kind.LINK)
 
 def read_operations(folder: pathlib.Path) -> list[Operation]:
     """Returns the recorded operations in their order. Raises `ChaosError` with the line number if the record is
-    damaged: each operation must fit the earlier ones, and its data must be recorded."""
+    damaged, such as by an operation on a missing file, or a write whose data is missing."""
     path, found = folder / OPERATIONS, list[Operation]()
     tree, last = PROFILES["posix"](split=False), 0
     try:

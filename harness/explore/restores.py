@@ -1,7 +1,7 @@
 """Restores a job from many states of its checkpoint folder, one after the other: by whole restarts, or in forked ranks.
 
-A restore ends after some steps, or goes on until the job calls its next save finished, because files that a crash left
-can make this save fail.
+A restore ends after some steps. If `Wanted.follow` is True, a restore goes on until the job reports its next save as
+finished, because files that a crash left can make this save fail.
 
 `Restarts` restarts the whole job on each state. `ForkedRestores` runs one process of the harness, which forks the job's
 ranks for each state: many restores per second. Forked restores work for trainers whose ranks are one Python script
@@ -100,12 +100,12 @@ class Restores(abc.ABC):
         wanted.make(folder / saved)
 
     def run_id(self, folder: pathlib.Path) -> str:
-        """Returns an id that no other exploration uses: the end of a run kills all processes that have its id."""
+        """Returns a run id that no other exploration uses, because a run's end kills all processes with its id."""
         return f"{self.base.parent.name}-{folder.name}"
 
     def compared(self, found: Restart) -> Restart:
-        """Returns the restart with the losses of only its first steps, so that a longer restart is compared in the same
-        way."""
+        """Returns the restart with the losses of only its first `steps` steps, so that restarts of any length are
+        compared in the same way."""
         last = (found.step or 0) + self.steps
         return replace(found, losses={key: loss for key, loss in found.losses.items() if key[1] <= last})
 
@@ -169,7 +169,7 @@ class Restarts(Restores):
 
 
 class _UntilNextSave(restarts.Until):
-    """Ends the job once it has done some steps, and has finished a save of one of these steps or of a later one."""
+    """Ends the job once it has done some steps, and has finished a save of a step that it did after the restore."""
 
     def __init__(self, users: StopRequest, savers: int) -> None:
         super().__init__(users, self._enough)
@@ -302,9 +302,9 @@ class _Driver(Silent):
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of a job on one node, as processes that can be forked. `each` holds each rank's arguments after the
-    interpreter, and its environment variables. `threads` holds the launcher's environment variables that set the number
-    of threads, on which the last bits of losses depend."""
+    """The ranks of a job on one node, as processes that can be forked. `each` holds each rank's command without the
+    Python interpreter, and the rank's environment variables. `threads` holds the launcher's environment variables that
+    set the number of threads, on which the last bits of losses depend."""
 
     python: str
     each: list[dict[str, Any]]

@@ -21,8 +21,8 @@ WATCHED_S = 0.5  # how long it is looked at to see that no rank does a step
 
 
 class BenignPause(orders.OrderedFault):
-    """All ranks pause together for a good reason, and their trainer says so. Nothing is wrong: the job must not
-    restart, raise an alarm, or exclude a node. Needs a trainer with the hook `CHAOS_DAMAGE`.
+    """All ranks pause together for a good reason, which their trainer logs. Nothing is wrong: the job must not restart,
+    raise an alarm, or exclude a node. Needs a trainer with the hook `CHAOS_DAMAGE`.
 
     If the fault is injected before the first step (`when: {after: 0s}`), the first step takes as long as the pause."""
 

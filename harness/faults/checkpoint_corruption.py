@@ -149,7 +149,7 @@ def _being_written(place: CheckpointFolder, listing: Listing) -> bool:
 
 
 def _names(damage: Damage, found: FoundCheckpoint, listing: Listing) -> dict[str, Any]:
-    """Returns fields for the log: the damaged checkpoint's names, and how many others hold the same step."""
+    """Returns fields for the log: the damaged checkpoint's names, and how many other checkpoints hold its step."""
     names = [found.name, damage.path.rpartition("/")[2]]
     if listing.pointer and listing.pointer.target == found.path:
         names.append(listing.pointer.path.rpartition("/")[2])

@@ -62,7 +62,7 @@ class ClockSkew(Fault):
         context.wait(self.duration.s)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that each rank's clock is right again, by the events of the first steps that end after the healing."""
+        """Checks that each rank's wall clock is right again, as logged in a step after the healing."""
         since_ns = time.monotonic_ns()
         tolerance_s = TOLERANCE_S + self.offset.s / 10
         for rank, before_s in self._before_s.items():

@@ -61,12 +61,12 @@ Targets = Sequence[Target]
 
 @dataclass(frozen=True)
 class Hold:
-    """An event at which a fault stops a trainer's process, or disturbs it: one with the fields in `match`.
+    """An event at which a fault stops or disturbs a trainer's process: any event with the fields in `match`.
 
-    The process stops there for at most `limit_s` seconds. If `strikes` is above 0, the fault instead disturbs the first
-    `strikes` processes of the rank that log such an event. With `does`, each of these runs the action of that name in
-    `harness.node.emitter.strikes`, with `argument`. With `mislead` (`RANK` or `WORLD_SIZE`), each gets a wrong value of
-    that variable. Otherwise each exits with `code`.
+    The process stops at the event for at most `limit_s` seconds. If `strikes` is above 0, the fault instead disturbs
+    the first `strikes` processes of the rank that log the event. A disturbed process runs the action `does` of
+    `harness.node.emitter.strikes` with `argument`, gets a wrong value of the variable `mislead` (`RANK` or
+    `WORLD_SIZE`), or, if both are empty, exits with `code`.
     """
 
     match: Mapping[str, Any]
@@ -81,14 +81,14 @@ class Hold:
 
 @dataclass(frozen=True)
 class CheckpointPlace:
-    """The folder of a job's checkpoints, below the run's folder, and their layout (`auto`: the first that fits)."""
+    """The folder of a job's checkpoints, inside the run's, and their layout (`auto`: the first layout that fits)."""
 
     folder: str = "checkpoints"
     layout: str = AUTO
 
 
 class Change(NamedTuple):
-    """A change of the job's command: arguments added at its end, environment variables, words replaced by others."""
+    """A change of the job's command: arguments to append, environment variables to set, words to replace."""
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
@@ -126,20 +126,20 @@ class Context(Protocol):
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
     ) -> bool:
         """Waits for `seconds` and returns False, or returns True as soon as `until()` holds. Calls `meanwhile` about
-        once a second. Raises `Cancelled` when the run ends."""
+        once a second during the wait. Raises `Cancelled` when the run ends or the fault is cancelled."""
 
     def log(self, event: str, **fields: Any) -> None:
         """Writes an event of this fault into the event log. Choose an event name of your own without the prefix
-        `fault.`: readers ignore a name that docs/events.md lacks."""
+        `fault.`: log readers ignore event names that docs/events.md does not list."""
 
     def undo(self, action: str, **arguments: Any) -> None:
         """Writes an undo record and syncs it to the disk. Call this *before* the fault changes anything that outlives
         the nodes. `action` is `faults.<name>`: the harness later calls `UNDO(run_dir, **arguments)` of this fault's
-        module. Raises `FaultError` if this later call would be impossible. A change that ends with its node needs no
-        record."""
+        module. Raises `FaultError` if `UNDO` cannot be called with these arguments. A change that ends with its node
+        needs no undo record."""
 
     def ready(self) -> None:
-        """Tells the harness that the fault is set up and acts by itself: a trainer stopped for the fault goes on."""
+        """Tells the harness that the fault is set up and acts by itself, so that the stopped trainer goes on."""
 
     def injected(self) -> None:
         """Tells the harness that the fault acts from this moment on."""
@@ -150,18 +150,18 @@ class Context(Protocol):
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
         """Reports the measured effect of the fault, beside the expected one. A fault can report several effects. The
-        run is invalid if any effect has `ok=False`, or if none is reported."""
+        run is invalid if an effect has `ok=False`, or if the fault reports no effect."""
 
     def traffic(self, node: Node, measured: int | None, least: int | None, seconds: float, detail: str) -> None:
-        """Reports how many bytes of the training passed the disturbed path on this node in `seconds` seconds.
+        """Reports how many bytes of the training's own traffic passed the disturbed path on this node in `seconds`.
 
         The run is invalid if `measured` is below `least`. `measured` is `None` if the bytes could not be counted, and
-        `least` is `None` if their number proves nothing.
+        `least` is `None` if the number of bytes proves nothing.
         """
 
     def ended(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        """Reports a measurement after the healing. `ok=False` makes the run invalid. Without any such measurement, the
-        fault's end is not judged."""
+        """Reports a measurement, made after `heal`, of whether the effect is over. `ok=False` makes the run invalid. If
+        a fault never calls `ended`, its end is not judged."""
 
     def step_times_ns(self, rank: int, since_ns: int = 0) -> list[int]:
         """Returns the durations of this rank's steps that began after `since_ns` (monotonic), oldest first."""
@@ -171,7 +171,7 @@ class Context(Protocol):
         if this is not known."""
 
     def figures(self, rank: int) -> list[Figures]:
-        """Returns the figures that a rank logged in its latest steps, in order. A repeated step appears again."""
+        """Returns the figures that a rank logged in its latest steps, in order. A repeated step appears twice."""
 
     def ranks_on(self, node: Node) -> list[int]:
         """Returns the ranks whose newest process is on this node."""
@@ -189,7 +189,7 @@ class Context(Protocol):
         """Returns how far this rank's wall clock is ahead of the harness's, by its newest event; `None` if unknown."""
 
     def hold(self) -> None:
-        """Activates the events of `Fault.holds`: from now on, trainers stop there, or wait there for `strike`."""
+        """Activates the events of `Fault.holds`: from now on, trainers stop at these events, or wait for `strike`."""
 
     def let_go(self) -> None:
         """Ends `hold`: trainers no longer stop at the events of `Fault.holds`, and waiting processes go on."""
@@ -211,7 +211,7 @@ class Context(Protocol):
 
 
 class Cancelled(Exception):
-    """Raised in a fault that waits when the run ends, and caught by the engine."""
+    """Raised by `Context.wait` when the run ends or the fault is cancelled; the harness catches this exception."""
 
 
 class Fault(Parameters, abc.ABC):
@@ -234,8 +234,8 @@ class Fault(Parameters, abc.ABC):
     @classmethod
     def lacks(cls) -> list[str]:
         """Returns what this machine lacks for the fault, one sentence each: by default missing `packages`. A plan is
-        refused if the machine lacks anything for one of its faults. This is a method of the class, called before any
-        parameters exist."""
+        refused if the machine lacks anything for one of its faults. The harness calls this class method before the
+        fault has parameters."""
         missing = [name for name in cls.packages if importlib.util.find_spec(name) is None]
         return [f"{name} is not installed: {how_to_install(cls.packages[name])}" for name in missing]
 
@@ -244,7 +244,7 @@ class Fault(Parameters, abc.ABC):
         return self.needs
 
     def lasts(self) -> Duration | None:
-        """Returns how long the fault acts, from its beginning until it is healed: `duration`, or `None` without one."""
+        """Returns how long the fault acts until it is healed: `duration`, or `None` if the fault has no `duration`."""
         found = getattr(self, "duration", None)
         return found if isinstance(found, Duration) else None
 
@@ -287,7 +287,7 @@ class Fault(Parameters, abc.ABC):
         return self.truth
 
     def consequences(self) -> Consequences:
-        """Returns all that the fault may do to the job. The event `fault.injected` has the same fields."""
+        """Returns all that the fault may do to the job; the event `fault.injected` logs these consequences."""
         said = {each.name: getattr(self, each.name, None) for each in dataclasses.fields(Consequences)}
         told: dict[str, Any] = {name: value() if callable(value) else value for name, value in said.items()}
         told["notice_ns"] = None if self.notice_s is None else round(self.notice_s * 1e9)
@@ -302,8 +302,8 @@ class Fault(Parameters, abc.ABC):
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         """Returns environment variables without which the fault could not act on processes later. The harness calls
         this once, before the first start, and gives the variables to every node, including replacements. A `PYTHONPATH`
-        here replaces the workload's. The harness's own path comes before it, and the harness's `sitecustomize` runs the
-        one on your path."""
+        among the variables replaces the workload's. The harness puts its own path before your `PYTHONPATH`, and its
+        `sitecustomize` also runs yours."""
         return {}
 
     def mounts(self) -> Sequence[str]:
@@ -311,7 +311,7 @@ class Fault(Parameters, abc.ABC):
         return ()
 
     def beside(self, folder: pathlib.Path) -> Self:
-        """Returns the fault with its files' content, read from `folder`. Raises `ValueError` for an unusable file."""
+        """Returns the fault with the content of its files in `folder`. Raises `ValueError` for an unusable file."""
         return self
 
     @property
@@ -337,9 +337,9 @@ class Fault(Parameters, abc.ABC):
         `inject`."""
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks after `heal` that the effect is over, and reports the result by `context.ended`. The check takes at
-        most `END_SEEN_WITHIN_S` seconds, because the job goes on. The harness makes no such check if the job is
-        over."""
+        """Checks after `heal` that the effect is over, and reports the result by `context.ended`. The check must take
+        at most `END_SEEN_WITHIN_S` seconds. The harness calls `see_end` only if the fault reported an effect and was
+        not cancelled."""
 
 
 class Replacement(Parameters):

@@ -36,7 +36,7 @@ class DataStarved(StorageFault):
         return StorageRule(self.path, ("read",), delay_s=self.latency.s)
 
     def cost(self, node: Node, since_ns: int, context: Context) -> str:
-        """For each rank, returns the share of its step time in which it waited for data; 0 is reported, too."""
+        """Describes for each rank the share of its step time in which it waited for data, even if the share is 0."""
         text = ""
         for rank in context.ranks_on(node):
             share = context.data_wait_share(rank, since_ns)

@@ -100,8 +100,8 @@ class Divergence(orders.OrderedFault):
         return self.factor if self.kind == "learning_rate" else max(NORM_LEAST, NORM_PART * self.factor * ranks / world)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the newest step has a usual learning rate or gradient norm or, for noise, that no order to add
-        noise is left. The loss after the fault is not checked."""
+        """Checks that the learning rate or gradient norm is usual again in the newest step. If the fault adds noise,
+        checks only that no order to add noise is left. The loss after the fault is not checked."""
         if self.kind == "batches":
             return super().see_end(targets, context)
         limit = (1 + self.factor) / 2

@@ -89,7 +89,7 @@ class Hang(inside.InsideFault):
                 context.node(target).thaw()
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that no process on the targets' nodes is still stopped (state T); a killed process is not."""
+        """Checks that no process on the targets' nodes is still stopped (state T); a killed process passes."""
         if self._place:
             return super().see_end(targets, context)
         for node in {context.node(target) for target in targets}:

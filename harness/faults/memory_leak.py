@@ -20,7 +20,7 @@ LEFT_BYTES_MIN = 2**30  # of this machine's memory, beyond what the leak may tak
 
 class MemoryLeak(MemoryFault, inside.InsideFault):
     """After its next step, the process of a rank takes `rate` more memory each second. The kernel kills the rank when
-    its node uses `room` more memory than at the start of the fault. A trainer can notice the leak and stop before.
+    its node uses `room` more memory than at the start of the fault. A trainer can notice the leak and stop in time.
 
     The trainer must emit the harness's events itself, or run with the harness's observer."""
 

@@ -1,4 +1,4 @@
-"""Packets of a node take longer: a detour, a congested switch, a NIC that sorts badly."""
+"""Packets of a node take longer: a detour, a congested switch, a NIC that reorders packets."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ class Rdma(Fault):
     """Delays the RDMA work requests of a node's processes, or makes them fail, in libibverbs' table of verbs functions.
     The RDMA device itself is not touched. The plan is refused if a targeted node has no RDMA device.
 
-    **Proven only against a table of our own**, because no RDMA hardware was at hand. The fault does not act on programs
-    that bypass this table: NVSHMEM's IBGDA and UCX's own drivers, which write to the card themselves, and libraries
-    that look up libibverbs' functions by `dlsym`. For such programs nothing is counted, and the run is invalid. The
+    **Proven only against a simulated libibverbs**, because no RDMA hardware was at hand. The fault does not act on
+    programs that bypass the verbs table: NVSHMEM's IBGDA and UCX's own drivers, which write to the card themselves, and
+    libraries that look up libibverbs' functions by `dlsym`. A run without a counted RDMA request is invalid. The
     harness's machine needs a C compiler, and the job's processes must keep the variable `LD_PRELOAD`."""
 
     how: Literal["delay", "error", "port_down"] = Field(
@@ -126,7 +126,7 @@ class Rdma(Fault):
 
 
 def _counted(run_dir: pathlib.Path, node: Node) -> Counts:
-    """Returns how much a node's RDMA was disturbed, summed over its processes, whose files of counts are untrusted."""
+    """Returns the sum of the RDMA counts that a node's processes wrote; their files are read as untrusted input."""
     folder = answers_of(node.name)
     names = [name for name in untrusted_files.names_in(run_dir, folder) if name.startswith(rdma.COUNTS)]
     lines = (untrusted_files.tail(run_dir, f"{folder}/{name}", rdma.LINE) for name in names)

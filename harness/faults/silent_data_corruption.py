@@ -70,7 +70,7 @@ class SilentDataCorruption(inside.InsideFault):
         )
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Corrupts a number in each rank's memory. The effect counts if the rank logs the number before and after."""
+        """Corrupts a number in each rank's memory. The effect counts if the rank logs the corrupted number."""
         victims, begun_ns = self.find_victims(targets, context), time.monotonic_ns()
         for rank in inside.strike_each(targets, context, CHOSEN):
             self._see(rank, *victims[rank], begun_ns, context, first=True)
@@ -79,8 +79,8 @@ class SilentDataCorruption(inside.InsideFault):
                 self._see(rank, *victim, begun_ns, context, first=False)
 
     def _see(self, rank: int, node: Node, pid: int, since_ns: int, context: Context, first: bool) -> None:
-        """Reports, if `first` is True, the first corrupted number as soon as there is one; otherwise how many steps had
-        a wrong bit in all."""
+        """Reports the fault's effect on a rank. If `first` is True, the effect is the first corrupted number;
+        otherwise, it is the number of steps with a wrong bit."""
 
         def over() -> bool:
             return context.reached(rank, OVER) >= since_ns or inside.is_gone(node, pid)

@@ -47,7 +47,7 @@ class StartFailure(Fault):
         )
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Makes starts of workers fail. Reports each failed start as an effect; a crash, before the worker exits."""
+        """Makes workers fail to start, and reports each failed start as an effect (a crash before the exit)."""
         asked, failed = self.times * len(targets), 0
         deadline = time.monotonic() + self.within.s
         context.hold()

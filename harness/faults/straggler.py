@@ -86,7 +86,7 @@ class Straggler(Fault):
                     Brake(node, way, self.neighbour).press(None)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that steps are no longer slow or, on a busy host, that slowed nodes are no longer denied CPU time."""
+        """Checks that steps are no longer slow, or else that the slowed nodes are no longer denied CPU time."""
         if self._hold_seen is None:
             return
         hold, since_ns = self._hold_seen, time.monotonic_ns()
@@ -181,14 +181,14 @@ class Hold:
 
 
 def corrected(extra: float, factor: float, ratio: float, gain: float) -> float:
-    """Returns a better amount of slowing, if steps took `ratio` times as long as before with the amount `extra`."""
+    """Returns a better amount of slowing than `extra`, which made steps take `ratio` times as long as before."""
     wanted = (factor - 1) / max(ratio - 1, (factor - 1) / 10)
     step = min(CORRECTION_MAX, max(1 / CORRECTION_MAX, math.pow(wanted, gain)))
     return min(EXTRA_MAX, max(EXTRA_MIN, extra * step))
 
 
 class Brake:
-    """Slows a node in one way. An `extra` of 1 means that everything on the node takes twice as long."""
+    """Slows a node, such as by a CPU quota. An `extra` of 1 means that all on the node takes twice as long."""
 
     def __init__(self, node: Node, way: Way, neighbour: str):
         self.node, self.way, self.neighbour = node, way, neighbour
@@ -196,7 +196,7 @@ class Brake:
         self._cpus = 0.0  # that the node keeps busy when nothing limits it; 0: not counted yet
 
     def press(self, extra: float | None) -> None:
-        """Slows the node so that everything takes longer by `extra`, a share of its usual time; `None` ends this."""
+        """Slows the node so that everything takes `1 + extra` times as long as usual; `None` ends the slowing."""
         if self.way == "noisy_neighbour":
             self.node.crowd(self.neighbour, None if extra is None else min(extra, BURNERS_MAX))
         elif self.way == "duty_cycle":

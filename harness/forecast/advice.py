@@ -40,8 +40,8 @@ class Worth:
 @dataclass(frozen=True)
 class Advice:
     """A forecast's advice on the checkpoint interval and on spare nodes. `young_s` and `daly_s` are the best checkpoint
-    intervals by Young's and Daly's formulas. They are 0 if checkpoints cost nothing or nothing fails, because no
-    interval is best then. The best tried interval has the fewest days, and the best number of spares the fewest
+    intervals by Young's and Daly's formulas. Both intervals are 0 if checkpoints cost nothing or nothing fails. The
+    best tried interval is the one with the shortest run, and the best number of spares the one with the fewest
     GPU-hours."""
 
     young_s: float
@@ -87,8 +87,8 @@ def _figures(outcome: Outcome) -> tuple[float, float]:
 
 
 def _moved(told: float, now: float, tried: float) -> float:
-    """Corrects the figure `tried` of a choice, which comes from few simulations. Adds the difference between the
-    forecast's own figure `told` and the figure `now`, which comes from as few simulations."""
+    """Corrects the figure `tried` of a tried setting, which comes from few simulations. Adds the full forecast's figure
+    `told` minus `now`, the present setting's figure from equally few simulations."""
     return told + tried - now if math.isfinite(told + tried - now) else tried
 
 

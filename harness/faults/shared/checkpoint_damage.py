@@ -154,7 +154,7 @@ def _allowed(part: Part, spans: Sequence[Extent], size: int) -> list[Extent]:
 
 
 def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
-    """Returns the path of a file's counterpart in the newest older checkpoint that has one."""
+    """Returns the path of a file's counterpart in an older checkpoint, the newest one that has a counterpart."""
     newest, *others = listing.finished
     inside, number = path.removeprefix(newest.path), newest.files.index(path)
     for other in others:

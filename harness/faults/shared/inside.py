@@ -1,4 +1,4 @@
-"""The common parts of faults that act inside a trainer's process, such as in each targeted rank at its next step."""
+"""The common parts of faults that act inside trainer processes, for example at a targeted rank's next step."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class InsideFault(Fault):
     _victims: dict[int, tuple[Node, int]] = PrivateAttr(default_factory=dict)
 
     def find_victims(self, targets: Targets, context: Context) -> Victims:
-        """Finds the present process of each targeted rank. `see_end` checks these processes, even after a restart."""
+        """Finds the present process of each targeted rank; `see_end` checks this process even after a restart."""
         self._victims.update({rank: context.pid_of(rank) for rank in ranks_of(targets)})
         return self._victims
 
@@ -51,7 +51,7 @@ class InsideFault(Fault):
 
 def see_over(victims: Victims, context: Context) -> None:
     """Reports that each targeted process does steps again or is gone, if this happens within `END_SEEN_WITHIN_S`
-    seconds. Otherwise reports nothing, because a step can take longer."""
+    seconds. Reports nothing if the time runs out, because a step can take longer."""
     since_ns = time.monotonic_ns()
 
     def over() -> bool:

@@ -28,7 +28,7 @@ class MemoryFault(Fault):
     def see_end(self, targets: Targets, context: Context) -> None:
         """Checks that the memory is no longer limited: a test process takes more than the limit, and is not killed.
 
-        Checks nothing if that would take more than `FILL_BYTES_MAX`, because the node uses little memory now.
+        Checks nothing on a node that uses so little memory that the test process would need over `FILL_BYTES_MAX`.
         """
         for node, limit_bytes in self._limits.items():
             before = node.memory_use()
@@ -65,7 +65,7 @@ class LimitedMemory(MemoryFault):
 def see_memory_end(node: Node, limit_bytes: int, context: Context) -> None:
     """Checks that a test process takes more memory than `limit_bytes` would leave, and is not killed.
 
-    Checks nothing if that would take more than `FILL_BYTES_MAX`, because the node uses little memory now.
+    Checks nothing on a node that uses so little memory that the test process would need over `FILL_BYTES_MAX`.
     """
     before = node.memory_use()
     wanted_bytes = max(0, limit_bytes - before.used_bytes) + BEYOND_BYTES

@@ -22,7 +22,7 @@ TOLERANCE = 0.25  # of what was asked: a busy machine must not make a run invali
 
 
 class NetworkFault(Fault):
-    """The base of faults that disturb network traffic of nodes, and prove that this hits the training's own traffic."""
+    """The base of faults that disturb nodes' network traffic, and prove that they hit the training's own traffic."""
 
     network = True
     cuts: ClassVar[bool] = False  # nothing passes while it acts

@@ -1,4 +1,4 @@
-"""Writes orders (files) for a trainer that injects faults into itself; its part is `reference_trainer/damage.py`."""
+"""Writes orders (files) for a trainer that injects faults into itself, as `reference_trainer/damage.py` does."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ RECENT_STEPS = 20
 
 
 class OrderedFault(Fault):
-    """A fault that the trainer itself carries out, on an order from the harness. Its end withdraws the fault's
-    orders."""
+    """A fault that the trainer itself carries out, on an order from the harness. When the fault ends, its orders are
+    withdrawn."""
 
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
@@ -76,8 +76,8 @@ def order_each(
 
 
 def step_ahead(context: Context, ranks: Sequence[int]) -> int:
-    """Returns the number of a step that no rank will have begun when an order arrives. The step is further ahead if the
-    trainer is moving, and nearer if it is stopped at the fault's trigger."""
+    """Returns the number of a step that no rank will have begun when an order arrives. The returned step is further
+    ahead if the trainer is running, and nearer if the fault's trigger has stopped it."""
     step_s, ahead, begun = usual_step_s(context, ranks[0]), AHEAD_STEPS, newest_step(context, ranks)
     moves = context.wait(MOVES_WITHIN_S + 3 * step_s, until=lambda: newest_step(context, ranks) != begun)
     if moves and step_s > 0:
@@ -118,8 +118,8 @@ def _answered(run_dir: pathlib.Path, name: str) -> str | None:
 
 
 def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
-    """Reads a trainer's answer to an order. Raises `FaultError` if the answer does not say in which step what was
-    changed."""
+    """Reads a trainer's answer to an order. Raises `FaultError` if the answer lacks the integers `step` and
+    `changed`."""
     try:
         found: dict[str, Any] = json.loads(untrusted_files.read(run_dir, path, ANSWER_BYTES_MAX))
         if isinstance(found["step"], int) and isinstance(found["changed"], int):
@@ -130,7 +130,7 @@ def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
 
 
 def withdraw(run_dir: pathlib.Path, seed: int) -> None:
-    """Removes all orders that are left of the fault with this seed. Idempotent."""
+    """Removes all remaining orders of the fault with this seed. Idempotent."""
     for file in _orders(run_dir, seed):
         file.unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
 """Counts the training's own bytes on a path that a network fault disturbs.
 
 A disturbance of IP traffic does not affect NCCL over RDMA, and a job can use an interface or a path that the fault does
-not touch. For this reason, the kernel's counters of the workers' own TCP connections are read while the fault acts.
+not touch. The kernel's counters of the workers' TCP connections are read to see whether a fault meets their traffic.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OwnTraffic:
 
     def look(self, count: bool = True) -> None:
         """Adds the bytes of each TCP connection of the workers since the last call, and all bytes of a new connection.
-        If `count` is False, the bytes are only noted and not added. A node that is gone adds nothing."""
+        If `count` is False, only notes the connections' present counters. A node that is gone adds nothing."""
         try:
             found = self.node.connections(self._context.worker_pids(self.node))
         except (ChaosError, OSError) as error:

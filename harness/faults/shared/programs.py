@@ -1,4 +1,4 @@
-"""Programs that a fault starts beside the nodes.
+"""Programs that a fault starts on the harness's host, beside the job's nodes.
 
 No verb (method of `Node`) can start an arbitrary program on a node. `Node.crowd` (load on CPU, memory bandwidth or GPU)
 and `Node.fill_memory` start processes on a node, which end with the node. `started` runs any other program on the host

@@ -56,7 +56,7 @@ class StorageFault(OnStorage):
         return False
 
     def judge_end(self, counts: Mapping[str, int], context: Context, detail: str) -> None:
-        """Reports effects that can only be judged just before the fault ends. By default there are none."""
+        """Reports effects that can only be judged just before the fault ends; by default, reports nothing."""
 
     def judge_delay(self, counts: dict[str, int], delay_s: float, context: Context, detail: str) -> None:
         """Reports how long file operations waited on average. If no operation waited, the fault did not act."""
@@ -65,7 +65,7 @@ class StorageFault(OnStorage):
         context.effect(got, asked, "ms of delay on average", ok=close, detail=detail)
 
     def cost(self, node: Node, since_ns: int, context: Context) -> str:
-        """Describes what the fault has cost the ranks on a node since `since_ns`. By default this is an empty text."""
+        """Describes what the fault has cost the ranks on a node since `since_ns`; by default, returns an empty text."""
         return ""
 
     def where(self, targets: Targets) -> str:
@@ -85,9 +85,9 @@ class StorageFault(OnStorage):
             self.judge_end(counts, context, node.name)
 
     def _met(self, targets: Targets, context: Context) -> list[tuple[Node, dict[str, int]]]:
-        """Returns each node with its counts of disturbed file operations. Leaves out nodes that tried no such
-        operation, because nothing could fail there. If no node tried one, returns all nodes, which shows that the fault
-        never acted."""
+        """Returns each node with its counts of disturbed file operations. Leaves out nodes without an operation that
+        the rule matches, because nothing could fail there. If no node tried a matching operation, returns all nodes, so
+        that the report shows a fault that never acted."""
         found = [dict(disturbance.counts()) for disturbance in self._acting]
         tried = any(each["matched"] for each in found)
         beside = zip(targets, found, strict=True)
