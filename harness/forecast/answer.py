@@ -1,4 +1,4 @@
-"""Computes the whole forecast (outcome, what-ifs, advice, costs and all inputs), and writes it as text and as JSON."""
+"""Computes the forecast of a job (outcome, what-ifs, advice, costs and inputs), and writes it as text and as JSON."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def sentence(found: Forecast) -> str:
 
 
 def _of_spares(found: Forecast) -> str:
-    """Returns a sentence on the share of spare nodes in the wasted GPU-hours; without spares, an empty text."""
+    """Returns a sentence on the share of spare nodes in the wasted GPU-hours, or an empty text without spares."""
     spares, out = found.job.settings["spares"], found.outcome
     if not out.accounts["spares"]:
         return ""
@@ -121,7 +121,7 @@ def days_text(days: float, unit: bool = True) -> str:
 
 
 def big(amount: float) -> str:
-    """Formats a large number: `21.2 million`."""
+    """Formats a large number, such as `21.2 million`."""
     for size, name in ((1e9, "billion"), (1e6, "million")):
         if abs(amount) >= size:
             return f"{amount / size:,.1f} {name}"
@@ -169,7 +169,7 @@ def _shown(name: str, value: Value) -> str:
 
 
 def assumptions(found: Forecast) -> list[str]:
-    """Returns the forecast's assumptions that are no inputs, the most important first."""
+    """Returns the assumptions of a forecast beside its inputs, the most important first."""
     measured, asked = found.measured, found.question
     if measured.recoveries:
         mean = sum(each.detection_s + each.restart_s for each in measured.recoveries) / len(measured.recoveries)
@@ -202,8 +202,8 @@ def assumptions(found: Forecast) -> list[str]:
 
 
 def to_json(found: Forecast) -> dict[str, Any]:
-    """Returns the forecast as JSON values for programs. The number `schema` rises when the meaning of a value changes.
-    Infinite values become null."""
+    """Returns the forecast as JSON values for programs. The format version `schema` rises when a value changes its
+    meaning. Infinite values become null."""
     job, advice = found.job, found.advice
     best = {"best_interval": advice.best_interval, "best_spares": advice.best_spares}
     values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Draws charts of a forecast: a curve of results over the values of one setting, and bars of named amounts."""
+"""Draws charts of a forecast: a curve of a result over the values of one setting, and bars to compare amounts."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def choice_chart(
     narrow: bool = False,
 ) -> Markup | None:
     """Draws a curve of a forecast's results over one setting, such as days over the checkpoint interval. `tried` holds
-    pairs of a value of the setting and its result. `marked` holds names to show at certain values. `shows` holds two
-    functions, which format a value and a result. Returns `None` for fewer than two points."""
+    pairs of a setting's value and the result. `marked` holds labels and the values where they are drawn. `shows` holds
+    two functions, to format values and to format results. Returns `None` if fewer than two points can be drawn."""
     told = sorted(
         (value, came) for value, came in tried if math.isfinite(value + came) and (value > 0 or not logarithmic)
     )
@@ -70,7 +70,7 @@ def choice_chart(
 
 
 def bars_chart(title: str, bars: Sequence[tuple[str, float]], show: Show, narrow: bool = False) -> Markup | None:
-    """Draws named amounts as horizontal bars, the largest first. Returns `None` if no value is above 0."""
+    """Draws a horizontal bar for each named amount, the largest first. Returns `None` if no amount is above 0."""
     told = sorted(
         ((name, value) for name, value in bars if value > 0 and math.isfinite(value)), key=lambda each: -each[1]
     )

@@ -1,4 +1,4 @@
-"""Reads failure rates (failures per node-day by cause) from a table, and parses how failures follow each other."""
+"""Reads tables of failure rates (failures per node-day by cause), and parses the distribution of failure gaps."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def _parse(text: str, source: str) -> RateTables:
 
 
 def load_gaps(text: str) -> Gaps:
-    """Parses how failures follow each other: `poisson`, or `weibull:` with a shape, such as `weibull:0.6`. Raises
-    `UsageError`."""
+    """Parses the distribution of the times between failures: `poisson`, or `weibull:` with a shape, such as
+    `weibull:0.6`. Raises `UsageError`."""
     kind, _, shape = text.partition(":")
     if text == "poisson":
         return Gaps()

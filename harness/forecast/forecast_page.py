@@ -133,7 +133,7 @@ def _share(value: float) -> str:
 
 
 def _priced(found: Forecast, gpu_hours: float) -> list[str]:
-    """Returns a table cell with the price of this many GPU-hours, or no cell if prices are unknown."""
+    """Returns a table cell with the price of the GPU-hours, or an empty list if prices are unknown."""
     return [dollars(gpu_hours * found.money.dollars_of_a_gpu_hour)] if found.money else []
 
 
@@ -208,7 +208,7 @@ def _interval(found: Forecast) -> Section:
 
 
 def _less(best: Tried, now: float, tried: Sequence[Tried]) -> str:
-    """Says how many GPU-hours the best of the tried choices saves, compared with the present one."""
+    """Says how many percent of the GPU-hours the best tried value saves, compared with the value `now`."""
     usual = next(each for each in tried if each.value == now).gpu_hours
     return "" if best.value == now else f", with {percent(100 * (1 - best.gpu_hours / usual))} fewer GPU-hours"
 
@@ -262,7 +262,7 @@ def _money(found: Forecast, money: Money) -> Section:
 
 
 def _breakeven(found: Forecast, money: Money) -> str:
-    """Describes the rate of reclaims per day up to which spot nodes cost less."""
+    """Says up to how many reclaimed nodes per day spot nodes cost less than on-demand nodes."""
     if money.breakeven_reclaims is None:
         return "Spot costs as much as on demand, or more: it never pays."
     nodes, taken = found.question.nodes, found.job.settings["spot_reclaims"]

@@ -1,4 +1,4 @@
-"""Defines the job that is forecast: each input with its values and their source, and changes of inputs by name."""
+"""Defines the job that a forecast simulates: its inputs, each with values and their source, and changes to inputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Setting:
-    """A named input of a forecast that the user may set, with its default. The `default` of a time is in seconds."""
+    """A named input of a forecast that the user may set, with its default (in seconds if `is_time` is True)."""
 
     about: str
     default: float
@@ -100,7 +100,7 @@ NAMES = (*SETTINGS, "recovery", "failure_rate")
 class Cause:
     """A kind of failure of the simulated job: its rate, and how long its detection and the restart take. `counted` is
     the number of failures from which the rate was estimated, or `None` if the rate counts as exact. `takes_node` is
-    True if the node must be replaced. If `back_s` is given, the node is back after this time instead of after a
+    True if the node must be replaced. If `back_s` is given, the node is back after this many seconds, without a
     repair."""
 
     name: str
@@ -115,9 +115,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class Gaps:
-    """How failures follow each other: at random, in bursts, or as in a trace. A `shape` of 1 means at random, and a
-    smaller one in bursts (Weibull distribution). `trace` holds the gaps between the failures of a trace, scaled to a
-    mean of 1. Each simulated history uses these gaps in order, from a random start."""
+    """The distribution of the times between failures: at random, in bursts, or as in a trace. A `shape` (Weibull) of 1
+    means at random; a smaller `shape` means in bursts. `trace` holds the gaps between the failures of a trace, scaled
+    to a mean of 1. Each simulated history uses the gaps of a trace in order, from a random start."""
 
     shape: float = 1.0
     trace: tuple[float, ...] = ()
@@ -126,7 +126,7 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Job:
-    """The job that a forecast simulates. `work_s` is the time of the work on all nodes, without failures and
+    """The job that a forecast simulates. `work_s` is the job's duration in seconds on all nodes, without failures and
     checkpoints."""
 
     nodes: int
@@ -155,12 +155,12 @@ class Job:
 
     @property
     def losses_per_s(self) -> float:
-        """Returns how many nodes of the job are lost per second and must be repaired."""
+        """Returns the number of nodes per second that the whole job loses to failures that need a repair."""
         rate = math.fsum(each.per_node_day for each in self.causes if each.takes_node and each.back_s is None)
         return self.nodes * rate / DAY_S * (1 + self.mean("together") * (self.mean("together_nodes") - 1))
 
     def changed(self, text: str) -> Job:
-        """Returns the job with one input changed, as written in `restart=2m` (a value) or `recovery=0.5x` (a factor).
+        """Returns the job with one input changed, for example by `restart=2m` (a value) or `recovery=0.5x` (a factor).
         Raises `UsageError`."""
         name, equals, written = (part.strip() for part in text.partition("="))
         if not equals or name not in NAMES:
@@ -203,7 +203,7 @@ class Job:
         return replace(self, settings={**self.settings, name: replace(self.settings[name], values=(value,))})
 
     def completed(self) -> Job:
-        """Returns the job with a checkpoint interval and a number of spares, chosen here if the user gave none."""
+        """Computes the job's checkpoint interval and number of spare nodes, unless the user gave them."""
         found = dict(self.settings)
         stall = self.mean("checkpoint_stall")
         if found["checkpoint_every"].origin is Origin.ASSUMED:
@@ -216,8 +216,8 @@ class Job:
 
 
 def enough(away: float, share: float = 0.99) -> int:
-    """Returns the number of spare nodes that are enough for a share of all moments (`share`), if `away` nodes are away
-    on average (Poisson distribution)."""
+    """Returns the number of spare nodes that suffice for a `share` of the time, if `away` nodes are missing on average
+    (Poisson distribution)."""
     if away > 1000:  # hardly anything but normal
         return math.ceil(away + statistics.NormalDist().inv_cdf(share) * math.sqrt(away))
     parts = max(100, round(100 * away))  # so many places, each of which is rarely away
@@ -229,7 +229,7 @@ def default_settings() -> dict[str, Value]:
 
 
 def number(written: object, what: str, low: float, high: float, whole: bool = False) -> float:
-    """Parses a finite number within bounds, which must be whole if `whole` is True. Raises `UsageError`."""
+    """Parses a finite number from `low` to `high`, which must be an integer if `whole` is True. Raises `UsageError`."""
     try:
         value = float(str(written)[:40])
     except ValueError:

@@ -1,5 +1,5 @@
-"""Reads a forecast's measurements from stored runs: recoveries by fault and phase, the stall of a checkpoint, the pace
-of a job with fewer ranks. Only runs that passed count, because other runs are no sound basis for a forecast."""
+"""Reads a forecast's measurements from stored runs: recoveries by fault and phase, checkpoint stalls, and the speed of
+a job with fewer ranks. Runs that did not pass are refused, because they are no sound basis for a forecast."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Measured:
 
     @property
     def phases(self) -> dict[str, float]:
-        """Returns the mean seconds of each phase of the measured recoveries, except of the detection."""
+        """Returns the mean seconds of each phase of the measured recoveries, without the detection phase."""
         sums: dict[str, float] = defaultdict(float)
         for name, amount in (item for each in self.recoveries for item in each.phases.items()):
             sums[name] += amount / len(self.recoveries) if name != "detect" else 0.0
@@ -155,7 +155,7 @@ class _Plan(msgspec.Struct):
 
 
 def _workload(folder: pathlib.Path) -> _Workload:
-    """Returns the workload of a run's plan; an empty one if it cannot be read."""
+    """Returns the workload of a run's plan, or an empty workload if the plan cannot be read."""
     try:
         return msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan).workload
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -167,7 +167,7 @@ def _may_shrink(workload: _Workload) -> bool:
 
 
 def _check_trainer(found: Measured, folder: pathlib.Path, trainer: Any) -> None:
-    """Raises `UsageError` if runs had different trainers, because they measured different jobs."""
+    """Raises `UsageError` if runs had different trainers, because such runs measured different jobs."""
     told = command_of({"trainer": trainer}) or trainer
     if told is not None and found.trainer not in (None, told):
         raise UsageError(f"{folder.name} ran another trainer than {found.runs[0]}; forecast each trainer by itself")
@@ -175,8 +175,8 @@ def _check_trainer(found: Measured, folder: pathlib.Path, trainer: Any) -> None:
 
 
 def pace_of_smaller_world(run: Timeline) -> float | None:
-    """Returns the speed per rank (in samples per second) of the smallest world size in a run, divided by that of the
-    largest; at most 1. Returns `None` if the run had only one world size."""
+    """Returns the speed per rank (samples per second) at a run's smallest world size, divided by the speed per rank at
+    its largest world size; at most 1. Returns `None` if the run had only one world size."""
     rates: dict[int, float] = {}
     for size in np.unique(run.progress.world_size).tolist():
         rows = np.flatnonzero(run.progress.world_size == size)
@@ -191,7 +191,7 @@ def pace_of_smaller_world(run: Timeline) -> float | None:
 
 
 def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measured) -> Job:
-    """Returns the job to forecast, with measured values where runs have them, and assumptions otherwise."""
+    """Returns the job to forecast: inputs that the runs measured have measured values; all others are assumed."""
     settings = default_settings()
     if found.stalls:
         settings["checkpoint_stall"] = _value(found.stalls, "each run's average checkpoint")
@@ -205,9 +205,9 @@ def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measu
 
 
 def cause_of(cause: CauseRate, per_node_day: float, found: Measured, settings: Mapping[str, Value]) -> Cause:
-    """Returns a kind of failure with the times measured for the fault that is most like it. If no run had such a fault,
-    the restart takes as long as in all measured recoveries. The detection then takes as long as that of killed
-    processes, unless the failure is silent."""
+    """Returns a kind of failure with the detection and restart times that runs measured for the most similar fault. If
+    no run had a similar fault, the restart takes as long as in all measured recoveries, and the detection of a failure
+    that is not silent takes as long as the detection of killed processes."""
     detection, restart = settings["silent_detection" if cause.silent else "detection"], settings["restart"]
     for kind in cause.faults:
         if alike := [each for each in found.recoveries if each.fault == kind]:

@@ -1,4 +1,4 @@
-"""Computes a forecast's cost in dollars, and whether spot nodes cost less than on demand, also with a deadline."""
+"""Computes a forecast's cost in dollars, and whether spot nodes are cheaper, with or without a deadline."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Money:
 
     @property
     def best(self) -> Purchase | None:
-        """Returns the way to buy nodes that costs least on average and meets the deadline; `None` if none does."""
+        """Returns the cheapest way to buy nodes that meets the deadline, or `None` if every way misses the deadline."""
         fitting = [
             each for each in self.purchases if not each.is_bound and (each.in_time is None or each.in_time >= IN_TIME)
         ]
@@ -102,7 +102,7 @@ def _bought(name: str, prices: Prices, job: Job, dollars: Floats, days: Floats, 
 
 
 def _on_spot(job: Job, measured: Measured) -> Job:
-    """Returns the job on spot nodes, which has one more kind of failure: a spot node is reclaimed."""
+    """Returns the job on spot nodes, with one more kind of failure: the provider reclaims a spot node."""
     told = CauseRate(name="Spot node reclaimed", per_1000_node_days=1, node=True, faults=["preemption"])
     cause = cause_of(told, job.mean("spot_reclaims"), measured, job.settings)
     detection, restart = (
@@ -114,9 +114,9 @@ def _on_spot(job: Job, measured: Measured) -> Job:
 
 
 def breakeven_reclaims(job: Job, ratio: float, restart_s: float) -> float | None:
-    """Returns the rate of reclaims per node-day at which spot nodes cost as much as on-demand nodes. At this rate, the
-    job takes 1 / `ratio` times as long, by a closed formula of renewal theory. The formula ignores spare nodes, with
-    which the job could bear a higher rate. Returns `None` if spot nodes are not cheaper at any rate."""
+    """Returns the rate of reclaims per node-day at which spot nodes cost as much as on-demand nodes: reclaims then make
+    the job take 1 / `ratio` times as long. A closed formula of renewal theory gives the job's duration, and ignores
+    spare nodes, with which the rate could be higher. Returns `None` if spot nodes are not cheaper at any rate."""
     if ratio >= 1:
         return None
     usual = _time_s(job, 0, restart_s)
@@ -142,8 +142,8 @@ def _time_s(job: Job, reclaims: float, restart_s: float) -> float:
 def _by_policies(
     prices: Prices, deadline_days: float, question: Question, job: Job, found: Outcome, nodes: float
 ) -> list[Purchase]:
-    """Returns the costs of ways to move the job between spot nodes and on-demand nodes. The job's hours of work are
-    those that it needs on on-demand nodes."""
+    """Returns the costs of each policy that moves the job between spot nodes and on-demand nodes. The policies take the
+    job's mean forecast duration on on-demand nodes as its hours of work."""
     assert prices.spot is not None
     changeover = (job.mean("restart") + job.mean("checkpoint_stall")) / HOUR_S
     plan = Deadline(24 * found.days.mean, 24 * deadline_days, changeover, prices.on_demand / prices.spot)

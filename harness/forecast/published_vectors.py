@@ -1,7 +1,7 @@
 """Compares the simulator with published figures, each computed from the inputs that were published with it.
 
-If the simulator is known to differ from a figure, the allowed range lies around the simulator's own figure, and the
-reason for the difference is given.
+If the simulator is known to differ from a published figure, the simulator's figure must lie in a range around its own
+known figure instead of the published one, and the reason is given.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ OOBLECK, BLOOM, LATE = "Oobleck's artifact, Varuna", "BLOOM-176B", "Can't Be Lat
 @dataclass(frozen=True)
 class Vector:
     """A published figure, and the range in which the simulator's own figure must lie. `published` is the figure as its
-    authors wrote it. The simulator's figure must be from `low` to `high`. `why` is the reason for a known difference:
-    the range then lies around the simulator's figure instead of the published one."""
+    authors wrote it. The simulator's figure must be from `low` to `high`. `why` says why the simulator is known to
+    differ from the published figure: the range then lies around the simulator's figure."""
 
     source: str
     figure: str
@@ -112,8 +112,8 @@ def _young(gpus: int, per_1000: float, stall_s: float) -> float:
 
 
 def _of_table(name: str, nodes: int, days: float) -> Job:
-    """Makes a job from a table of failure rates, with the harness's default detection and restart times. The rates
-    count as exact, although they come from counted failures."""
+    """Makes a job from a table of failure rates, with the harness's default detection and restart times. The rates are
+    taken as exact, although they were estimated from counted failures."""
     job = job_of(nodes, days * DAY_S, load_rates(name)[1], Gaps(), Measured())
     for change in ("checkpoint_every=10m", "queue=0s", "together=0"):
         job = job.changed(change)
@@ -121,7 +121,7 @@ def _of_table(name: str, nodes: int, days: float) -> Job:
 
 
 def _hot_update() -> float:
-    """Returns how many times longer restarts by a new job took than hot updates: the mean of four published cases."""
+    """Returns the ratio of restart times by a new job and by a hot update: the mean of four published cases."""
     times = [454, 545, 635, 768, 46, 51, 54, 65]
     sizes = [256, 512, 1024, 2048] * 2
     jobs = [
@@ -157,8 +157,8 @@ def _bloom(stall_s: float) -> Histories:
 
 
 def _on_demand_h(policy: str) -> float:
-    """Returns the mean on-demand hours that a policy uses if spot nodes are available about half of the time, for 12 h
-    at a time on average."""
+    """Returns the mean on-demand hours that a policy uses. Spot nodes are available about half of the time, for 12 h at
+    a time on average."""
     job, dice = Deadline(48, 60, 0.2, 3.14), np.random.default_rng(1)
     there = spells(job, SPOT_SAMPLES, dice.beta(4, 4, SPOT_SAMPLES), 12, dice)
     return float(run_policy(policy, job, there).on_demand.mean())

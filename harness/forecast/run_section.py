@@ -1,4 +1,4 @@
-"""Makes the section "a week at scale" of a run's report: what recoveries like this run's would waste on larger jobs."""
+"""Makes the report section "a week at scale": the waste of larger jobs if they recovered like the reported run."""
 
 from __future__ import annotations
 

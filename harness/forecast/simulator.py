@@ -1,10 +1,10 @@
 """Simulates a job many times at once: its failures, the cost of each failure, and the time of the work.
 
-A Python loop goes over failures, and numpy over all samples (simulated histories) and over all variants of the job. All
-variants use the same random numbers: two variants differ by what was changed and not by chance. Arrays have the shape
-variants × samples.
+A Python loop goes over the failures. Numpy handles all samples (simulated histories) and all variants of a job at once.
+All variants use the same random numbers, so that their results do not differ by chance. Arrays have the shape variants
+× samples.
 
-Each failure begins an outage (detection, waiting for nodes, restart). A stretch of work follows, with a checkpoint
+Each failure begins an outage (detection, waiting for nodes, restart). After an outage, the job works, with a checkpoint
 after each interval. A failure during an outage begins the next outage; a failure during work loses all work since the
 last checkpoint. If the job runs on fewer nodes than planned, its work also stops when a node is back. The accounts
 (`ACCOUNTS`, kinds of time spent) add up to the time of the whole job.
@@ -40,9 +40,9 @@ _OF_NODES = ("together", "together_nodes", "lemons", "lemon_factor", "lemons_fou
 
 @dataclass(frozen=True)
 class Histories:
-    """The simulated histories of a job, with times in seconds by what the time was spent on. `outages` holds, for each
-    cause, the time of outages and of lost work. The last entry of `outages`, and of `failures`, is for planned restarts
-    when a node is back."""
+    """The simulated histories of a job. `accounts` holds the seconds of each kind of time spent. `outages` holds, for
+    each cause, the time of outages and of lost work. The last entries of `outages` and `failures` are for planned
+    restarts when a node is back."""
 
     time: Floats  # variants × samples
     done: Bools
@@ -66,8 +66,8 @@ class Histories:
 
 
 def simulate(jobs: Sequence[Job], samples: int, seed: int) -> Histories:
-    """Simulates variants of a job many times each; all have the same kinds of failures, in the same order. Raises
-    `UsageError` for too many events or histories."""
+    """Simulates variants of a job many times each. All variants must have the same kinds of failures, in the same
+    order. Raises `UsageError` for too many events or histories."""
     most, histories = max(job.work_s / job.mtbf_s for job in jobs), len(jobs) * samples
     allowed = min(FAILURES_MAX, EVENTS_MAX // histories)
     if most > allowed or histories > HISTORIES_MAX:
@@ -118,8 +118,8 @@ class _Play:
         self.rows, self.columns = np.indices(self.shape)
 
     def _of_sample(self, values: Sequence[tuple[float, ...]]) -> Floats:
-        """Returns one value per simulated history: the given value or, if there are several measured values, the mean
-        of a random sample of them."""
+        """Returns an input's value for each simulated history: its only value or, if several values were measured, the
+        mean of a random sample of the measured values."""
         if max(map(len, values)) == 1:
             return _column([each[0] for each in values])
         dice = self.dice.random((self.samples, max(map(len, values))))
@@ -133,7 +133,7 @@ class _Play:
         return np.array(trace)[(self.begin + self.met) % len(trace)] if trace else np.broadcast_to(drawn, self.shape)
 
     def go_on(self) -> None:
-        """Simulates each unfinished history up to its next event."""
+        """Simulates each unfinished history up to its next event, such as a failure."""
         given = self.given
         hazard = self.rate * self.usual * (self.at_work + (given["lemon_factor"] - 1) * self.lemons)
         with np.errstate(over="ignore"):  # of hardly any hazard: it never comes
@@ -183,8 +183,8 @@ class _Play:
             spent = spent - part
 
     def _work(self, spent: Floats, pace: Floats, done: Bools, returns: Bools) -> Floats:
-        """Simulates work and its checkpoints up to the next failure or planned stop. Returns the lost work, which is 0
-        if the job is done, and also at a planned stop, because the job saves before it."""
+        """Simulates work and its checkpoints up to the next failure or planned stop. Returns the seconds of lost work:
+        0 if the job is done or stops as planned, because the job saves before a planned stop."""
         every, stall = self.given["checkpoint_every"], self.given["checkpoint_stall"]
         cycle = every / pace + stall
         saves = np.floor(spent / cycle + 1e-9)
@@ -232,7 +232,7 @@ class _Play:
         self.lemons = self.lemons - (fails & (hit < chance) & (found < self.given["lemons_found"]))
 
     def _lose_nodes(self, rows: Bools, cause: Ints) -> None:
-        """Removes one or several nodes, each with a random repair time of its own: lognormal, with the given mean."""
+        """Removes one or several nodes, each with a random repair time (lognormal distribution with the given mean)."""
         several = self.dice.random(self.samples) < self.given["together"]
         sizes = np.where(several, self.given["together_nodes"], 1)
         for size in self.sizes:
@@ -266,16 +266,16 @@ class _Play:
 
 class _Away:
     """The times at which lost nodes are back from repair, in each history. Only the first `used` entries of a history
-    can belong to nodes that are still away. The entries of a history are sorted, the latest first, only when this is
-    needed."""
+    can belong to nodes that are still away. The entries of a history are sorted (the latest first) only when their
+    order is needed."""
 
     def __init__(self, shape: tuple[int, ...]):
         self.back = np.full((*shape, 8), -np.inf)
         self.used = np.zeros(shape, np.int64)
 
     def add(self, rows: Bools, back: Floats, time: Floats) -> None:
-        """Adds newly lost nodes to those that are away. `back` holds the times of their return, with the shape
-        histories × nodes, only for the histories in `rows`."""
+        """Adds newly lost nodes. `back` holds the times at which the lost nodes return, only for the histories in
+        `rows`; its shape is histories × nodes."""
         size = back.shape[1]
         full = rows & (self.used + size > self.back.shape[2])
         if full.any():
@@ -289,16 +289,16 @@ class _Away:
         self.used[rows] += size
 
     def counted(self, time: Floats, enough: Floats) -> Ints:
-        """Returns how many lost nodes are away in each simulated history. A result of at most `enough` may include
-        nodes that are already back."""
+        """Returns how many lost nodes are away in each simulated history. Results up to `enough` are not exact: they
+        may include nodes that are already back."""
         unsure = self.used > enough
         if unsure.any():
             self._order(unsure, time)
         return self.used
 
     def when_only(self, rows: Bools, may_lack: Ints) -> Floats:
-        """Returns when only `may_lack` nodes will still be away, for the histories in `rows`, which had more nodes away
-        at the last count."""
+        """Returns the time from which at most `may_lack` nodes are away, for the histories in `rows`. At the last
+        count, each history in `rows` must have had more than `may_lack` nodes away."""
         held = self.back[rows]
         found: Floats = held[np.arange(len(held)), np.minimum(may_lack, held.shape[1] - 1)]
         return found
@@ -342,8 +342,8 @@ def _of(values: Floats, rows: Bools) -> Floats:
 
 
 def _uncertain(counts: Sequence[int | None], samples: int, dice: np.random.Generator) -> Floats:
-    """Draws factors for the failure rates in each history, to reflect the uncertainty of rates that were estimated from
-    so many failures (`counts`). The factors have the shape 1 × samples × causes."""
+    """Draws random factors for the failure rates in each history. The factors reflect the uncertainty of rates that
+    were estimated from `counts` failures. The factors have the shape 1 × samples × causes."""
     factors = np.ones((1, samples, len(counts)))
     for place, count in enumerate(counts):
         if count:

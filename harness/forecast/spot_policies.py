@@ -23,7 +23,7 @@ POLICIES = ("greedy", "uniform progress", "omniscient")
 
 @dataclass(frozen=True)
 class Deadline:
-    """A job with a deadline: its hours of work, the hours until the deadline, and the hours of a change of nodes."""
+    """A job with a deadline: hours of work, hours until the deadline, and hours that a change of nodes takes."""
 
     compute_h: float
     deadline_h: float
@@ -48,7 +48,7 @@ class Hours:
 
 
 def spells(job: Deadline, samples: int, share: float | Floats, spell_h: float, dice: np.random.Generator) -> Bools:
-    """Draws at random when spot nodes are available: a share of the time, for `spell_h` hours on average."""
+    """Draws when spot nodes are available: a `share` of the time, in random periods of `spell_h` hours on average."""
     ticks = math.ceil(job.deadline_h / job.tick_h)
     some = np.clip(share, 1e-9, 1 - 1e-9)
     goes = 1 - np.exp(-job.tick_h / spell_h)
@@ -119,7 +119,7 @@ class _Online:
 
 
 def _omniscient(job: Deadline, there: Bools) -> Hours:
-    """Uses spot nodes in their longest spells, chosen with knowledge of the future, else on-demand nodes."""
+    """Uses spot nodes in their longest available periods, which are known in advance, else on-demand nodes."""
     worth = job.ratio * job.changeover_h / (job.ratio - 1) if job.ratio > 1 else math.inf
     found = np.zeros((4, len(there)))
     for sample, row in enumerate(there):

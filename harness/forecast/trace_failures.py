@@ -1,4 +1,4 @@
-"""Reads from a trace of node failures how failures follow each other, how many nodes fail at once, and how often."""
+"""Reads the failure rate, the gaps between failures and the number of nodes that fail at once from a failure trace."""
 
 from __future__ import annotations
 

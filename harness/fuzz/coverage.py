@@ -1,9 +1,9 @@
-"""Records what a search for failing schedules of faults has covered: faults in phases of the job, and pairs of faults.
-The search chooses its next schedule by this record.
+"""Records what a search for failing schedules of faults has covered: kinds of faults by phase, and pairs of faults. The
+search uses the record to choose its next schedule.
 
-A trigger does not tell in which phase its fault will act: "2 s after a node loss" may be a rendezvous or a restore. For
-each form of trigger, this module counts the phases in which faults with such a trigger acted. The *promise* of a
-schedule is the number of new combinations that it can be expected to cover.
+A trigger does not determine the phase in which its fault acts: "2 s after a node loss" may fall into a rendezvous or a
+restore. For each group of similar triggers, this module counts the phases in which the faults acted. The *promise* of a
+schedule estimates its new coverage: faults in new phases, and new pairs of faults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Schedule = Sequence[Mapping[str, Any]]
 
 
 class Aim(NamedTuple):
-    """A kind of fault, and the form of its trigger (when it strikes)."""
+    """A kind of fault, and the general form of its trigger, which says when the fault acts."""
 
     kind: str
     trigger: str
@@ -35,8 +35,8 @@ def aims_of(schedule: Schedule) -> list[Aim]:
 
 
 def _form(when: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
-    """Returns the general form of a trigger, which is equal for similar triggers: it has no step number, and the kind
-    of the fault that it follows instead of that fault's id."""
+    """Returns the general form of a trigger, which similar triggers share: without a step number, and with the kind of
+    the preceding fault instead of its id."""
     parts = [str(when[key]) for key in ("event", "after", "phase") if key in when]
     if "following" in when:
         parts.append(f"following {kinds.get(when['following'], '')}")
@@ -50,8 +50,8 @@ def pairs_of(schedule: Schedule) -> set[tuple[str, str]]:
 
 @dataclass
 class Coverage:
-    """What the runs of a search have covered. `cells` counts how often each kind of fault acted in each phase of the
-    job. `pairs` counts how often two kinds of faults acted in the same run."""
+    """The coverage that the runs of a search have reached. `cells` counts how often each kind of fault acted in each
+    phase of the job. `pairs` counts how often two kinds of faults acted in the same run."""
 
     cells: Counter[tuple[str, str]] = field(default_factory=Counter)
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -81,7 +81,7 @@ class Coverage:
         return told * (KNOWN if any(each <= set(aims) for each in self.known) else 1)
 
     def _of(self, aim: Aim) -> float:
-        """Returns how much new a fault with this trigger is expected to cover."""
+        """Returns the expected amount of new coverage by a fault with this trigger."""
         seen = self.reached[aim.trigger] if aim.trigger in self.reached else Counter()
         times = sum(seen.values())
         new = sum(count / (1 + self.cells[aim.kind, phase]) ** 2 for phase, count in seen.items())

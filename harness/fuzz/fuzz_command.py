@@ -1,4 +1,4 @@
-"""The command `chaos fuzz`: random schedules of faults, and the smallest ones that the job does not survive."""
+"""Defines the command `chaos fuzz`, which searches for small schedules of faults that a job does not survive."""
 
 from __future__ import annotations
 

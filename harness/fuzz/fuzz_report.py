@@ -117,7 +117,7 @@ class Result:
 
 
 def rate(found: Found) -> str:
-    """Describes how often a found failure occurred again, and whether its schedule is the smallest one."""
+    """Describes how often a failure occurred in repeated runs, and whether all smaller schedules were tried."""
     low, high = found.interval
     often = f"{found.failed} of {counted(found.repeats, 'repeat')} failed ({100 * low:.0f} to {100 * high:.0f} %)"
     if not found.repeats:

@@ -32,7 +32,7 @@ BROKEN_MAX = 3  # runs in a row that ended with an error of the harness or the b
 
 @dataclass
 class RealRuns:
-    """Runs schedules of faults, one after the other, and judges each run. Folders of runs that pass are removed."""
+    """Runs schedules of faults, one after the other, and judges each run. Deletes the folders of runs that pass."""
 
     base: Base
     reports: pathlib.Path
@@ -124,7 +124,7 @@ def _acted(fault: FaultRecord) -> int | None:
 
 
 def phase_at(run: Timeline, moment: int) -> str:
-    """Returns the phase of the job just before a moment; `saving` if it ran steps while it wrote a checkpoint."""
+    """Returns the phase of the job just before a time, or `saving` if the job ran steps while it saved."""
     first = int(run.progress.end[0]) if len(run.progress) else run.end
     place = bisect.bisect_left(run.segments, moment, key=lambda segment: segment.end)
     phase = run.segments[place].phase if place < len(run.segments) else "finish"

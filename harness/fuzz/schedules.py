@@ -1,5 +1,5 @@
-"""Handles schedules: the faults of one run of a search, as a scenario file writes them. All schedules of a search are
-for the same job (`Base`)."""
+"""Handles schedules: a schedule lists the faults of one run, in the format of a scenario file. All schedules of a
+search are for the same job (`Base`)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def renamed(schedule: Schedule) -> list[dict[str, Any]]:
 
 def without(schedule: Schedule, gone: int) -> list[dict[str, Any]]:
     """Returns the schedule without one of its faults. A fault that was triggered by the removed fault gets the trigger
-    of the removed one."""
+    of the removed fault."""
     lost = schedule[gone]
     kept = [dict(entry) for place, entry in enumerate(schedule) if place != gone]
     for entry in kept:
@@ -83,7 +83,7 @@ class Base:
 
     @cached_property
     def digest(self) -> str:
-        """Returns a digest of all that decides the outcome of a schedule, except the trainer's files."""
+        """Returns a hash of everything that affects the outcome of a schedule, except the trainer's files."""
         told = json.dumps([self.values, self.seed, self.backend], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()
 

@@ -1,7 +1,7 @@
-"""Searches for schedules of faults that a job does not survive, and makes each one found as small as possible.
+"""Searches for schedules of faults that a job does not survive, and makes each found schedule as small as possible.
 
-The search knows neither nodes nor clocks: one given function runs a schedule, and another one says whether there is
-time for one more run.
+The search uses no nodes and no clocks: the caller's function `run` runs a schedule, and the caller's function `goes_on`
+says whether there is time for one more run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNCLEAR_MAX = 3  # repeats of one schedule that are inconclusive or invalid
 
 
 class Ended(Exception):
-    """Raised if there is no time for another run, or nothing new to try."""
+    """Raised to end a search: the time is over, no new schedule can be drawn, or the user stopped a run."""
 
 
 @dataclass
@@ -53,21 +53,21 @@ class Found:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Returns the 95 % interval of the share of runs (0 to 1) in which this failure comes again."""
+        """Returns the 95 % confidence interval of the share of runs (0 to 1) in which this failure occurs again."""
         return failure_interval(self.failed, self.repeats) if self.repeats else (0.0, 1.0)
 
     def is_in(self, codes: frozenset[str], cells: frozenset[tuple[str, str]]) -> bool:
-        """Returns True if a run failed with a code of this failure, and all faults of this failure acted in the same
-        phases there."""
+        """Returns True if a run failed with a code of this failure, and all faults of this failure acted in that run,
+        in the same phases."""
         return not self.codes.isdisjoint(codes) and self.cells <= cells
 
 
 @dataclass
 class Search:
     """A search for schedules of faults that a job does not survive. The function `run` runs a schedule and may raise
-    `Ended`. The function `goes_on` says whether there is time for one more run. If `guided` is True, the search draws
-    schedules by what it has covered; otherwise it draws each schedule independently. The search ends after
-    `findings_max` failures."""
+    `Ended`. The function `goes_on` says whether there is time for one more run. If `guided` is True, the search prefers
+    schedules that promise new coverage; otherwise it draws each schedule independently. The search ends when it has
+    found `findings_max` failures."""
 
     space: Space
     log: SearchLog
@@ -148,7 +148,7 @@ class Search:
         raise Ended
 
     def _changed(self, kinds: Collection[str], seed: int) -> list[list[dict[str, Any]]]:
-        """Draws variants of an earlier schedule that covered something new."""
+        """Draws variants of an earlier schedule whose run added new coverage."""
         parent = self._corpus[seed % len(self._corpus)]
         return draw(self.space.neighbours(parent, kinds), CANDIDATES, seed)
 
@@ -171,7 +171,7 @@ class Search:
             self.coverage.known = [frozenset(aims_of(each.smallest)) for each in self.found]
 
     def _examine(self, found: Found) -> None:
-        """Repeats a failing run, and makes its schedule smaller as long as it fails about as often."""
+        """Repeats a failing run, and makes its schedule smaller while smaller schedules still fail about as often."""
         first = SequentialTest()
 
         def note(test: SequentialTest) -> None:
@@ -214,8 +214,8 @@ class Search:
         note: Callable[[SequentialTest], object] = lambda test: None,
     ) -> frozenset[tuple[str, str]]:
         """Runs a schedule until a sequential test has decided how often the schedule fails, or too many runs are
-        inconclusive or invalid. Returns the cells of the latest failure: each kind of fault with the phase in which it
-        acted."""
+        inconclusive or invalid. Returns the faults that acted in the latest failing run, as pairs of the kind of fault
+        and the phase."""
         unclear, cells = 0, frozenset[tuple[str, str]]()
         while not test.over and unclear < UNCLEAR_MAX:
             outcome = self._tried("repeat", schedule)
@@ -228,7 +228,7 @@ class Search:
         return cells
 
     def _merge(self, found: Found) -> None:
-        """Drops a found failure if an earlier one has the same code, and the same faults or fewer."""
+        """Drops a failure that shares a code with an earlier failure and includes the faults of the earlier failure."""
         for other in self.found[: found.number - 1]:
             if found.repeatable and other.is_in(found.codes, found.cells):
                 other.again += 1

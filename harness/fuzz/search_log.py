@@ -1,8 +1,8 @@
 """Keeps the log of a search, with a line for each run in order, so that an interrupted search can continue.
 
-A search depends only on its seed and on the outcomes of its runs. To continue, the search is repeated with the outcomes
-in the log, which takes no time, and then makes real runs. The drawn schedules are also taken from the log. The content
-of the log file is checked before it is used.
+A search depends only on its seed and on the outcomes of its runs. To continue, the search starts again, and takes
+schedules and outcomes from the log instead of making runs. The search makes new runs only after the end of the log. The
+content of the log file is checked before it is used.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ FAULTS_MAX = 20  # of one schedule
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first line of a search's log. `base`: a digest of the job, the seed and the backend."""
+    """The first line of a search's log. `base` is a hash of the job, the seed and the backend."""
 
     schema: Literal[1]
     base: str
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run in the log of a search. `why` is `search` if the search drew the schedule. It is `repeat` if the run
-    repeats a failure, possibly with a smaller schedule."""
+    """One run in the log of a search. `why` is `search` if the search drew the schedule, or `repeat` if the run repeats
+    a failure, possibly with a smaller schedule."""
 
     why: Literal["search", "repeat"]
     schedule: list[dict[str, Any]]
@@ -41,7 +41,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class SearchLog:
     """The log of a search, to which runs are appended. Only one search at a time can open the log. Raises `UsageError`
-    for a log of another search, or a damaged one. Removes an incomplete last line, which a killed search has left."""
+    if the log is damaged or of another search. Removes an incomplete last line of a killed search."""
 
     def __init__(self, folder: pathlib.Path, base: Base):
         self.path, self._base = folder / NAME, base
@@ -95,7 +95,7 @@ class SearchLog:
         self._write(run)
 
     def differs(self, place: int) -> UsageError:
-        """Returns the error for a logged run that this version of the search would not have made at this place."""
+        """Returns the error for the logged run `place`, which this version of the search would not have made."""
         return self._wrong(place + 2, "another version of chaos made this search")
 
     def _write(self, value: Head | Run) -> None:
@@ -124,7 +124,7 @@ class Replay:
         return run.schedule
 
     def outcome(self, why: str, schedule: Schedule) -> Outcome:
-        """Returns the logged outcome of the next run, which must be of this schedule."""
+        """Returns the outcome of the next run in the log. The schedule of the logged run must equal `schedule`."""
         run = self.log.runs[self._place]
         if run.why != why or key_of(run.schedule) != key_of(schedule):
             raise self.log.differs(self._place)

@@ -2,8 +2,8 @@
 
 See Wald, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical Statistics 16 (1945), 117-186. The test
 compares a high and a low failure rate. Each failed run raises the logarithm of the likelihood ratio of the two rates,
-and each passed run lowers this logarithm. The test ends when the logarithm reaches an upper or a lower bound. The
-probability of a wrong decision is at most about `ERROR`, for either decision.
+and each passed run lowers this logarithm. The test ends when the logarithm reaches an upper or a lower bound, or after
+`REPEATS_MAX` runs. The probability of each of the two wrong decisions is at most about `ERROR`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SequentialTest:
 
     @property
     def answer(self) -> bool | None:
-        """Returns True if the failure rate is high, False if it is low, and `None` while more runs are needed."""
+        """Returns True if the failure rate is high, False if it is low, and `None` if the runs do not yet decide."""
         ratio = self.failed * math.log(self.high / self.low)
         ratio += self.passed * math.log((1 - self.high) / (1 - self.low))
         return True if ratio >= BOUND else False if ratio <= -BOUND else None

@@ -1,9 +1,9 @@
 """Makes Hypothesis strategies that draw random schedules of faults from the definitions of the faults' parameters.
 
 The JSON Schema of a fault gives the allowed values of each parameter, and the fault's validators and the planning of
-the run check all values together. A new kind of fault can therefore be drawn without a change to this module. Drawn
-numbers and quantities stay near their defaults: a run must end soon, and must not use up the host. A fault with a
-parameter that only a user can give, such as a file, cannot be drawn.
+the run check all values together. This module needs no change to draw a new kind of fault. Drawn numbers and quantities
+stay near their defaults, so that a run ends soon and does not exhaust the host. A fault with a parameter that only a
+user can give, such as a file, cannot be drawn.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _is_valid(kind: str, values: Values) -> bool:
 
 
 def _values(schema: Values, known: Mapping[str, Any], default: object) -> st.SearchStrategy[Any] | None:
-    """Returns a strategy that draws values allowed by a JSON schema; `None` if only a person can choose a value."""
+    """Returns a strategy that draws values allowed by a JSON schema, or `None` if only a user can choose a value."""
     if "$ref" in schema:
         return _values(known[schema["$ref"].rpartition("/")[2]], known, default)
     if "enum" in schema:
@@ -185,12 +185,12 @@ class Space:
     faults_max: int = 3
 
     def schedules(self, kinds: Collection[str] = ()) -> st.SearchStrategy[list[dict[str, Any]]]:
-        """Returns a strategy that draws schedules of faults that can be planned."""
+        """Returns a strategy that draws only schedules of faults for which a run can be planned."""
         return _schedules(self, sorted(kinds or self.kinds)).filter(self.base.allows)
 
     def neighbours(self, schedule: Schedule, kinds: Collection[str] = ()) -> st.SearchStrategy[list[dict[str, Any]]]:
-        """Returns a strategy that draws schedules with one change to `schedule`: a fault, a trigger or the number of
-        faults."""
+        """Returns a strategy that draws variants of `schedule`: with one fault or trigger changed, or one fault added
+        or removed."""
         return _neighbours(self, schedule, sorted(kinds or self.kinds)).filter(self.base.allows)
 
 
@@ -257,7 +257,7 @@ def _parameters(kind: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def space_of(base: Base, capability: Capability, faults_max: int = 3) -> Space:
-    """Finds the faults that a search can draw for this job on this machine. Raises `UsageError` if it can draw none."""
+    """Finds the faults that a search can draw for this job on this machine. Raises `UsageError` if no fault fits."""
     kinds: dict[str, Values] = {}
     undrawn: dict[str, str] = {}
     for kind in fault_names():
@@ -304,8 +304,8 @@ def _tried(kind: str) -> Iterator[Values]:
 
 
 def draw(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
-    """Draws at most `count` values from a strategy. Equal seeds give equal values. Returns no value if none is
-    valid."""
+    """Draws at most `count` values from a strategy. Equal seeds give equal values. Returns an empty list if it finds no
+    valid value."""
     found: list[T] = []
 
     @hypothesis.seed(seed)

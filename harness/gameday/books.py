@@ -24,7 +24,7 @@ PERCENT_FROM_S = 60.0  # GPU-seconds from which the percentage counts: one resta
 
 @dataclass(frozen=True)
 class Booked:
-    """A game day's use of GPU time, in GPU-seconds. The field `since` counts it only after the job was first steady."""
+    """A game day's use of GPU time, in GPU-seconds. The field `since` counts from when the job was first steady."""
 
     allocated: float
     wasted: float
@@ -88,7 +88,7 @@ class Books:
             self._closed.set()
 
     def close(self, last: Booked | None) -> None:
-        """Takes the report's figures, if there are any, as the final account of GPU time."""
+        """Ends the updates; `last` (the report's figures), if given, becomes the final account of GPU time."""
         self._over.set()
         self._closed.set()
         if last is not None:

@@ -47,7 +47,7 @@ BYTES_MAX = 64 * 2**20
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a game day: its folder, its result, and whether the user ended it."""
+    """The end of a game day: its folder, its result, and whether the user interrupted the day."""
 
     folder: pathlib.Path
     result: DayResult
@@ -148,7 +148,7 @@ def judge_stored(
     whole = cache(lambda: beside(job.whole, run_dir))
 
     def card(what: str, evidence: Callable[[], Evidence], name: str) -> Scorecard | None:
-        """Judges one rehearsal of a game day, or the whole job. Returns `None`, and notes why, if a log is
+        """Judges one rehearsal of a game day, or the whole job. Returns `None`, and tells the observer why, if a log is
         unreadable."""
         try:
             return judge(evidence(), name)
@@ -183,7 +183,7 @@ def judge_stored(
 
 
 def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[str, Any] | None:
-    """Returns the job's use of GPU time, in all and since the job was first steady. Returns `None` if it is unknown."""
+    """Returns the job's GPU time, in total and since the job was first steady, or `None` if GPU time is unknown."""
     if job is None or not job.scores.get("wasted_gpu_hours") or not job.evidence.ledger.allocated:
         return None
     steady = ledger_so_far.first(events, STEADY)

@@ -56,7 +56,7 @@ class Alert(Parameters):
 
 
 class People(Parameters):
-    """Time limits for people to react to the first fault of a rehearsal, counted from the begin of this fault."""
+    """Time limits for people to react to the first fault of a rehearsal, counted from the start of this fault."""
 
     detect: Duration | None = None
     acknowledge: Duration | None = None
@@ -212,7 +212,7 @@ class GameDay(Parameters):
 def load_gameday(path: pathlib.Path) -> tuple[GameDay, Document]:
     """Reads and checks the plan file of a game day. Raises `ScenarioError` with all mistakes in the file.
 
-    The returned document gives the place of each mistake that later checks find.
+    The returned document gives the line of the file for mistakes that later checks find.
     """
     return parse_gameday(read_text(path), str(path))
 

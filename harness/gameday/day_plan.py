@@ -1,7 +1,7 @@
-"""Defines the plan of a game day: every rehearsal, with its faults, targets and begin. All random choices are made.
+"""Defines the plan of a game day: every rehearsal, with its faults, targets and start.
 
-The file `gameday.json` stores this plan. A trigger on a step counts steps from the begin of its rehearsal, because the
-job runs before the rehearsal.
+The file `gameday.json` stores the plan, which includes the results of all random choices. A trigger on a step counts
+steps from the start of its rehearsal, because the job runs before the rehearsal.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class _Model(BaseModel):
 
 
 class Act(_Model):
-    """One planned rehearsal of a game day. `after_ns` is the delay of the rehearsal after the job is steady and the
-    probes of its entry have answered."""
+    """One planned rehearsal of a game day. `after_ns` is the delay from when the job is steady and the entry's probes
+    have answered until the rehearsal starts."""
 
     name: str
     plan: Plan
@@ -71,7 +71,7 @@ class Act(_Model):
 
     @property
     def waits_steps(self) -> int:
-        """Returns the least number of steps from the begin of the rehearsal to its end."""
+        """Returns the least number of steps from the start of the rehearsal to its end."""
         return max((fault.when.more_steps or 0 for fault in self.plan.faults), default=0) + SETTLED_STEPS
 
 
@@ -103,8 +103,8 @@ class DayPlan(_Model):
 
     def alone(self, name: str, begun: int = 0) -> Plan:
         """Returns the plan of one rehearsal as a separate run of the same job, with its faults at the same steps.
-        `begun` is the last step before the rehearsal began. If `begun` is 0 (unknown), the faults act as in the day's
-        first rehearsal."""
+        `begun` is the last step before the rehearsal began. If `begun` is 0 (unknown), the rehearsal is taken to begin
+        at the earliest step at which the job can be steady."""
         plan = next(act.plan for act in self.acts if act.name == name)
         faults = []
         for fault in plan.faults:
@@ -114,9 +114,9 @@ class DayPlan(_Model):
         return plan.model_copy(update={"faults": tuple(faults)})
 
     def losses_unproven(self) -> tuple[str, list[str]]:
-        """Returns the first rehearsal that may change losses, and the later or simultaneous ones that expect no change.
+        """Returns the first rehearsal that may change losses, and rehearsals beside or after it that expect no change.
 
-        Losses prove nothing about a rehearsal after or beside another rehearsal that may change losses."""
+        Losses cannot be judged in a rehearsal that runs with or after a rehearsal that may change losses."""
         for number, scene in enumerate(self.scenes):
             if first := next((act.name for act in scene.acts if not act.expects_same_losses), None):
                 later = [act for other in self.scenes[number:] for act in other.acts if act.expects_same_losses]
@@ -138,7 +138,7 @@ class DayPlan(_Model):
 
 
 def _lasts_s(fault: PlannedFault) -> float:
-    """Returns the sum in seconds of the delay, the notice, the duration and the replacement's delay of a fault."""
+    """Returns the seconds that a fault takes: delay, notice, duration and the wait for a replacement node."""
     given, lasts_s = fault.action.model_dump(), (fault.when.after_ns or 0) / 1e9
     replacement = given.get("replacement")
     after = replacement.get("after") if isinstance(replacement, Mapping) else None
@@ -260,12 +260,12 @@ class _Making:
         return scenario.model_copy(update=of_the_day)
 
     def _expected(self, scenario: Scenario, each: Rehearse) -> dict[str, Any]:
-        """Returns the expectations of a scenario, as they apply to a rehearsal on the day's job.
+        """Returns the expectations of a scenario, adapted to a rehearsal on the day's job.
 
-        The scenario's limits on wasted shares of GPU time are left out, because a rehearsal ends with the recovery, so
-        that the outage may fill most of it. The day's budget applies instead of the scenario's limits, and so do limits
-        in the entry's overrides. Without a fault-free run, the losses of repeated steps are compared with those of
-        their first execution."""
+        Drops the scenario's limits on wasted shares of GPU time: a rehearsal ends with the recovery, so that the outage
+        may fill most of the rehearsal. Only the day's budget and limits in the entry's overrides apply to wasted
+        shares. Without a fault-free run, the losses of repeated steps are compared with the losses of their first
+        execution."""
         expect = dict(scenario.expect)
         if isinstance(bounds := expect.pop("wasted_gpu_hours", None), dict):
             named = (each.overrides.get("expect") or {}).get("wasted_gpu_hours") or {}
@@ -304,7 +304,7 @@ class _Making:
 
 
 def _without_steps(scenario: Scenario) -> Scenario:
-    """Replaces each trigger on a step number: the fault then acts at once, or in the phase of the trigger."""
+    """Removes step numbers from triggers: only the phase is kept; without a phase, the fault acts at once."""
     faults = []
     for fault in scenario.faults:
         now = Trigger(phase=fault.when.phase) if fault.when.phase else AT_ONCE
@@ -329,7 +329,7 @@ def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
 
 
 def _immediate(scenario: Scenario) -> Scenario:
-    """Makes the faults of a scenario that only wait for a step act when the rehearsal begins. Faults that follow
+    """Replaces triggers on a step without a phase: their faults act when the rehearsal begins. Faults that follow
     another fault keep their triggers."""
     faults = [
         fault.model_copy(update={"when": AT_ONCE}) if fault.when.step is not None and not fault.when.phase else fault
@@ -339,8 +339,8 @@ def _immediate(scenario: Scenario) -> Scenario:
 
 
 def steps_needed(day: DayPlan, step_s: float) -> int:
-    """Returns the least number of steps that the schedule needs. If the step time `step_s` is 0 (unknown), durations of
-    faults and rests are not counted."""
+    """Returns the least number of steps that the schedule of a game day needs. If the step time `step_s` is 0
+    (unknown), durations of faults and rests are not counted."""
     if step_s:
         ends_s = day.steady.steps * step_s + sum(_lasts(scene, step_s) for scene in day.scenes)
         return math.ceil(ends_s / step_s)

@@ -67,7 +67,7 @@ class Row:
 
 
 def _reasons(result: DayResult) -> list[str]:
-    """Returns the reasons for a game day's verdict, and the names of the items that were not judged."""
+    """Returns the reasons for a game day's verdict, and the aspects (such as sample order) that were not judged."""
     told = list(result.reasons)
     untold = dict.fromkeys(item for act in result.acts if act.card for item in act.card.not_judged)
     if not untold:
@@ -96,7 +96,7 @@ def to_do(result: DayResult) -> list[str]:
 
 
 def _of_people(act: ActResult) -> Iterator[str]:
-    """Yields advice on what to do next about alerts that came late, and people who reacted late."""
+    """Yields advice on what to do about alerts and reactions of people that were late or missing."""
     late = [watch.what for watch in act.watches if watch.verdict is Verdict.FAIL]
     if any(what.startswith("alert ") for what in late):
         yield "find out why its alert was late: check its rule and its route (docs/gameday.md)"
@@ -162,7 +162,7 @@ def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
 
 
 def _wasted(day: DayPlan, result: DayResult) -> str:
-    """Returns a text on a game day's wasted GPU time and its share of the budget. Returns an empty text if unknown."""
+    """Returns a text on a game day's wasted GPU time and its share of the budget; empty if the time is unknown."""
     if result.booked is None:
         return ""
     booked = Booked.of(result.booked)

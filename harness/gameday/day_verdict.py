@@ -1,4 +1,4 @@
-"""Judges a game day (rehearsals, alerts, people, probes) from its event log alone. The functions are pure.
+"""Judges a game day (rehearsals, alerts, people, probes) from its event log alone. All functions are pure.
 
 The job, alerts and people are judged separately; the day's verdict is the worst of these three verdicts. A rehearsal
 that did not run, or that a person stopped, is inconclusive.
@@ -58,8 +58,8 @@ class TimedCheck:
 
 @dataclass(frozen=True)
 class ActResult:
-    """The result of one rehearsal. `begun`, `injected` and `over` are in ns from the begin of the log, and `reactions`
-    in ns from the first fault. A time is `None` if its event did not happen."""
+    """The result of one rehearsal. `begun`, `injected` and `over` are in ns since the log began, and `reactions` in ns
+    since the first fault. A time is `None` if its event did not happen."""
 
     expected: Expected
     outcome: str  # outcome of the rehearsal; not_run: it never began
@@ -125,7 +125,7 @@ class ActResult:
 
 @dataclass(frozen=True)
 class Moment:
-    """A line of a game day's timeline. `kind` is fault, alert, person, probe, or day for any other event."""
+    """A line of a game day's timeline. `kind` is `fault`, `alert`, `person`, `probe`, or `day` (any other event)."""
 
     at_ns: int
     kind: str
@@ -160,7 +160,7 @@ def judge_day(
 ) -> DayResult:
     """Judges a game day by the harness's events (in order, `at` in ns) and by the scorecards `cards` of its rehearsals.
 
-    `probes` holds the name and the time (before, during or after) of each check by a probe (a user's check)."""
+    `probes` says when each probe (a user's check) runs: pairs of its name and `before`, `during` or `after` a fault."""
     begin = int(events[0]["at"]) if events else 0
     acts = _acts(events, expected, cards, begin)
     watches = [watch for act in acts for watch in act.watches]
@@ -229,8 +229,8 @@ def _acts(
 
 
 def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
-    """Returns how a rehearsal that began has ended, and why. The outcome is `settled` only if no event contradicts
-    it."""
+    """Returns how a rehearsal that began has ended, and why. The outcome is `settled` (a normal end) only if no event
+    contradicts it."""
     begun = next(n for n, e in enumerate(events) if e["event"] == "rehearsal.started" and e["rehearsal"] == name)
     ends = [n for n, e in enumerate(events) if e["event"] == "rehearsal.finished" and e["rehearsal"] == name]
     if not ends:
@@ -249,8 +249,8 @@ def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
 
 
 def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int], str]:
-    """Returns a function that says why a missing alert or reaction proves nothing. The function takes the time limit in
-    ns, and returns an empty text if the absence is a failure."""
+    """Returns a function that says why a missing alert or reaction is inconclusive. The function takes the time limit
+    in ns, and returns an empty text if a missing alert or reaction is a failure."""
 
     def why(within_ns: int) -> str:
         if injected is None:
@@ -304,8 +304,8 @@ def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
 class _Window:
     """The span of time in which an expected alert may fire: [begin, end).
 
-    `end` is the end of the fault or of the time limit, whichever is later, or the injection of the next fault with the
-    same alert if that is earlier. `end` is `None` if the fault has no end and no such fault follows."""
+    `end` is the end of the fault or of the time limit, whichever is later, but at most the injection of the next fault
+    that expects the same alert. `end` is `None` if the fault has no end, and no later fault expects the alert."""
 
     act: ActResult
     name: str
@@ -362,8 +362,8 @@ def _alert(window: _Window, at: int | None, ends: int) -> TimedCheck:
 def _timed(
     rehearsal: str, what: str, within_ns: int, took: int | None, why: str, hoped: str, instead: str
 ) -> TimedCheck:
-    """Checks whether one expected alert or reaction came in time. `why` says why a missing alert or reaction proves
-    nothing. `instead` describes the missing or late alert or reaction."""
+    """Checks whether one expected alert or reaction came in time. If `why` is not empty, a missing or late alert or
+    reaction is inconclusive for this reason. `instead` says what happened instead of the expected alert or reaction."""
     if took is not None and took <= within_ns:
         return TimedCheck(what, within_ns, took, Verdict.PASS)
     if why:
@@ -376,8 +376,8 @@ def _timed(
 def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
     """Returns false alarms: alerts of the plan that fired while no fault acted and no rehearsal expected them.
 
-    An alert rule looks at the data of some minutes, so that an alert may fire after the end of a fault. A late alert
-    counts as false only after the longest time limit of this alert in the plan."""
+    An alert rule uses the data of several minutes, so that an alert may fire after the end of a fault. After a fault,
+    an alert counts as false only when the longest time limit for this alert in the plan is over."""
     windows = _windows(acts)
     may_follow = {window.name: max(w.within_ns for w in windows if w.name == window.name) for window in windows}
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
@@ -402,9 +402,9 @@ def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
 
 
 def _guesses(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
-    """Returns a finding if people reported problems as often without a fault as with one: reports then prove nothing.
+    """Returns a finding if people reported problems without a fault at least as often as during faults (by guessing).
 
-    A report of a problem is right until the fault is over, or until the longest time limit for people has passed."""
+    A report counts as right until the fault and the longest time limit for people are both over."""
     longest = max((within for act in acts for within in act.expected.people.values()), default=0)
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
     told = [(at, action) for at, action, role in _presses(events, begin) if action in TELLING and role != MASTER]
@@ -443,7 +443,7 @@ def _people(
 def _of_the_job(job: Scorecard | None, acts: Sequence[ActResult]) -> list[Finding]:
     """Returns the findings on a game day's job as a whole.
 
-    If a person or a crash of the harness ended a rehearsal early, an invalid job counts as inconclusive."""
+    If a person or a harness crash ended a rehearsal early, the verdict `invalid` becomes inconclusive."""
     if job is None:
         return [unknown("the job as a whole could not be judged", Code.DAY_JOB_UNKNOWN)]
     cut = job.verdict is Verdict.INVALID and any(act.ended_by_person or act.without_an_end for act in acts)
@@ -491,9 +491,9 @@ def _unanswered(
 
 
 def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable[Finding]:
-    """Yields a finding for each skipped or shortened entry of a game day that no rehearsal's result mentions.
+    """Yields a finding for each skipped or shortened entry of a game day whose rehearsals, if any, ended normally.
 
-    The entries after a skipped or shortened entry did not begin as planned."""
+    After a skipped or shortened entry, later entries begin at other times than planned."""
     told = {act.expected.scene for act in acts if act.outcome != SETTLED}
     for event in events:
         if event["event"] == "gameday.entry" and event.get("edge") == "end" and event["entry"] not in told:

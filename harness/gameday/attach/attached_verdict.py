@@ -1,4 +1,4 @@
-"""Judges faults in a job that somebody else started, from observations outside the job. The functions are pure."""
+"""Judges faults in a job that somebody else started, from observations outside the job. All functions are pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class AttachedResult:
 
 
 def not_judged(records: Sequence[Record]) -> list[str]:
-    """Returns the names of the items that cannot be judged for a job that somebody else started. Loss continuity counts
-    as judged if every repeated step could be compared with its first execution."""
+    """Returns the names of the aspects (such as sample order) that cannot be judged for a job that somebody else
+    started. Loss continuity is judged if every repeated step could be compared with its first execution."""
     answers = [record["same"] for record in records if record["what"] == "done_again"]
     judged = bool(answers) and None not in answers
     return [each for each in NOT_JUDGED if not (judged and each == LOSSES)]
@@ -93,8 +93,8 @@ def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
 
 
 def _went_on(record: Record, entry: str) -> Iterator[Finding]:
-    """Checks that the job continued after a fault: no node failed or is missing, and a progress number rose. Progress
-    is not checked if all nodes exited with code 0."""
+    """Checks that the job continued after a fault: no node failed or is missing, and its progress (such as the step)
+    rose. Progress is not checked if all nodes exited with code 0."""
     codes = record["codes"]
     for node, code in codes.items():
         if code != 0:

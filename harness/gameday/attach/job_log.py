@@ -19,16 +19,16 @@ BYTES_MAX = 64 * 2**20  # most bytes of one node
 
 
 class JobLog:
-    """The stored log lines of a job. The file `folder/<node>.log` has each line once, unless more lines than one call
-    of `add` receives are written between two calls."""
+    """The stored log lines of a job. The file `folder/<node>.log` lacks lines if the node logs more lines between two
+    calls of `add` than a call receives."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._before: dict[str, list[str]] = {}
 
     def add(self, tails: Mapping[str, Sequence[str]], last: bool = False) -> None:
-        """Adds each node's newest log lines. The last line, which may be incomplete, is added only by a later call, or
-        if `last` is True."""
+        """Adds each node's newest log lines. Leaves the last line, which may be incomplete, to a later call, unless
+        `last` is True."""
         for node, tail in tails.items():
             lines = list(tail if last else tail[:-1])
             before = self._before.get(node, [])
@@ -45,8 +45,8 @@ class JobLog:
 def done_again(folder: pathlib.Path, reader: Reader) -> Iterator[dict[str, Any]]:
     """Yields a record for each restart after which a node repeated steps.
 
-    The field `same` is True if the repeated steps equal their first execution, False if they differ, and `None` if this
-    is not known."""
+    The field `same` is True if the repeated steps equal their first execution, False if they differ, and `None` if they
+    cannot be compared."""
     for path in sorted(folder.glob("*.log")):
         try:
             own = own_log.executed([path], reader)

@@ -77,7 +77,7 @@ def run_attached(
 ) -> None:
     """Injects and undoes all faults of a schedule on a running job. Raises `FaultError` if a fault could not be undone.
 
-    `say` is called with a line of text on each action."""
+    Calls `say` with a line of text before each action."""
     run_dir.mkdir(parents=True)
     (run_dir / LOGS).mkdir()
     journal = Journal(run_dir)
@@ -160,8 +160,8 @@ class AttachedRun:
         self._ask("after", number)
 
     def _undo(self, undos: Iterable[Undo], before: Mapping[str, float], targets: Sequence[str]) -> Mapping[str, float]:
-        """Undoes a fault, even if the job's log is unreadable. Returns each node's highest progress number before the
-        fault was undone."""
+        """Undoes a fault, even if the job's log is unreadable. Returns the highest progress number (such as the step)
+        that each node logged before the fault was undone."""
         try:
             after = self._progress(before or targets)
         finally:
@@ -173,8 +173,8 @@ class AttachedRun:
         return {name: max(number, after.get(name, number)) for name, number in before.items()} if before else after
 
     def _ask(self, moment: str, number: int) -> None:
-        """Runs all probes (the user's checks) and waits for their answers. Raises `_Over` if a probe fails, now or
-        during the fault."""
+        """Runs all probes (the user's checks) and waits for their answers. Raises `_Over` if a probe has failed,
+        including a probe that ran during the fault."""
         self._questions.ask_all(moment, "")
         while self._questions.is_open(moment) or self._questions.is_open("during"):
             self._wait(0.05)
@@ -217,7 +217,7 @@ class AttachedRun:
             self._wait(LOOK_EVERY_S)
 
     def _watch(self, number: int, before: Mapping[str, float]) -> None:
-        """Watches until all nodes run and progress exceeds `before`, the job ends, or the time limit is over."""
+        """Watches until the job recovers (all nodes run, with more progress than `before`) or ends, or time is up."""
         begin, progress = time.monotonic(), self.day.progress
         limit_s = progress.within.s if progress else LOOK_EVERY_S
         while True:
@@ -250,14 +250,14 @@ class AttachedRun:
     def _progress(self, names: Iterable[str]) -> dict[str, float]:
         """Returns the highest progress number of each node in `names` that logs progress numbers.
 
-        If no node in `names` logs a progress number, as when only rank 0 does, returns the job's highest number with an
+        If no node in `names` logs a progress number, returns the highest number that any node of the job logs, with an
         empty name as key."""
         numbers = self._numbers()
         own = {name: numbers[name] for name in names if name in numbers}
         return own or ({"": max(numbers.values())} if numbers else {})
 
     def _numbers(self) -> dict[str, float]:
-        """Returns the highest progress number in the log of each node that logs such numbers."""
+        """Returns the highest progress number in the log of each node that logs progress numbers."""
         if self.day.progress is None:
             return {}
         pattern, found = re.compile(self.day.progress.log), {}
