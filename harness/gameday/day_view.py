@@ -1,6 +1,6 @@
-"""Makes the data for the live page of a game day. The functions run in the job's loop and need no locks.
+"""Makes the data for the live page of a game day. Functions with a `Director` run in its job's loop, without locks.
 
-The data contains texts of the trainer (phases, names), so every display must escape markup.
+The live page's data contains texts of the trainer (phases, names), so every display must escape HTML markup.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RankView:
 
 @dataclass(frozen=True)
 class RanksView:
-    """The state of the job's ranks on the live page. `listed` holds all ranks or, if there are over 64, the slowest."""
+    """The state of the job's ranks on the live page. `listed` holds all ranks or, if over 64, the eight slowest."""
 
     count: int
     listed: Sequence[RankView]
@@ -160,7 +160,7 @@ def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> Day
 
 
 def _with_books(view: DayView, director: Director, now_ns: int) -> DayView:
-    """Returns the live page's data with the newest account of wasted GPU time."""
+    """Returns the live page's data with the newest figures on wasted GPU time."""
     booked, asked_ns = director.books.newest, director.books.asked_ns
     if booked is None:
         return view
@@ -200,7 +200,7 @@ def ended(view: DayView, verdict: str = "", why: str = "", report: str = "") -> 
 
 
 def standing_ns(progress: LiveProgress) -> float:
-    """Returns how many ns without a step count as a standstill of the job, or of a rank."""
+    """Returns after how many nanoseconds without a step the job, or a rank, counts as standing still."""
     took = step_times_ns(progress)[-50:]
     return max(STANDING_TIMES * statistics.median(took) if took else 0, STANDING_NS_MIN)
 
@@ -216,9 +216,9 @@ def _outage(director: Director, job: LiveJob) -> list[tuple[str, float]]:
 
 
 def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
-    """Returns the part of the live page's data that a role may see. `feed` holds the news for participants.
+    """Returns the part of the live page's data that a role may see. `feed` holds the news lines for participants.
 
-    Participants see only past entries, without titles, because they must find the problem by themselves."""
+    Participants see only past entries of the plan, and no title, because they must find the problem by themselves."""
     if role != "participant":
         return replace(view, role=role)
     over = [scene for scene in view.scenes if scene.state in OVER]
@@ -241,7 +241,7 @@ def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
 
 
 def feed_for_participants(feed: Iterable[News], begin_ns: int) -> list[NewsView]:
-    """Returns the news that participants may see. The game master's news is left out, as it would reveal the faults."""
+    """Returns alerts and people's actions, but not the game master's actions, which would reveal the faults."""
     shown = [each for each in feed if each.kind == "alert" or (each.kind == "person" and each.role != "master")]
     return _newest(shown, begin_ns)
 
@@ -277,7 +277,7 @@ def _over(director: Director) -> str:
 
 
 def _who_stopped(feed: Iterable[News], begin_ns: int) -> str:
-    """Returns who first pressed Stop since injections were last allowed, and when, according to the news `feed`."""
+    """Returns who first pressed Stop since a stop was last lifted, and when, according to the news lines in `feed`."""
     told = "a person"
     for each in reversed(list(feed)):
         found = _STOP_OR_LIFT.match(each.text) if each.kind == "person" else None

@@ -18,7 +18,7 @@ _REPORTED = {"starting": "startup", "restored": "first_step", "exiting": "teardo
 
 @dataclass
 class Span:
-    """One part of a running job's outage. `phase` is the newest phase that the trainer had logged."""
+    """One part of a running job's outage. `phase` is the trainer's newest logged phase in this part."""
 
     phase: str
     begin_ns: int
@@ -27,7 +27,7 @@ class Span:
 
 
 def newest_word(progress: LiveProgress) -> str:
-    """Returns the newest phase that the trainer logged; `restored` once every rank has restored its state."""
+    """Returns the newest phase that the trainer logged, or `restored` once every rank has restored its state."""
     if progress.phase != "restore":
         return progress.phase
     workers = list(progress.workers.values())
@@ -37,7 +37,7 @@ def newest_word(progress: LiveProgress) -> str:
 
 
 def phase_now(progress: LiveProgress, standing: bool) -> str:
-    """Returns the job's phase in a form that participants may see, as it reveals no fault. `standing` is True if the
+    """Returns the job's current phase, under a name that reveals no fault to participants. `standing` is True if the
     job completes no steps."""
     word = newest_word(progress)
     if word == "training":
@@ -50,7 +50,7 @@ def phase_now(progress: LiveProgress, standing: bool) -> str:
 
 
 def phases_of(outage: Sequence[Span], recovered_ns: int | None, node_taken: bool) -> list[tuple[str, float]]:
-    """Returns an outage's phases with their durations in seconds. Successive parts with the same phase are joined.
+    """Returns an outage's phases with their durations in seconds. Joins adjacent parts of the outage with equal phases.
 
     `recovered_ns` is the time of the recovery from all faults, or `None`. `node_taken` is True if a fault takes a node
     away, so that the job waits for another node."""

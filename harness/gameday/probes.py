@@ -1,4 +1,4 @@
-"""Asks the user's probes (a command, an HTTP answer, a PromQL query), each in a thread of its own."""
+"""Runs the user's probes (a command, an HTTP request or a PromQL query), each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Asking:
                 self.ask(probe, moment, rehearsal)
 
     def ask_due(self, rehearsal: str) -> None:
-        """Runs each probe of the kind "during" whose interval is over, unless its previous answer is still missing."""
+        """Runs each probe that is due during a rehearsal, unless the probe's previous answer is still missing."""
         now_s = time.monotonic()
         for probe in self._probes:
             due = now_s - self._asked_s.get(probe.name, -math.inf) >= probe.every.s
@@ -97,7 +97,7 @@ class Asking:
 
 
 def question(probe: Probe) -> tuple[bool, str]:
-    """Runs one probe. Returns whether the check holds, and a description of the answer."""
+    """Runs one probe. Returns True if the probe succeeded, with a description of the answer."""
     if probe.command is not None:
         return _command(probe.command, probe.timeout.s)
     if probe.http is not None:

@@ -1,4 +1,4 @@
-"""Passes requests of people, and alerts, from the page's thread to the job's loop, in a queue of limited length."""
+"""Passes alerts and people's requests from the page's thread to the job's loop, in a queue of limited length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEXT_MAX = 2000
 
 @dataclass(frozen=True)
 class Ask:
-    """A person's request to a running game day. `reply` receives the reason of a refusal, or an empty text."""
+    """A person's request to a running game day. `reply` gets the reason for a refusal, or an empty text."""
 
     action: str  # of `harness.log.vocabulary.PEOPLE`
     role: str = "master"  # observer · participant · master
@@ -23,7 +23,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class AlertNews:
-    """An alert as it came from the alerting system."""
+    """An alert that an alerting tool sent."""
 
     name: str
     status: str  # firing · resolved

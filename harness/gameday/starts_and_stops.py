@@ -1,7 +1,7 @@
-"""Directs a game day on one job: begins rehearsals, does what people ask, and may end the day early.
+"""Directs a game day on one job: begins rehearsals, does what people ask, and can end the day early.
 
 The job's loop calls `Director.tick` many times a second. The method `tick` never waits: slow work runs in other
-threads. All events are written to the job's event log, because the verdict on the day uses only this log.
+threads. All events of the game day go to the job's event log, because the verdict on the day uses only this log.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CUT = ("stopped", "skipped", "aborted")  # outcomes of rehearsals that were cut 
 
 @dataclass
 class Word:
-    """The director's permission for one rehearsal to begin: given once `over` is True."""
+    """The game day director's permission for one rehearsal to begin. `over` is True once the permission is given."""
 
     over: bool = False
 
 
 @dataclass
 class Cue:
-    """A rehearsal of a game day, with its delay, and the director's permission for it to begin."""
+    """A rehearsal of a game day, the delay before the rehearsal begins, and the director's permission to begin."""
 
     rehearsal: Rehearsal
     word: Word
@@ -159,13 +159,13 @@ class Director:
         return not self.lacks
 
     def _asking(self, job: LiveJob, now_ns: int) -> None:
-        """Waits for the answers of all probes of the kind "before"."""
+        """Waits until all probes that run before a rehearsal have answered."""
         if not self._questions.is_open("before") and not self.blocked:
             self._begun_ns = now_ns
             self._go("acting", now_ns)
 
     def _acting(self, job: LiveJob, now_ns: int) -> None:
-        """Begins each rehearsal of the current entry at its time, and goes on to the next entry when all are over."""
+        """Begins each rehearsal of the current entry after its delay. Then runs the probes that come after."""
         cues = self._cues()
         for cue in cues:
             if not self.blocked and now_ns - self._begun_ns >= cue.after_ns:
@@ -189,8 +189,8 @@ class Director:
             self._leave(job, now_ns)
 
     def _over(self, job: LiveJob, now_ns: int) -> None:
-        """Ends the day's job after the schedule, once the job is steady or its time to become steady is over. Does
-        nothing if the plan lets the job go on, or while a rehearsal is active."""
+        """Ends the job after the game day's schedule, once the job is steady or has taken too long to become steady.
+        Does nothing while a rehearsal is active, or if the plan lets the job run on."""
         if self.day.when_done == "wait" or self.outcome == "job_ended" or self.done:
             return
         if any(cue.rehearsal.going for cue in self.cues):
@@ -217,7 +217,7 @@ class Director:
                 return
 
     def _finish(self, job: LiveJob, outcome: str, reason: str) -> None:
-        """Ends the schedule: active faults are undone, and the job goes on."""
+        """Ends the game day's schedule and, if the job still runs, undoes active faults without ending the job."""
         self.outcome, self.why = outcome, reason
         self._go("over", time.monotonic_ns())
         if outcome != "job_ended":
@@ -256,7 +256,7 @@ class Director:
             asked.reply.set_result(refused)
 
     def _do(self, asked: Ask, job: LiveJob, now_ns: int) -> str:
-        """Does what a person asks on the live page. Returns the reason of a refusal, or an empty text."""
+        """Does what a person asks on the live page. Returns the reason for a refusal, or an empty text."""
         deeds: dict[str, Callable[[LiveJob, int], str]] = {
             "stop": self._stop,
             "lift": self._lift,

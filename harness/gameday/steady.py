@@ -1,4 +1,4 @@
-"""Decides from a job's live events whether the job is steady."""
+"""Decides from a job's live events whether the job is steady: above all, whether its steps take equally long."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Course:
 
 
 def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: int, now_ns: int) -> str:
-    """Returns what the job lacks to be steady, by its steps since `since_ns`, or an empty text if it is steady."""
+    """Returns why the job is not steady, judged by its steps since `since_ns`, or an empty text if it is steady."""
     took = step_times_ns(progress, since_ns)[-wanted.steps :]
     if len(took) < wanted.steps:
         return f"{len(took)} of {wanted.steps} steps done"

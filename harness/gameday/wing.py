@@ -1,4 +1,4 @@
-"""Registers game days with the harness: stored results, plan files, and what they prove before a launch."""
+"""Lets the harness read stored game days, check their plans, and list their verdicts in the pre-launch checklist."""
 
 from __future__ import annotations
 

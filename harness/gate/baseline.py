@@ -52,8 +52,8 @@ def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
 
 
 def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """Returns the measurements stored under `name`: a file's path, a baseline's name, the start of a gate's id, `last`
-    (the newest gate), or a commit. Raises `UsageError` if `name` fits nothing, or fits several gates or commits."""
+    """Returns the measurements stored under `name`, a path, a baseline's name, the start of a gate's id, `last` (the
+    newest gate), or a commit. Raises `UsageError` if `name` fits nothing, or fits several gates or commits."""
     path = pathlib.Path(name)
     if path.suffix == ".json" or path.is_file():
         return read_figures(path)
@@ -81,8 +81,8 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
     """Returns the measurements of the runs on one commit of the code, each judged again from its log.
 
     A run whose log cannot be judged is left out, and the field `source` of the result names it. If a scenario ran as
-    several jobs or on several kinds of hardware, only one group of comparable runs counts: one that fits `wanted`, else
-    the largest. Raises `UsageError` if several commits begin with `commit`.
+    different jobs or on different hardware, only one group of comparable runs counts: a group that fits `wanted`, or
+    else the largest group. Raises `UsageError` if several commits begin with `commit`.
     """
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
@@ -99,8 +99,8 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
 
 
 def by_logs(figures: Figures, reports: pathlib.Path) -> Figures:
-    """Returns the measurements with those of each run taken from its log, if `reports` holds the log. The field
-    `source` names the runs whose stored measurements differ from their log. Raises `UsageError` if a log belongs to
+    """Returns `figures` with each run measured again from its log, if `reports` holds the log. The field `source` of
+    the result names the runs whose stored measurements differ from their log. Raises `UsageError` if a log belongs to
     another job."""
     other, scenarios = list[str](), list[ScenarioFigures]()
     for each in figures.scenarios:
@@ -112,8 +112,8 @@ def by_logs(figures: Figures, reports: pathlib.Path) -> Figures:
 
 
 def _run_by_log(run: RunFigures, identity: Identity, reports: pathlib.Path) -> RunFigures:
-    """Returns the measurements of a run by its log, or the stored measurements if `reports` does not hold the log. A
-    run whose log cannot be judged is inconclusive."""
+    """Returns a run's measurements from its log, or the stored measurements if `reports` does not hold the log. A run
+    whose log cannot be judged is inconclusive."""
     folder = reports / pathlib.PurePath(run.run_id).name
     if not (folder / "events").is_dir():
         return run
@@ -149,8 +149,8 @@ def now() -> str:
 
 
 def differences(before: Identity, wanted: Identity) -> list[str]:
-    """Returns a text for each property, such as seed or GPU, in which the runs `before` differ from the runs `wanted`,
-    so that the two groups of runs are not comparable."""
+    """Returns a text for each property, such as seed or GPU, that differs between the runs `before` and the runs
+    `wanted`. Any difference makes the two groups of runs not comparable."""
     found = []
     for name in ("backend", "seed", "nodes", "ranks_per_node"):
         then, here = (getattr(each, name) for each in (before, wanted))
@@ -246,9 +246,9 @@ def _allocated(runs: Sequence[RunFigures]) -> float:
 
 
 def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
-    """Returns a message if waste or stall cannot be compared, because the baseline's runs used more than
-    `ALLOCATED_MAX` times the GPU time of the new runs. The comparison adds 1 % of the baseline's GPU time to each
-    wasted GPU time, and a large addition would hide a difference."""
+    """Returns a message if the baseline's runs used more than `ALLOCATED_MAX` times the GPU time of the new runs, so
+    that waste and checkpoint stall cannot be compared. The comparison adds 1 % of the baseline's GPU time to each
+    compared value, and a large addition would hide a difference."""
     given, here = _allocated(before), _allocated(now_)
     if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
         return ""

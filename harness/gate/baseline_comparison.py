@@ -86,7 +86,7 @@ class _Test:
 
     @property
     def p_worse(self) -> float:
-        """Returns the probability that a slower machine alone makes a difference as large as measured, or larger."""
+        """Returns the probability of at least the measured difference if only the machine's speed had changed."""
         return t_distribution.tail((self.difference - self.explained) / self.error, self.freedom)
 
     @property
@@ -185,8 +185,8 @@ def title(figure: str) -> str:
 
 
 def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) -> list[Answer]:
-    """Compares measurements and success rates of gate and baseline, and returns the results, those of the measurements
-    first. The more comparisons a gate makes, the stronger must be the evidence for each regression. A scenario's
+    """Compares gate and baseline. Returns the results for the measurements, followed by the results for the success
+    rates. The more comparisons a gate makes, the stronger must be the evidence for each regression. A scenario's
     success rate counts as a comparison only if a run of the scenario failed in gate or baseline (Tarone 1990)."""
     tests = [None if _lacking(question) else _test(question) for question in questions]
     p = [1.0 if test is None else test.p_worse for test in tests]

@@ -1,9 +1,8 @@
 """Finds where the typical value of a series of measurements changes. The functions are pure.
 
-Pettitt's test (1979) uses only the order of the values by size, so that the distribution of the values and one
-disturbed run do not matter. One application of the test finds at most one change in a series. After a change is found,
-the values before the change are searched again, and so are the values after the change. A change is a hint to the user,
-not a verdict."""
+Pettitt's test (1979) uses only the order of the values by size, so neither the values' distribution nor one outlier
+matters. One application of the test finds at most one change in a series. After a change is found, the values before
+the change are searched again, and so are the values after the change. A change is a hint to the user, not a verdict."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ class SuiteRow:
 
 @dataclass(frozen=True)
 class GateResult:
-    """The result of a gate, which runs a suite of scenarios for one verdict. `rows` is empty if no scenario ran, as
-    after a blindness check (a scenario that must fail) that did not fail."""
+    """The result of a gate, which runs a suite of scenarios for one verdict. `rows` is empty if no scenario ran, for
+    example because the blindness check (a scenario that must fail) did not fail."""
 
     suite: str
     title: str
@@ -76,7 +76,7 @@ class GateResult:
 
     @property
     def counts_later(self) -> bool:
-        """Returns True if each run of the gate recorded the version of the trainer's code, so that a later gate may
+        """Returns True if each run of the gate recorded the version of the trainer's code, so that a later gate can
         count these runs, too (`--add`)."""
         codes = [card.environment for row in self.rows for card in row.cards]
         return all(code.get("trainer_diff") or code.get("image_digest") for code in codes)

@@ -28,8 +28,8 @@ READ_MAX = 2000  # most runs read, the newest first
 
 @dataclass(frozen=True)
 class Moment(StoredRun):
-    """A judged run. `recovery_s` is the recovery time in seconds, or `None` if not measured. `waste_percent` is the
-    percentage of GPU time that faults wasted, or `None` if not measured."""
+    """A judged run with its main measurements. `recovery_s` is the recovery time in seconds, or `None` if not measured.
+    `waste_percent` is the percentage of GPU time that faults wasted, or `None` if not measured."""
 
     profile: str | None
     recovery_s: float | None
@@ -71,8 +71,8 @@ class Series:
         return f"{self.scenario} ({self.profile})" if self.profile else self.scenario
 
     def changes(self, figure: str) -> list[Change]:
-        """Returns the lasting changes of the measurement `figure` over all passed and failed runs. The index of a
-        change counts all runs in `moments`, including inconclusive and invalid runs."""
+        """Returns the lasting changes of the measurement `figure` in the series of passed and failed runs. The index of
+        a change counts all runs in `moments`, including inconclusive and invalid runs."""
         places = [i for i, each in enumerate(self.moments) if self.value(each, figure) is not None]
         found = changes([getattr(self.moments[i], figure) for i in places])
         return [Change(places[each.at], each.before, each.after, each.p) for each in found]

@@ -87,8 +87,8 @@ def _check(parts: Sequence[Stored]) -> None:
 
 
 def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
-    """Joins the records in which the shards say which scenarios were to run. The field `left_out` of the joined record
-    lists the scenarios that did not run, and the shards that were not given."""
+    """Joins the shards' records of the scenarios that were to run. The field `left_out` of the joined record lists the
+    scenarios that did not run, and the shards that were not given."""
     first = parts[0]
     left_out = [each for part in parts for each in part.left_out]
     told = Counter([*ran, *(each.scenario for each in left_out)])
@@ -169,8 +169,8 @@ def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
 def _compared(
     against: str, measured: Sequence[tuple[SuiteRow, ScenarioFigures | None]], reports: pathlib.Path
 ) -> Regressions | None:
-    """Compares the scenarios of all shards with the baseline `against`. Scenarios with a known failure, and restarts of
-    a job from several saves, are not compared."""
+    """Compares the scenarios of all shards with the baseline `against`. Scenarios with a known failure are not
+    compared, nor are sweeps (restarts of a job from several checkpoints)."""
     if not against:
         return None
     asked = [(row, found) for row, found in measured if not row.known and not row.swept]

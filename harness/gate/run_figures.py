@@ -66,7 +66,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ScenarioFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The measurements of a scenario's comparable runs, with any verdict."""
+    """The measurements of a scenario's comparable runs, whatever the verdicts on the runs."""
 
     identity: Identity
     runs: Annotated[tuple[RunFigures, ...], msgspec.Meta(max_length=10_000)]
@@ -149,7 +149,7 @@ def figures_of(report: Report) -> RunFigures:
 
 
 def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Identity:
-    """Returns the properties that a run of `plan` must share with another run for a comparison of both. `environment`
+    """Returns the properties in which a run of `plan` and another run must be equal to be comparable. `environment`
     describes the machine of the run. Raises `ValueError` if `plan` is not a valid plan of a run."""
     try:
         workload = plan["workload"]
@@ -189,8 +189,8 @@ def gathered(found: Iterable[tuple[Identity, RunFigures]]) -> tuple[ScenarioFigu
 
 
 def figures_of_cards(cards: Sequence[Scorecard]) -> tuple[ScenarioFigures, ...]:
-    """Returns the measurements of the largest group of comparable runs in `cards`, or nothing if there is no such
-    group. A run is left out if its plan holds neither faults nor expectations."""
+    """Returns the measurements of the largest group of comparable runs in `cards`, or an empty tuple if all runs are
+    left out. A run is left out if its plan holds neither faults nor expectations."""
     found: list[tuple[Identity, RunFigures]] = []
     for card in cards:
         plan = card.evidence.run.plan

@@ -96,6 +96,6 @@ def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:
 
 
 def needed_s(entry: SuiteEntry, repeats: int, past: Mapping[str, Past]) -> float:
-    """Returns how many seconds a fault-free run and all runs with faults of a scenario are expected to take. Restarts
-    of a scenario's job from several saves are expected to take `SWEEP_S` seconds."""
+    """Returns how many seconds a fault-free run and all runs with faults of a scenario are expected to take. A sweep
+    (restarts of a job from several checkpoints) is expected to take `SWEEP_S` seconds."""
     return SWEEP_S if entry.matrix else (repeats + 1) * past[entry.name].seconds

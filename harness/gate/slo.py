@@ -38,8 +38,8 @@ def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple
 
 
 def _held(objective: Objective, judged: Sequence[ByLog], silent: Sequence[StoredRun], now_s: float) -> Held:
-    """Checks one objective. A run that could not be judged counts as inconclusive, because any of the objective's
-    faults may have acted in it."""
+    """Checks one objective. A run that could not be judged counts as inconclusive, whatever faults the objective
+    selects, because the run's faults are unknown."""
     since_s = now_s - objective.window.s
     scope = objective.waste.scope if objective.waste else "faults"
 

@@ -116,7 +116,7 @@ def read(folder: pathlib.Path) -> Stored:
 
 
 def check_ended(reports: pathlib.Path, newest_s: float, suite: str = "") -> None:
-    """Raises `UsageError` if a gate that began after `newest_s` still runs, because `last` would name an older gate."""
+    """Raises `UsageError` if a gate begun after `newest_s` still runs, as the name `last` would mean an older gate."""
     for began in reports.glob(f"*/{BEGAN}"):
         gate = began.parent.name
         if (began.parent / "plan.json").exists() or not gate.startswith(f"{suite}-" if suite else ""):

@@ -25,8 +25,8 @@ _UNKNOWN = StoredRun("", 0, "", "", "", "", None, "", is_control=False)
 
 
 def by_reports(store: Store, wanted: Wanted, most: int) -> list[tuple[StoredRun, Report]]:
-    """Returns the newest `most` judged runs that fit the filter `wanted`, with their reports. Adds a note on left-out
-    runs to `store.notes`."""
+    """Returns the newest judged runs that fit the filter `wanted`, at most `most` runs, with their reports. Adds notes
+    on runs that were left out to `store.notes`."""
     runs = store.evidence(wanted)
     _note_older(store, len(runs), most)
     found = []
@@ -39,10 +39,10 @@ def by_reports(store: Store, wanted: Wanted, most: int) -> list[tuple[StoredRun,
 
 
 def by_logs(store: Store, wanted: Wanted, most: int, since_s: float = 0) -> tuple[list[ByLog], list[StoredRun]]:
-    """Returns the newest `most` runs that fit the filter `wanted`, each judged again from its log. Also returns the
-    runs that may fit but whose log cannot be judged. The field `store.notes` names each run whose log cannot be judged,
-    and each run whose stored report is missing or differs from the log. Runs in progress, and runs that began before
-    `since_s` according to report and plan, are left out."""
+    """Returns the newest runs that fit the filter `wanted`, at most `most`, each judged again from its log. Also
+    returns each run that may fit the filter but whose log cannot be judged. The field `store.notes` names each run
+    whose log cannot be judged, and each run whose stored report is missing or differs from the log. Runs in progress,
+    and runs that began before `since_s` according to report and plan, are left out."""
     stored = {run.run_id: run for run in store.runs()}
     names = {*stored, *(path.parent.name for path in store.reports.glob("[!.]*/events") if path.is_dir())}
     found, silent, older = dict[str, ByLog](), list[StoredRun](), 0
@@ -78,8 +78,8 @@ def _note_older(store: Store, runs: int, most: int) -> None:
 
 
 def _differences(folder: pathlib.Path, by_log: Report) -> list[str]:
-    """Returns a note if a run's stored report is missing, or differs from the report by its log. Returns an empty list
-    if both reports agree."""
+    """Returns a note if a run's stored report is missing, or differs from the report made from the log. Returns an
+    empty list if both reports agree."""
     try:
         stored = run_report.read(folder / "report.json")
     except ReportError as error:
@@ -90,7 +90,7 @@ def _differences(folder: pathlib.Path, by_log: Report) -> list[str]:
 
 
 def _newest_s(folder: pathlib.Path, stored: StoredRun | None) -> float:
-    """Returns the latest possible begin of a run by its report and plan file, or the present time if unknown."""
+    """Returns the latest possible begin of a run, from its report and plan file, or the present time if unknown."""
     moments = [stored.begun_s] if stored else []
     with contextlib.suppress(OSError):
         moments.append(os.stat(folder / "plan.json", follow_symlinks=False).st_mtime)

@@ -59,7 +59,7 @@ class SuiteEntry(Parameters):
         return self.named(self.scenario)
 
     def named(self, scenario: str) -> str:
-        """Returns the name of an entry, such as `SCENARIO`, `SCENARIO (PROFILE)` or `matrix resume SCENARIO`."""
+        """Returns the suite entry's name, such as `SCENARIO`, `SCENARIO (PROFILE)` or `matrix resume SCENARIO`."""
         words = f"{scenario} ({self.profile})" if self.profile else scenario
         return f"matrix {self.matrix} {words}" if self.matrix else words
 

@@ -81,8 +81,8 @@ class Gate:
 
 @dataclass(frozen=True)
 class Earlier:
-    """Runs of an earlier gate that the current gate counts, too (`--add`), and the names of scenarios that the current
-    gate is to run again."""
+    """The runs of an earlier gate that the current gate counts as its own (`--add`), and the names of the scenarios to
+    run again."""
 
     cards: Sequence[Scorecard]
     asked: frozenset[str]
@@ -94,7 +94,7 @@ class Earlier:
         return [card for card in self.cards if _told(card.evidence.run.plan, plan.to_json()) == wanted]
 
     def check(self, plan: Plan, backend: Backend) -> None:
-        """Raises `UsageError` unless all runs of the earlier gate with the plan `plan` surely ran the current code."""
+        """Raises `UsageError` if an earlier run with the plan `plan` did not, or not provably, run the current code."""
         here = provenance.facts(plan, backend) if self.cards else {}
         for card in self.of(plan):
             for name in SAME_CODE:
@@ -219,7 +219,7 @@ def _name(entry: SuiteEntry, spec: Scenario) -> str:
 
 
 def _check_twice(document: Document, specs: Sequence[Chosen]) -> None:
-    """Raises `ScenarioError` for two entries with the same name, workload and faults, whose runs would look alike."""
+    """Raises `ScenarioError` for two suite entries with equal name, workload and faults, as their runs look alike."""
     seen = dict[tuple[str, str], int]()
     for place, (entry, spec) in enumerate(specs):
         parts = spec.model_dump(mode="json", include={"workload", "faults", "limits"})
@@ -389,7 +389,7 @@ def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
 def _row(
     entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend, before: Sequence[Scorecard], runs: int
 ) -> SuiteRow:
-    """Runs one scenario `runs` times. The new runs replace runs of an earlier gate that neither passed nor failed."""
+    """Runs one scenario `runs` times. New runs replace inconclusive and invalid runs of an earlier gate."""
     name, known, swept = _name(entry, spec), entry.known_failure, entry.matrix is not None
 
     def planned() -> Plan:

@@ -74,8 +74,8 @@ def trend_chart(
     narrow: bool = False,
 ) -> Markup:
     """Draws a mark for each run from left to right, a flag at each change point, and a line at the median between two
-    change points. `above` is the label of the row above the chart, which marks failed runs that never got a value. A
-    run without a value is marked below the axis, beside a `?`, unless `Point.above` is True."""
+    change points. `above` labels the row above the chart, in which failed runs without a value are marked. A run
+    without a value is marked below the axis, beside a `?`, unless `Point.above` is True."""
     told = [point.known for point in points if point.known is not None]
     high = min(max([*told, 0.0]) * 1.12, sys.float_info.max) or 1.0
     left, right = (46.0, 334.0) if narrow else (64.0, 1054.0)

@@ -39,7 +39,7 @@ def rank_lines(before: Mapping[str, float], after: Mapping[str, float]) -> list[
 
 
 def starts_by_rank(run: Timeline) -> dict[str, float]:
-    """Returns how many seconds each phase of a rank's start took in the longest recovery, by name, such as `rank 1,
+    """Returns how many seconds each phase of a rank's start took in the longest recovery, under a key such as `rank 1,
     startup`. If a rank started several times in the recovery, the latest start counts. A rank whose process kept
     running in the recovery has no values."""
     longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)

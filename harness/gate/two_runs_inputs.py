@@ -75,8 +75,8 @@ def _both(key: str, name: str, old: Any, new: Any) -> str:
 
 
 def _apart(mine: Any, other: Any) -> Any:
-    """Returns the part of the list `mine` that differs from the list `other`, with the last equal item before that
-    part. Returns `mine` unchanged if `mine` or `other` is not a list."""
+    """Returns the items of the list `mine` that differ from the list `other`, and the last equal item before them.
+    Returns `mine` unchanged if `mine` or `other` is not a list."""
     if not (isinstance(mine, list | tuple) and isinstance(other, list | tuple)):
         return mine
     same = _alike(mine, other)

@@ -41,7 +41,7 @@ class Section:
     @property
     def largest(self) -> Line | None:
         """Returns the part of the difference that changed most between the runs, or `None` if the change is at most 1 %
-        of the larger run's total."""
+        of the larger of the two runs' totals."""
         top = next(iter(self.lost), None)
         size = max(sum(line.before or 0 for line in self.lines), sum(line.after or 0 for line in self.lines))
         return top if top is not None and abs(top.change or 0) > SHARE_MIN * size else None
@@ -135,7 +135,7 @@ def sentences(found: Compared) -> list[str]:
 
 
 def _share(section: Section, top: Line, found: Compared) -> str:
-    """Returns a text on the largest change (of a phase, rank or use of GPU time), compared with the whole change."""
+    """Returns a text that compares the largest change (of a phase, rank or GPU use) with the change of the total."""
     name, change = _part_words(top.name).lower(), section.change(top)
     both = [found.before.recovery_time.seconds, found.after.recovery_time.seconds]
     if section.unit != "s" or None in both:

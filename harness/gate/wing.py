@@ -26,8 +26,8 @@ def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Yields the verdict of the newest gate (run of a suite) that ran all scenarios of its suite. If the code's commit
-    is unknown for any of the runs, the result names no commit."""
+    """Yields the verdict of the newest gate (run of a suite) that ran all scenarios of its suite. If the commit of the
+    code is unknown for any run of the gate, the yielded proof names no commit."""
     for folder, at_s in newest(reports, "suite.json"):
         try:
             gate = stored_gate.read(folder)

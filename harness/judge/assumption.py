@@ -1,8 +1,8 @@
 """Defines assumptions: conditions that must hold before the judge can trust or compare the evidence of a run.
 
-Each file of `harness/judge/assumptions/` defines the assumption of its name; docs/guarantees.md shows its docstring. If
-an assumption is broken in a run, each finding based on it is *inconclusive*, with the reason. A breach names its
-evidence (`Ground`), and an assumption names the kinds of evidence that it makes doubtful if broken.
+Each file of `harness/judge/assumptions/` defines one assumption; docs/guarantees.md shows the file's docstring. If an
+assumption is broken in a run, each finding that depends on the assumption is *inconclusive*. A breach of a guarantee
+names its evidence (`Ground`). An assumption lists the kinds of evidence that are doubtful if the assumption is broken.
 """
 
 import functools
@@ -22,8 +22,8 @@ Reasons = Iterator[str]  # violations of an assumption, in words
 @dataclass(frozen=True)
 class Spoils:
     """One way in which a broken assumption makes evidence doubtful. `why` returns the reason for the doubt, or an empty
-    text. `settles` is advice on how to remove the doubt, where `{run}` is the command for a rerun. With `alone`, the
-    report shows this reason instead of the finding. With `either_way`, passed expectations become inconclusive, too."""
+    text. `settles` says how to remove the doubt (`{run}`: command for a rerun). If `alone` is True, the report shows
+    the reason instead of the finding. If `either_way` is True, passed expectations become inconclusive, too."""
 
     kind: Kind
     why: Callable[[Analysis, Ground], str]
@@ -34,10 +34,10 @@ class Spoils:
 
 @dataclass(frozen=True)
 class Assumption:
-    """A condition on a run's evidence. `broken` yields reasons why the condition fails; the first makes the run
-    inconclusive. `broken` is called in the kinds of run `holds_for`, unless a guarantee of the family `family` (such as
-    `restart`) is certainly broken. `spoils` lists the evidence that becomes doubtful. Of several broken assumptions,
-    the report names the one with the lowest `order`. `settles` says how to get a conclusive verdict."""
+    """A condition on a run's evidence. `broken` yields the reasons why the condition fails; the first reason makes the
+    run inconclusive. `broken` is called for the kinds of run in `holds_for`, unless a guarantee of the family `family`
+    (such as `restart`) is certainly broken. `spoils` lists the evidence that becomes doubtful. Of several broken
+    assumptions, the report names the one with the lowest `order`. `settles` says how to get a conclusive verdict."""
 
     broken: Callable[[Analysis], Reasons] = lambda evidence: iter(())
     spoils: Sequence[Spoils] = ()

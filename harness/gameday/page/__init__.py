@@ -1,1 +1,1 @@
-"""Serves the live page of a game day. This package needs the extra `gameday`, and is imported only for the page."""
+"""Serves the live page of a game day. Only the live page uses this package, which needs the pip extra `gameday`."""

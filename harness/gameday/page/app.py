@@ -61,7 +61,7 @@ Chart = Callable[[bool], str]  # narrow or wide → SVG of ours; empty: nothing 
 
 class Page:
     """The functions that answer the live page's requests, and the data that they share. `cookie` is the prefix of the
-    cookies' names, one for each role. The prefix holds the port, as browsers do not separate cookies by port."""
+    names of the roles' cookies. This prefix holds the port, as browsers do not separate cookies by port."""
 
     def __init__(self, access: Access, hub: Hub, desk: Desk, run_dir: pathlib.Path, chart: Chart, cookie: str):
         self.access, self.hub, self.desk, self.run_dir = access, hub, desk, run_dir
@@ -90,14 +90,14 @@ class Page:
         return _Guard(Starlette(routes=routes, lifespan=lifespan), self.access)
 
     def _role(self, request: Request) -> str | None:
-        """Returns the role of the page's viewer, by the token in its address or a cookie set for such a token."""
+        """Returns the viewer's role, according to the token in the page's address or, without a token, a cookie."""
         token = request.query_params.get("token")
         role = self.access.role_of(token) if token else self._role_of_cookie(request)
         return role if role in LOOKS else None
 
     def _role_of_cookie(self, request: Request) -> str | None:
-        """Returns the role that a page asks for, if the browser has the cookie of this role. A browser may have several
-        cookies; an address without the parameter `as` gets the one with the most rights."""
+        """Returns the role that a page asks for, if the browser has the cookie of this role. If the page's address has
+        no parameter `as`, the browser's cookie with the most rights counts."""
         wanted = request.query_params.get("as")
         for role in LOOKS[::-1] if wanted is None else (wanted,):
             if self.access.role_of_cookie(request.cookies.get(f"{self.cookie}-{role}", "")) == role:
@@ -124,7 +124,7 @@ class Page:
         return _Stream(self.hub, role)
 
     async def log(self, request: Request) -> Response:
-        """Sends the newest log lines of a node as plain text, without control characters that a trainer may write."""
+        """Sends a node's newest log lines as plain text, in which control characters of the trainer are replaced."""
         if self._role(request) is None:
             return _refused("no token, or a wrong token")
         view, wanted = self.hub.view, request.query_params.get("node", "")
@@ -133,7 +133,7 @@ class Page:
         return PlainTextResponse(await run_in_threadpool(newest_words, self.run_dir, wanted))
 
     async def report(self, request: Request) -> Response:
-        """Sends a finished report of the day or of a rehearsal. A content security policy keeps it from the network."""
+        """Sends a report on the game day or a rehearsal. A content security policy bars the report from the network."""
         if self._role(request) is None:
             return _refused("no token, or a wrong token")
         path = request.path_params["path"] or "report.html"
@@ -153,7 +153,7 @@ class Page:
         return Response(await run_in_threadpool(self._draw, narrow), media_type="image/svg+xml")
 
     def _draw(self, narrow: bool) -> str:
-        """Returns the chart of losses, which all browsers share. The chart is drawn at most every two seconds."""
+        """Returns the loss chart that all browsers share. The chart is drawn at most every two seconds."""
         drawn_at, text = self._drawn.get(narrow, (0.0, ""))
         if time.monotonic() - drawn_at > CHART_KEPT_S:
             text = self._chart(narrow)
@@ -161,8 +161,8 @@ class Page:
         return text
 
     async def act(self, request: Request) -> Response:
-        """Handles a press of a button. A request must have the cookie, the page's own origin, and JSON, which other
-        sites cannot send together."""
+        """Handles a press of a button. A request needs a role's cookie, the page's own origin, and a JSON body; no
+        other website can send all three."""
         role = self._role_of_cookie(request)
         if role not in LOOKS:
             return _refused("no token, or a wrong token")
@@ -171,7 +171,7 @@ class Page:
         return await self._hand_in(request, role)
 
     async def notes(self, request: Request) -> Response:
-        """Handles a note from a program, which sends a token and no cookie."""
+        """Handles a note or action that a program sends with a token instead of a cookie."""
         role = self._bearer(request)
         return await self._hand_in(request, role) if role in LOOKS else _refused(BEARER)
 

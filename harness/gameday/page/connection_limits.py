@@ -1,4 +1,4 @@
-"""Limits connections in time and number, so that no client can keep people from pressing Stop."""
+"""Limits the duration and number of connections, so that no client can keep people from pressing Stop."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _open: dict[Patient, None] = {}  # open connections in the order of arrival
 
 
 class Patient(H11Protocol):
-    """A browser's connection, closed if no complete request arrives in time, or if the answer is not read in time.
+    """A browser's connection, which the server closes if the browser sends a request or reads an answer too slowly.
 
-    If there are too many connections, the oldest one without a complete request is closed, or else the oldest one. The
-    newest connection is never closed because there are too many."""
+    If there are too many connections, the server closes the oldest connection without a complete request, or else the
+    oldest connection, but never the newest connection or a stream."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)

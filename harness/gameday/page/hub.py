@@ -32,7 +32,7 @@ class Hub:
         self.streams = 0  # number of open streams
 
     def start(self) -> None:
-        """Prepares the passing of data to browsers, in the page's running event loop."""
+        """Stores the page's running event loop, through which other threads pass data to browsers."""
         self._loop = asyncio.get_running_loop()
 
     def publish(self, view: DayView, participants_feed: Sequence[NewsView]) -> None:
@@ -87,7 +87,7 @@ class Hub:
 
 
 def _harmless(value: Any) -> Any:
-    """Removes characters that change the direction of text, and turns NaN and infinities into null."""
+    """Replaces control characters in texts, and turns NaN and infinities into null."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, float):

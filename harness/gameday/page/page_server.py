@@ -138,7 +138,7 @@ def _listen(place: PageAddress) -> socket.socket:
 
 
 def _names(address: str) -> list[str]:
-    """Returns the host names under which browsers find the page. People see the first one in the page's address."""
+    """Returns the host names under which browsers find the page. People see the first of these names."""
     if _is_own(address):
         return ["127.0.0.1", "localhost", "[::1]"] if ":" not in address else ["[::1]", "localhost", "127.0.0.1"]
     if address in ("0.0.0.0", "::"):
