@@ -1,9 +1,9 @@
 """Defines criteria (class `Score`) such as the recovery time, and the scorecard, which is the contents of a report.
 
-Each file in `harness/judge/questions/` defines `SCORES`, a tuple of criteria, and so may the file `question.py` of a
-wing (an optional part of the harness). `harness/judge/bounds.py` defines the keys of `expect:` in a scenario. Every
-criterion is measured in every run. A limit in a scenario only adds an expectation: a line of the report that compares a
-measured value with the limit.
+Each file in `harness/judge/questions/` defines `SCORES`, a tuple of criteria. The file `question.py` of a wing (an
+optional part of the harness) may define `SCORES`, too. `harness/judge/bounds.py` defines the keys of `expect:` in a
+scenario. Every criterion is measured in every run. A limit in a scenario only adds an expectation: a line of the report
+that compares a measured value with the limit.
 """
 
 import functools
@@ -67,8 +67,8 @@ class ScoreResult:
 
 @dataclass(frozen=True)
 class Score:
-    """A criterion, such as the recovery time. `score` measures a run, and compares the values with the limits in the
-    scenario: an instance of the class `bounds`, or `None` if this criterion has no limits in this run."""
+    """A criterion, such as the recovery time. The function `score` measures a run, and compares the values with the
+    scenario's limits: an instance of the class `bounds`, or `None` if this criterion has no limits."""
 
     name: str  # its key in `expect:`
     order: int  # place in reports and headlines
@@ -79,7 +79,7 @@ class Score:
 
     @property
     def bounds(self) -> type[Bounds]:
-        """Returns the class of the limits that a scenario can set for this criterion, or `Bounds` if there are none."""
+        """Returns the class of this criterion's limits in a scenario, or `Bounds` if the criterion has no limits."""
         return bounds_by_score().get(self.name, Bounds)
 
     @property
@@ -92,7 +92,7 @@ def shown_ns(ns: float | None) -> str:
 
 
 def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
-    """Returns a line of the report. The line fails if there is a `reason`. If nothing was measured (`observed=None`),
+    """Returns a line of the report. The line fails if `reason` is not empty. If nothing was measured (`observed=None`),
     the line is inconclusive."""
     if observed is None:
         return replace(left_open(name, bound, reason, Doubt.UNMEASURED, **numbers), rests_on=rests_on)
@@ -217,7 +217,7 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
 
 
 def _place(code: str) -> int:
-    """Returns the place of a finding in the report: the same for a whole family of guarantees, such as `restart`."""
+    """Returns a finding's place in the report. All guarantees of a family, such as `restart`, have the same place."""
     of = assumptions()[code].family if code in assumptions() else family(code)
     return ORDER.get(of, ELSEWHERE)
 
@@ -257,8 +257,8 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 
 
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
-    """Makes expectations with doubtful evidence inconclusive. If `by_steps` is True, all expectations also rest on the
-    steps in the log."""
+    """Marks expectations as inconclusive if their evidence is doubtful. If `by_steps` is True, the steps in the log are
+    evidence for all expectations."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
     found = [each for each in map(_finding, lines) if each.verdict is not Verdict.PASS]
@@ -266,8 +266,8 @@ def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[S
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
-    """Makes an expectation inconclusive if a broken assumption makes its evidence doubtful. An expectation that held
-    still holds, unless the assumption sets `either_way`."""
+    """Makes an expectation inconclusive if a broken assumption makes its evidence doubtful. An expectation that is met
+    stays met, unless the assumption sets `either_way`."""
     found = spoilt(rests_on, evidence, good=line.verdict is not Verdict.FAIL)
     if found is None:
         return line

@@ -3,8 +3,8 @@
 `healthy("<=", …)` defines a number that no measurement of a healthy run exceeds. The explanation in `healthy(…)`
 describes a healthy run and then, after a `|`, a broken run. `judged(">=", …)` defines the least amount of evidence with
 which a rule applies. The explanation in `judged(…)` describes too little evidence and then, after a `|`, enough
-evidence. `method(…)` defines a constant of a computation, such as a window, with which alone no measurement is
-compared.
+evidence. `method(…)` defines a constant of a computation, such as the length of a time window. No measurement is
+compared with such a constant alone.
 
 The text on a number's source begins with `runs:` (the runs that show the number), `formula:`, `published:`, `meaning:`
 (the number follows from the definition) or `guess:` (no stored run comes near the number). `make margins` shows how

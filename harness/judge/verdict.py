@@ -1,4 +1,4 @@
-"""Defines verdicts, findings, and the evidence for findings. A finding's code stays the same if its wording changes."""
+"""Defines verdicts, findings, and the evidence for findings. If the text of a finding changes, its code stays."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Figure:
 @dataclass(frozen=True)
 class Ground:
     """Evidence for a breach or for the result of an expectation. Each field that is set narrows down the evidence. If
-    `of` is a time window (begin, end) in ns, the assumption `host-idle` checks this window, and else the whole run."""
+    `of` is a time window (begin, end) in ns, the assumption `host-idle` checks only this window."""
 
     kind: Kind
     processes: tuple[int, ...] = ()  # rows in Timeline.processes that should have reported; empty: any process

@@ -1,11 +1,11 @@
 """Turns breaches of guarantees and broken assumptions into findings. Only this module decides verdicts on guarantees.
 
-A breach fails the run if the harness observed it, or if the log of the responsible process shows it. If a fault did not
-act as planned, the breach makes the run invalid instead. A breach is inconclusive in three cases: a broken assumption
-makes its evidence doubtful; it follows only from contradictory reports or missing evidence; or it is from a restart
-that the harness made after the run. Only the worst breach of each subject, such as a fault, and of each family of
-guarantees, such as `restart`, is reported. A breach is not reported if its cause is a breach of the same family that is
-at least as bad. A breach and its cause in another family are both reported, the cause first.
+A breach fails the run if the harness observed it, or if the log of the responsible process shows it. If the breach
+shows that a fault did not act as planned, the run is invalid. A breach is inconclusive in three cases: a broken
+assumption makes its evidence doubtful; it follows only from contradictory reports or missing evidence; or it is from a
+restart that the harness made after the run. For each family of guarantees, such as `restart`, only the worst breaches
+are reported, and one for each subject, such as a fault. A breach is not reported if its cause is a breach of the same
+family that is at least as bad. A breach and its cause in another family are both reported, the cause first.
 """
 
 import os
@@ -43,8 +43,8 @@ class Judged:
 
 
 def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Finding]]:
-    """Checks all guarantees and assumptions for this kind of run. Returns the state of each guarantee, and the findings
-    on broken guarantees and assumptions."""
+    """Checks all guarantees and assumptions that apply to the kind of run `holds_for`. Returns the state of each
+    guarantee, and the findings on broken guarantees and assumptions."""
     wanted = {name: each for name, each in guarantees().items() if holds_for in each.holds_for}
     expect, blind = evidence.run.plan.get("expect") or {}, blindness(evidence.run, evidence.fault_free)
     silent = {name: blind for name, each in wanted.items() if blind and each.needs_steps}
@@ -57,9 +57,9 @@ def judged(evidence: Analysis, holds_for: str) -> tuple[list[Judged], list[Findi
 
 def judged_within(evidence: Analysis, kind: str, made: Made) -> tuple[list[Judged], list[Finding]]:
     """Judges a restart that the harness made after the judged run, such as a restore drill. Returns the guarantees that
-    are broken or open in the restart, all marked as open, and the findings. The findings are inconclusive, because only
-    the restart's log shows them. The restart's steps are compared with the same steps of the fault-free run. A restart
-    whose log has no plan is not judged."""
+    the restart breaks or leaves open, with the state "open", and the findings. The findings are inconclusive, because
+    only the restart's log shows them. The restart's steps are compared with the same steps of the fault-free run. A
+    restart whose log has no plan is not judged."""
     log, usual = made.done, evidence.fault_free
     if log is None or not log.plan:
         return [], []
@@ -81,8 +81,8 @@ def answer(told: Compared) -> Verdict:
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
-    """Returns a guarantee's worst finding on each subject, such as a fault. Of equally bad findings, the first is
-    returned."""
+    """Returns one finding for each subject of a guarantee's breaches, such as a fault: the worst. Of equally bad
+    findings, the first is returned."""
     worst: dict[str, Finding] = {}
     try:
         for breach in breaches_of(guarantee, evidence):
@@ -122,8 +122,8 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 
 
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
-    """Yields the worst findings of each family (such as `restart`), except findings that a finding of the same family
-    explains."""
+    """Yields the worst findings of each family of guarantees, such as `restart`. Leaves out a finding if another
+    finding of its family explains it."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
     of_family = grouped((family(name), most) for name, most in bad.items())
     for name, mine in found.items():
@@ -155,6 +155,6 @@ def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding],
 
 
 def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
-    """Returns why a guarantee without a breach still does not count as held, or an empty text if it counts as held."""
+    """Returns why a guarantee cannot count as held although no breach was found, or an empty text if it can."""
     untold = [ITEMS[kind] for kind in guarantee.rests_on if kind not in stood_in_for(told(evidence.run))]
     return f"the log does not report {', '.join(untold)}" if untold else proves_nothing(guarantee, evidence)

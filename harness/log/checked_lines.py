@@ -146,7 +146,7 @@ def event(record: Record, role: str) -> Record:
 
 
 def own(record: Record, role: str) -> Record:
-    """Returns the record without undeclared fields that have the name of a field that readers add to events, such as
+    """Returns the record without undeclared fields whose names are reserved for fields that readers add, such as
     `at`."""
     foreign = _FOREIGN.get((role, record["event"]), _READERS)
     return record if foreign.isdisjoint(record) else {k: v for k, v in record.items() if k not in foreign}
@@ -160,7 +160,7 @@ def _converted(record: Record, to: type[msgspec.Struct], fields: Sequence[Field]
 
 
 def _explained(message: str, record: Record, fields: Sequence[Field]) -> str:
-    """Turns msgspec's message into a sentence with the field, its value, and what is allowed."""
+    """Turns msgspec's error message into a sentence with the field, its value, and the allowed values."""
     place = _PLACE.search(message)
     steps = re.findall(r"\w+", place[1]) if place else []
     missing = _MISSING.search(message)

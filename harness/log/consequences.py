@@ -27,7 +27,7 @@ def _may(*any_of: May) -> property:
 
 @dataclass(frozen=True, kw_only=True)
 class Consequences:
-    """All consequences of a fault. The fields have the names that they have in the event `fault.injected`."""
+    """All consequences of a fault. The event `fault.injected` has fields of the same names."""
 
     may: frozenset[May] = frozenset()  # what may happen to a healthy job
     lasts: Duration | None = None  # it must act for all of it; `None`: as long as it takes

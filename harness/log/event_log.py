@@ -1,7 +1,7 @@
 """Reads single lines of an event log, and follows the log while a run writes it.
 
-The folder and name of an event file (see `harness.log.files`) show its writer and node. A first line that contradicts
-the file's folder or name makes the file damaged evidence.
+The folder and name of an event file (see `harness.log.files`) show its writer and node. If the first line of an event
+file contradicts the file's folder or name, the file counts as damaged.
 """
 
 import os
@@ -44,8 +44,8 @@ def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record
 
 
 def named(source: EventFile) -> tuple[tuple[str, int], int | None, int] | None:
-    """Returns what an event file's name says: the node and its incarnation, the rank (`None`: a launcher), and the
-    start time by the writer's own clock. Returns `None` if the name has another form."""
+    """Parses an event file's name: returns the node and its incarnation, the rank (`None` for a launcher), and the
+    start time by the writer's own clock. Returns `None` for any other name."""
     name = _FILE_NAME.fullmatch(source.file)
     if name is None or source.folder not in (None, name["node"]):
         return None
@@ -100,9 +100,9 @@ class _Followed:
 
 @dataclass
 class Tail:
-    """Reads what is added to a growing event log. Each `poll()` returns the whole lines that were written since the
-    call before, with the header of their file. Damaged lines are left out and counted in `odd`; `notes` describes the
-    first of these lines. The judge later reads the log by `reading`, which does not accept damaged lines."""
+    """Reads what is added to a growing event log. Each `poll()` returns the complete lines that were written since the
+    previous `poll()`, with their file's header. Damaged lines are left out and counted in `odd`; `notes` describes the
+    first of these lines. The judge later reads the log with `harness.log.reading`, which accepts no damaged line."""
 
     directory: pathlib.Path
     odd: int = 0

@@ -1,4 +1,4 @@
-"""Finds and opens the files of an event log, and trusts nothing that nodes put into its folders.
+"""Finds and opens the files of an event log, and guards against anything that nodes put into the log's folders.
 
 Only regular files are opened. No link is followed, opening a file never blocks, and the sizes and the number of files
 are limited. An event log holds these files:
@@ -97,7 +97,7 @@ def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
 
 
 def find(events: pathlib.Path) -> list[EventFile]:
-    """Returns a log's event files as `scan` does. Raises `EventLogError` if `scan` returns an error message."""
+    """Returns all event files of a log, sorted by path. Raises `EventLogError` if `scan` returns an error message."""
     sources, problems = scan(events)
     if problems:
         raise EventLogError(problems[0])

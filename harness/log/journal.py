@@ -1,8 +1,8 @@
 """Keeps the undo journal of a run: each change to be undone is stored durably before the change is made.
 
 The journal is the file `undo.jsonl` in the run's folder. Each line holds a JSON object. A change is recorded as
-`{"undo": ACTION, "arguments": {…}}`, and the end of a clean run as `{"closed": true}`. Root may act on a journal, so
-the harness trusts a journal only if no other user can write it.
+`{"undo": ACTION, "arguments": {…}}`, and the end of a clean run as `{"closed": true}`. The harness may run as root when
+it undoes changes, so it trusts a journal only if no other user can write to it.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class Journal:
             self._write({"closed": True})
 
     def release(self) -> None:
-        """Releases the lock without closing the journal: open records are still to be undone."""
+        """Releases the journal's lock, but does not mark the journal as closed, because changes remain to be undone."""
         self._file.close()
 
     def _write(self, record: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def mark_closed(run_dir: pathlib.Path) -> None:
-    """Closes a dead harness's undo journal. A half-written last line, which a kill may have left, is ended first."""
+    """Closes a dead harness's undo journal. Ends a half-written last line first: a kill may have left one."""
     descriptor = os.open(run_dir / JOURNAL, _APPEND)
     try:
         os.write(descriptor, b"\n" + json.dumps({"closed": True}).encode() + b"\n")
@@ -85,8 +85,8 @@ def is_running(run_dir: pathlib.Path) -> bool:
 
 def records(run_dir: pathlib.Path) -> Iterator[dict[str, Any]]:
     """Returns the records of a run's undo journal, the oldest first. A half-written last line is skipped, because the
-    harness makes a change only once its record is on the disk. Raises `FaultError` if somebody else owns the journal,
-    or could have written to it."""
+    harness makes a change only once its record is on the disk. Raises `FaultError` if another user owns the journal, or
+    could have written to it."""
     for line in _content(run_dir).split(b"\n"):
         try:
             record = json.loads(line)

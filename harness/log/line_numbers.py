@@ -26,7 +26,7 @@ NONE = -1
 class LineGap:
     """Consecutive lines missing in a log. `since` and `until` are the times of the lines around the gap.
 
-    `after` is the last step logged before the gap, `before` the first step after it; `None`: no such step is logged.
+    `after` is the last step logged before the gap, and `before` the first step after the gap (`None`: no step).
     """
 
     lines: int
@@ -37,8 +37,8 @@ class LineGap:
     full_disk: bool  # a full disk took them, as their writer says
 
     def may_hold(self, first: int, last: int) -> bool:
-        """Returns True if the gap may hold the line of a step from `first` to `last`. The process may have gone back to
-        an earlier step within the gap."""
+        """Returns True if the gap may hold the line of a step from `first` to `last`. Takes into account that the
+        process may have gone back to an earlier step within the gap."""
         begins, ends = self.after is None or self.after < last, self.before is None or self.before > first
         back = self.after is not None and self.before is not None and self.before <= self.after
         return begins or ends if back else begins and ends

@@ -16,7 +16,7 @@ _DAMAGING = ("checkpoint_corruption", "checkpoint_torn_write")
 
 
 def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str) -> Consequences:
-    """Returns a fault's consequences by its event `fault.injected`, its entry in the log's plan, and its name."""
+    """Derives a fault's consequences from its event `fault.injected`, its entry in the log's plan, and its name."""
     parameters = planned.get("parameters") or {}
     freezes = kind == "hang" and parameters.get("how") in ("freeze_rank", "freeze_node")
     if "may" in event:

@@ -1,11 +1,11 @@
 """Reads the event files of a run, with all times on one clock and with the steps as columns.
 
 All times are shifted onto the harness's monotonic clock as soon as they are read. A writer on the harness's own machine
-(same boot id) already uses this clock. The times of any other writer are shifted by one constant. The constant follows
-from the wall and monotonic times in the first lines of the writer's file and of the harness's file, and from the offset
-between the wall clocks of the two hosts, which a `clock` event holds. If the wall clock of a host jumps during the run,
-the times of running writers do not change. If a writer's constant differs too much from those of other writers on its
-host, as after a jump of the wall clock, the most reliable constant of the host is used.
+(same boot id) already uses the harness's monotonic clock. The times of any other writer are shifted by a constant. A
+writer's time shift is computed from the wall and monotonic times in the first lines of its file and of the harness's
+file, and from the offset between the wall clocks of both hosts, which a `clock` event holds. If the wall clock of a
+host jumps during the run, the times of running writers do not change. If a writer's time shift differs too much from
+that of others on its host, as after a jump of the wall clock, the host's most reliable time shift is used.
 
 `step` events, which are by far the most frequent, are decoded straight into columns, and never into dictionaries.
 """
@@ -98,8 +98,8 @@ class Columns(dict[str, Column]):
 class Writer:
     """The contents of one event file: its header, its events other than steps (each with its time `at`), and its steps.
 
-    `dropped` counts events lost to a full disk. If lines are numbered, `dropped` counts the missing lines in those
-    `gaps` that a full disk explains.
+    `dropped` counts events lost to a full disk. If lines are numbered, `dropped` counts only missing lines in `gaps`
+    that a full disk explains.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class Log:
-    """All events of a run, on the harness's clock. `uncertainty_ns` is the worst clock uncertainty among them.
+    """All events of a run, on the harness's clock. `uncertainty_ns` is the largest clock uncertainty of any writer.
 
     `steps` holds the steps of all writers, one after the other; the `steps` of each writer are views of it.
     """
@@ -158,7 +158,7 @@ def read(directory: pathlib.Path) -> Log:
 
 
 class _Table:
-    """Gathers the steps of many event files in one table, as thousands of small arrays would fragment the memory."""
+    """Gathers the steps of many event files in one table, because thousands of small arrays would fragment memory."""
 
     def __init__(self) -> None:
         self.rows = self._room = 0
@@ -199,7 +199,7 @@ class _Table:
 
 
 def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
-    """Yields event files after reading: one after the other, or in parallel on all cores if there is much to read."""
+    """Reads event files one by one, or in parallel on all cores if they are large, and yields the contents in order."""
     done = 0
     if sum(source.size for source in sources) >= PARALLEL_BYTES_MIN:
         # Children are started afresh, not forked: a caller may have threads. They break where its main module cannot
@@ -214,8 +214,8 @@ def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
 
 
 def _end_with_its_parent() -> None:
-    """Ends this child process with its parent. Otherwise the child would wait for ever, because it holds both ends of
-    the pipes to its parent."""
+    """Ends this child process as soon as its parent ends. The child cannot see this from the pipes between both,
+    because it holds both ends of the pipes."""
 
     def follow() -> None:
         if parent := multiprocessing.parent_process():
@@ -323,7 +323,7 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
 
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:
-    """Returns the events with a declared name and the last event of any name, which shows how long its writer lived."""
+    """Drops events with an undeclared name, except the last event, which shows how long the file's writer lived."""
     declared = [record for record in rest[:-1] if (role, record["event"]) in checked_lines.DECLARED]
     return [checked_lines.own(record, role) for record in (*declared, *rest[-1:])]
 
@@ -359,7 +359,7 @@ def is_told(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _fingerprint(text: str | int | None) -> int:
-    """Returns a digest as a 63-bit number that is the same in every run; 0: no digest."""
+    """Returns a digest as a 63-bit number that is the same in every run, or 0 if there is no digest."""
     if text is None:
         return 0
     return int.from_bytes(hashlib.blake2b(str(text).encode(), digest_size=8).digest()) >> 1
@@ -386,7 +386,7 @@ def _on_one_clock(writers: Sequence[Writer], steps: Columns, problems: list[str]
 
 
 def _move_all(writers: Sequence[Writer], reference: Record, compared: Sequence[Record], problems: list[str]) -> int:
-    """Moves all writers' times onto the reference clock, by `clock` events. Returns the largest uncertainty in ns."""
+    """Moves writers' times onto the reference clock, using `clock` events. Returns the largest uncertainty in ns."""
     by_host: dict[str, list[Record]] = {}
     for event in compared:
         by_host.setdefault(event["host"], []).append(event)
@@ -419,8 +419,8 @@ class _Shift(NamedTuple):
 
 
 def _shift(header: Record, reference: Record, known: Sequence[Record]) -> _Shift:
-    """Returns the shift from a file's monotonic clock to the harness's, by the clock comparison nearest to the file's
-    first line."""
+    """Returns the shift from a file's monotonic clock to the harness's, by the comparison of both hosts' clocks that is
+    nearest in time to the file's first line."""
     foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
     measured = [(each["at"], each["offset_ns"], each.get("uncertainty_ns", 0)) for each in known]
     nearest = ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in measured)

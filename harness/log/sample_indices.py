@@ -70,7 +70,7 @@ def _ranges(begin: Ints, length: Ints, stride: Ints | int = 1) -> Ints:
 
 def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
     """Parses lists of sample indices, and returns for each text the number of its list (`UNTOLD` for `None`). Raises
-    `ValueError` for a text that is no list of runs."""
+    `ValueError` for a text that is no list of runs of sample indices."""
     if not any(texts):
         return np.full(len(texts), UNTOLD, np.int32), Samples()
     numbers, told = list[int](), list[Ints]()
@@ -113,7 +113,7 @@ def narrow(runs: Ints) -> Ints:
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
-    """Joins the sample lists of several event files. List numbers are increased by the number of earlier lists."""
+    """Joins the sample lists of several event files. Lists of later files get higher numbers: see `renumbered`."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(part.runs) for part in parts)])

@@ -1,4 +1,4 @@
-"""Defines the terms of a diagnosis, and the class `Truth`, in which the file of each fault states the right diagnosis.
+"""Defines the terms of a diagnosis, and the class `Truth`, with which each fault's code states the right diagnosis.
 
 A diagnosis names what broke (`Kind`), which rank or node it was, and what to do about it (`Decision`). `chaos diagnose`
 and `expect: {diagnosis: …}` compare diagnoses with the `Truth` of each fault.

@@ -1,9 +1,9 @@
 """Opens and changes files in folders that a node can write. No link is followed, opening a file never blocks, and the
 size of each read is limited.
 
-A node can replace any part of a path by a link at any moment. So a path below `root`, a folder that only the harness
-writes, is opened name by name, without following links. Only regular files are opened: a pipe would block, and a device
-could do anything.
+A node can replace any part of a path by a link at any moment. The harness opens each path name by name, without
+following links, starting from a folder `root` that only the harness writes. Only regular files are opened: a pipe would
+block, and a device could do anything.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def _parts(path: str) -> list[str]:
 
 @contextlib.contextmanager
 def _walked(root: pathlib.Path, parts: Sequence[str], path: pathlib.Path, made: int | None = None) -> Iterator[int]:
-    """Opens a path name by name, as a context, without following links. `made` is the mode for missing folders."""
+    """Opens a path name by name as a context, following no link. Makes missing folders if `made` gives their mode."""
     descriptor = os.open(root, _FOLDER)
     try:
         for part in parts:
@@ -79,16 +79,16 @@ def _walked(root: pathlib.Path, parts: Sequence[str], path: pathlib.Path, made: 
 
 
 def make_folder(root: pathlib.Path, path: str, owner: tuple[int, int] | None = None, mode: int = 0o755) -> None:
-    """Makes the folder `root/path`, and missing folders above it; the last one belongs to `owner` (user, group). Raises
-    `FaultError` if a part of the path is a link or a file."""
+    """Makes the folder `root/path` and missing parent folders, and gives the folder `root/path` to `owner` (user,
+    group). Raises `FaultError` if a part of the path is a link or a file."""
     with _walked(root, _parts(path), root / path, made=mode) as descriptor:
         if owner is not None:
             os.fchown(descriptor, *owner)
 
 
 def names_in(root: pathlib.Path, path: str) -> list[str]:
-    """Returns the sorted names in the folder `root/path`: at most `ENTRIES_MAX`, and none if the folder does not
-    exist."""
+    """Returns at most `ENTRIES_MAX` sorted names in the folder `root/path`, or an empty list if this folder is
+    missing."""
     try:
         with opened_folder(root, path) as descriptor, os.scandir(descriptor) as entries:
             return sorted(entry.name for entry, _ in zip(entries, range(ENTRIES_MAX), strict=False))
@@ -119,8 +119,8 @@ def _is_regular(name: str, folder: int) -> bool:
 
 
 def remove_tree(root: pathlib.Path, path: str) -> None:
-    """Removes `root/path` and everything below it. A link is removed itself, never its target. Idempotent. Removes as
-    much as can be removed. Raises `FaultError` naming the first thing that is left."""
+    """Removes `root/path` and everything below it. If a path is a link, only the link is removed, not its target. A
+    missing path is no error. Removes as much as possible. Raises `FaultError` with the first path that is left."""
     try:
         with contextlib.suppress(FileNotFoundError), folder_of(root, path) as (parent, name):
             if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
@@ -209,7 +209,7 @@ def remove(root: pathlib.Path, path: str) -> None:
 
 
 def status_of(root: pathlib.Path, path: str) -> os.stat_result | None:
-    """Returns the status of `root/path`, of a link itself if it is one, or `None` if it does not exist."""
+    """Returns the status of `root/path` without following a link, or `None` if the path does not exist."""
     try:
         with folder_of(root, path) as (parent, name):
             return os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -218,14 +218,14 @@ def status_of(root: pathlib.Path, path: str) -> os.stat_result | None:
 
 
 def link_of(root: pathlib.Path, path: str) -> str:
-    """Returns the target of the link `root/path`, as it is written there."""
+    """Returns the target of the link `root/path`, as it is stored in the link."""
     with folder_of(root, path) as (parent, name):
         return os.readlink(name, dir_fd=parent)
 
 
 def move_inside(root: pathlib.Path, source: str, target: str) -> None:
-    """Renames `root/source` to `root/target`, and replaces an existing file of that name. Raises errors as `folder_of`
-    does."""
+    """Renames the file or link `root/source` to `root/target`, and replaces an existing file at `root/target`. Raises
+    errors as `folder_of` does."""
     with folder_of(root, source) as (here, name), folder_of(root, target) as (there, new):
         mode = os.stat(name, dir_fd=here, follow_symlinks=False).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):

@@ -1,11 +1,11 @@
 """Each restart takes the newest sound checkpoint, and passes over only damaged checkpoints.
 
-The newest checkpoint has the highest step of all that were committed (by the last rank, if each saves a part) before
-the restart began to load. A restart may take an older checkpoint if the job decided to roll back, if a fault may have
-damaged all newer ones, or if the restart reports each newer one as passed over. The run fails if the harness had seen a
-passed-over checkpoint complete and no fault can have damaged it, or if a job restarts from scratch although a
-checkpoint had been committed. Exported weights, and the dump of a worker that ends by an error, count only if the job
-makes no other saves. The run is inconclusive if a checkpoint was committed while a fault hid the store, the harness
+The newest checkpoint is the one with the highest step that was committed before the restart began to load. If each rank
+saves a part, the last rank commits. A restart may take an older checkpoint if the job decided to roll back, if a fault
+may have damaged all newer ones, or if the restart reports each newer one as passed over. The run fails if a restart
+passes over a checkpoint that the harness saw complete and no fault can have damaged, or restarts from scratch although
+a checkpoint was committed. Exported weights, and the dump of a worker that ends by an error, count as checkpoints only
+if there are no others. The run is inconclusive if a checkpoint was committed while a fault hid the store, the harness
 never saw it, and a later restart took an older one silently.
 """
 
@@ -33,7 +33,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def hidden(evidence: Analysis, restart: Restart) -> Breaches:
-    """Yields ranks that restored an older save than a committed one that a fault hid and the harness never saw."""
+    """Yields a breach if a rank restored an old save, though a newer one was committed while a fault hid the store."""
     store = evidence.saves.store
     for save in reversed(evidence.saves.hidden) if restart.number else ():
         over = save.last_at < restart.moment > store.shown_since(save, restart.moment)
@@ -61,7 +61,7 @@ def older(choice: Choice) -> Breaches:
 
 
 def further_back(evidence: Analysis) -> Breaches:
-    """Yields restarts that lost more steps than planned saves allow, if the trainer logs no saves and no restores."""
+    """Yields restarts that lost too many steps for the planned saves, if the trainer logs no saves and no restores."""
     run, every = evidence.run, evidence.run.saves_every
     if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return

@@ -1,6 +1,6 @@
 """A job that restarts by itself again and again gets further, or gives up.
 
-A restart makes progress if it goes on from a later step than each start before it. Restarts do not count if a fault
+A restart makes progress if it goes on from a later step than each start before it. A restart is ignored if a fault
 acted since the previous start. The bound `max_restarts_without_progress` counts all restarts without progress.
 """
 

@@ -1,8 +1,8 @@
 """Each restart takes a state that was saved, or that another rank holds.
 
-The verdict is inconclusive if no save of the restored step was begun and no surviving rank had done it. A restore
-is also inconclusive if the restored save was begun but not committed, and the harness did not see it. The run fails if
-the harness saw that each save of the restored step is missing or bad. The assumption `restores-possible` checks the
+A restore is inconclusive if no save of the restored step was begun and no surviving rank had done this step. A restore
+is also inconclusive if the restored save was begun but not committed, and the harness never saw the save. The run fails
+if the harness saw that each save of the restored step is missing or bad. The assumption `restores-possible` checks the
 path from which a rank restores. The assumption `promised-told` covers trainers that report neither saves nor restores.
 """
 

@@ -1,8 +1,8 @@
 """Each restart restores exactly what was saved, and never a checkpoint that a fault damaged.
 
 The run fails if a restart loads a checkpoint in which a fault damaged tensors, and no rank reports the damage. A
-damaged checkpoint counts as sound again once the job has saved it anew. A restart may load a damaged checkpoint with
-right digests, as long as the job rolls back all steps that follow.
+damaged checkpoint counts as sound again once the job has saved it anew. A restart may load damaged tensors that match
+the checkpoint's digests, if the job rolls back all later steps.
 """
 
 from harness.judge.facts.restarts import Restore
@@ -11,7 +11,7 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each restore of damaged or other content. A restore without a logged step is not judged."""
+    """Yields a breach for each restore of damaged or wrong tensors. A restore without a logged step is not judged."""
     told = ((restart, *state) for restart in evidence.restarts for state in restart.states)
     by_step, unaware = grouped((step, (restart, restore)) for restart, restore, step in told), list[Restore]()
     for damage in (each for damaged in evidence.saves.damage.values() for each in damaged if each.tensor_bytes):

@@ -1,7 +1,7 @@
 """Each restart takes the whole state: the optimizer's as well as the model's.
 
 With `mode: final`, a process that rolls back without a restart and repeats a step with the same samples must get the
-same loss and gradient norm, except for rounding. Steps whose first loss differs from the fault-free run's are ignored.
+same loss and gradient norm, except for rounding. A step is ignored if its first loss is not the fault-free run's.
 """
 
 from dataclasses import fields, replace
@@ -30,7 +30,7 @@ def breaches(evidence: Analysis) -> Breaches:
 def _otherwise_again(evidence: Analysis) -> Breaches:
     """Yields a breach if a process did a step twice with equal samples, but with different losses or gradient norms.
     Only steps whose first execution has the fault-free run's loss bit for bit are checked, and only in `mode: final`.
-    Rounding errors, and repeats after a skipped update or before the last fault without a kill, are ignored."""
+    Ignores rounding errors, and repeats after a skipped update or before the last fault that kills no process."""
     run, steps, usual, bounds = evidence.run, evidence.run.steps, evidence.fault_free, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or evidence.incomparable or evidence.never_the_same:
         return

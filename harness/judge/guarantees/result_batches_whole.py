@@ -32,8 +32,8 @@ def nothing(evidence: Analysis) -> str:
 
 
 def _uneven(evidence: Analysis, rows: Ints) -> Breaches:
-    """Yields a breach if a rank gets no sample of a batch that is large enough for all, or far fewer than another rank,
-    unless the fault-free run does so, too, at this number of ranks. `rows` are those of `samples_counted`."""
+    """Yields a breach if a batch is shared more unevenly among ranks than in the fault-free run with as many ranks.
+    `rows` are the rows of the steps table that `samples_counted` returned."""
     run, fault_free = evidence.run, evidence.usual_run
     usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one rank
     if fault_free is not None:

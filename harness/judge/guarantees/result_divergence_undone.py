@@ -2,10 +2,10 @@
 
 Loss spikes are searched for only if a fault may make the loss diverge, or if the trainer reported a divergence or
 skipped samples. The run fails if the trainer did not report a spike (`anomaly: divergence`), did not roll its steps
-back, skipped samples that are near no spike, or consumed skipped ones. For each spike, the trainer may skip 8 batches,
-beginning with the batch before the spike. In all, the trainer may skip 8 batches for each fault, and one for each step
-that a fault spoiled. Each spike around which samples are skipped must have a cause: a fault that acted when the spike
-began, or at most 8 steps before. The guarantee is not judged if the trainer does not log the loss in most steps.
+back, skipped samples that are near no spike, or consumed skipped samples. For each spike, the trainer may skip 8
+batches, starting with the batch before the spike. In all, the trainer may skip 8 batches for each fault, and one for
+each step that a fault spoiled. Each spike around which samples are skipped must have a cause: a fault that acted when
+the spike began, or at most 8 steps before. The guarantee is judged only if the trainer logs the loss in most steps.
 """
 
 from harness.judge.facts.alarms import diverging, unanswered, unseen

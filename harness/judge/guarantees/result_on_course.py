@@ -1,14 +1,14 @@
 """With `mode: final`, no loss or gradient norm is far off the fault-free run's for long, unless a fault moves it.
 
-The medians of ten steps are compared. A loss may exceed the fault-free run's by 30 %, or by `max_final_gap`. A gradient
-norm may be twice or half the fault-free run's, or further off with another number of ranks. A difference of five times
-the scatter within ten steps, or of 1 % of the values' range, is always allowed. Loss and gradient norm may be ahead of
-the fault-free run's, or lag behind, by twenty steps.
+Each median of ten steps is compared with the fault-free run's. A loss may exceed the fault-free run's by 30 %, or by
+`max_final_gap`. A gradient norm may be twice or half the fault-free run's, or further off with another number of ranks.
+A difference is always allowed up to five times the fault-free run's scatter within ten steps, or 1 % of its range of
+values. Loss and gradient norm may be ahead of the fault-free run's, or lag behind, by twenty steps.
 
 A fault that changes samples, gradients or weights may move the loss or gradient norm while it acts, and until 30 steps
 after its end. The run is inconclusive if the loss or gradient norm stays off for longer, or if anything else may be the
 cause: a trainer that is not deterministic, another number of ranks, other samples, or chance. Without `mode: final`,
-`loss_continuity` compares each step.
+`loss_continuity` compares each step's loss.
 """
 
 from harness.judge.facts.excursions import excursions

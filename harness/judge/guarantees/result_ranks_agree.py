@@ -51,8 +51,8 @@ def _disagreements(evidence: Analysis) -> Breaches:
 
 
 def _far_off(evidence: Analysis) -> Breaches:
-    """Yields a breach for each rank whose last losses never change, or have a median too far above the fault-free
-    run's. The median may be at most `max_final_gap` % above the 95th percentile of the fault-free run's last losses."""
+    """Yields a breach for each rank whose last losses never change, or have a far higher median than without a fault. A
+    rank's median may be at most `max_final_gap` % above the 95th percentile of the fault-free run's last losses."""
     run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not evidence.own_losses:
         return

@@ -88,7 +88,8 @@ def _other_weights(evidence: Analysis) -> Breaches:
 
 
 def _same_weights(evidence: Analysis) -> Breaches:
-    """Yields a breach if a step has an older step's weights in spite of updates, while no fault-free step has."""
+    """Yields a breach if a step has the weights of an older step in spite of updates, unless this also happens in the
+    fault-free run."""
     usual, again = evidence.usual_run, ranks.weights_again(evidence.run.steps)
     if again and not (usual and ranks.weights_again(usual.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
@@ -96,8 +97,7 @@ def _same_weights(evidence: Analysis) -> Breaches:
 
 
 def _never_together(evidence: Analysis) -> Breaches:
-    """Yields a breach if no step since the last restart has weight digests of two ranks, though fault-free steps have
-    them."""
+    """Yields a breach if no two ranks log weight digests in one step after the last restart, unlike without a fault."""
     run, usual_run, last = evidence.run, evidence.usual_run, evidence.run.epochs[-1:]
     if usual_run is None or [each.size for each in last] != [usual_run.largest_world]:
         return

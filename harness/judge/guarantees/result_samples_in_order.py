@@ -13,7 +13,7 @@ from harness.units import counted
 
 def breaches(evidence: Analysis) -> Breaches:
     """Yields a breach if steps consumed other samples than in the fault-free run. If the scenario allows repeated or
-    skipped samples, a change of only the sample positions is no breach."""
+    skipped samples, sample positions may differ."""
     comparison, consumed, bounds = evidence.comparison, evidence.consumed, evidence.continuity
     if bounds is None or bounds.samples == "reported" or comparison is None:
         return
@@ -32,8 +32,8 @@ def breaches(evidence: Analysis) -> Breaches:
 
 def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
     """Returns the fault-free run's values by step, with its sample positions moved past the samples that the judged run
-    was allowed to leave out. If no fault-free batch begins at a step's moved position, the digest of the step's samples
-    is set to 0 (unknown)."""
+    was allowed to leave out. Sets a step's sample digest to 0 (unknown) if no batch of the fault-free run begins at the
+    step's moved position."""
     if not left_out.accepted or not len(fault_free) or (fault_free.first < 0).any():
         return fault_free
     first, order = left_out.moved(fault_free.first), np.argsort(fault_free.first)

@@ -63,7 +63,7 @@ def never_changing(comparison: Comparison | None, resized: bool, names: Sequence
 
 
 def _samples_untold(evidence: Analysis) -> Breaches:
-    """Yields a breach if a rank does not log its number of samples, which may hide that the rank consumed too few."""
+    """Yields a breach if a rank does not log its number of samples, because the rank may have consumed too few."""
     run, fault_free = evidence.run, evidence.fault_free
     here = ranks.tells_samples(run.steps)
     usual = fault_free.steps.rank[ranks.tells_samples(fault_free.steps)] if fault_free else ()

@@ -90,7 +90,7 @@ def _collisions(evidence: Analysis) -> Sequence[Pair]:
 
 
 def _pairs(run: Timeline, saves: Iterable[tuple[str, Save]]) -> list[Pair]:
-    """Returns pairs of saves of one step and path by two ranks of a process group that were alive at both saves."""
+    """Returns pairs of saves of the same step and path by two ranks of one world, both alive at both saves."""
     worlds = grouped((row, number) for number, epoch in enumerate(run.epochs) for row in epoch.processes)
 
     def are_beside(one: Save, other: Save) -> bool:

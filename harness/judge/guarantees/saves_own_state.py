@@ -2,9 +2,9 @@
 
 If all losses and at least one save equal those of the fault-free run bit for bit, no save may differ in more than 10 %
 of its tensor bytes from the fault-free save of the same step. If all losses, and all saves before the first restart,
-equal those of the fault-free run, all saves after the restart must do so, too, and none may hold the tensors of another
-step. An export must hold only tensors of the last save if the fault-free export does so. If losses are equal but
-tensors differ, a restart may not have restored state such as averaged weights or running statistics.
+equal those of the fault-free run, all saves after the restart must equal the fault-free run's, too, and no save may
+hold the tensors of another step. If a fault-free export holds only tensors of the last save, so must this run's. If all
+losses are equal but tensors differ, averaged weights or running statistics were perhaps not restored.
 """
 
 import itertools
@@ -59,9 +59,9 @@ def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
 
 
 def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, str]]]:
-    """Returns the time and the digest of the tensors of each save, as ranks logged them ("told") and as the harness saw
-    them ("seen"). A file whose saved step is unknown has two entries: the first and the last digest that the harness
-    saw."""
+    """Returns for each save its time and the digest of its tensors: under "told" as ranks logged them, and under "seen"
+    as the harness saw them. A file whose saved step is unknown has two entries: the first and the last digest that the
+    harness saw."""
     ranks, sights, ended = saves.run.processes, saves.store.undamaged.items(), saves.run.steps.end.max(initial=0)
     mine = ((f"rank {ranks[save.process].rank} saved", save) for save in saves.whole if save.process >= 0)
     told = [(f"{who} other tensors at step {save.step}", save, save.tensors) for who, save in mine]
@@ -77,7 +77,7 @@ def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, s
 
 
 def _exports(saves: Saves) -> Mapping[str, bool]:
-    """Maps each file with tensors that is not a save, such as an export, to True if the last save holds all these
+    """Maps each file with tensors other than saves, such as an export, to True if the last save holds all the file's
     tensors."""
     last = max(saves.store.seen, key=lambda seen: (seen.step or 0, seen.at), default=None)
     tensors = set(last.tensors) if last is not None else set()
@@ -86,8 +86,8 @@ def _exports(saves: Saves) -> Mapping[str, bool]:
 
 
 def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields a breach if the sizes of saves hardly vary after a restart, but vary in the fault-free run. All saves
-    after the restart may then hold the same state."""
+    """Yields a breach if the sizes of saves hardly vary after a restart, but vary in the fault-free run. Saves of equal
+    size may all hold the same state."""
     run, saves = evidence.run, evidence.saves
     theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
     mine = [save for save in saves.whole if save.last_at >= run.epochs[-1].begin]
@@ -104,8 +104,8 @@ def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields a breach for each save whose number or bytes of tensors differ from the value that all fault-free saves
-    share, at any number of ranks."""
+    """Yields a breach for each save that has not as many tensors, or bytes of tensors, as every save of the fault-free
+    runs has, on whatever number of ranks."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return

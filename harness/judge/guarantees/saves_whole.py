@@ -6,14 +6,14 @@ A checkpoint is bad if the share of its bytes in all-zero tensors is over 5 perc
 fault-free run. A checkpoint is bad if it has less than 64 KiB and no tensor, or if a fault damaged its files and no new
 files replaced them. A checkpoint is bad if it disappeared before the job began a newer one, or was missing or
 incomplete when all nodes had ended. A checkpoint is bad if it lost over 10 % of its bytes, but no fault-free checkpoint
-did so. A checkpoint is bad if the harness never saw it, though it stayed in the store longer than the harness ever took
-to see a checkpoint. Successive checkpoints that the harness never saw are bad only if they stayed in the store for at
-least 5 s in all, and 5 times as long as the harness took to see a checkpoint. A checkpoint must not hold the content of
-an earlier step if updates were made in between. The share of tensor bytes that a checkpoint has in common with an
-earlier one may be 10 percentage points larger than in the fault-free run. If all fault-free saves after the first share
-a property, each save of the run after the first must have the same property: number or bytes of tensors, kinds of
-state, folder, or micro-batches per step. A process begins a save at most 5 steps after the saved step. The run is
-inconclusive if a checkpoint was committed while a fault acted, and never seen after the fault. The other rules for
+did so. A checkpoint is bad if it was in the store longer than the harness takes at most to see a checkpoint, but was
+never seen. Successive unseen checkpoints are bad only if they were in the store for at least 5 s in all, and for 5
+times as long as the harness took to see a checkpoint. A checkpoint must not hold the content of an earlier step if
+updates were made in between. The share of its tensor bytes that an earlier checkpoint also has may be at most 10
+percentage points larger than in the fault-free run. If all fault-free saves after the first share a property, each save
+of the run after the first must have the same property: number or bytes of tensors, kinds of state, folder, or
+micro-batches per step. A process begins a save at most 5 steps after the saved step. The run is inconclusive if a
+checkpoint was committed while a fault acted, and the harness did not see it after the fault. The other rules for
 checkpoints do not apply while a fault acts that does more than kill processes, or if the harness did not see the
 fault-free checkpoints.
 """

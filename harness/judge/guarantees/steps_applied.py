@@ -1,7 +1,7 @@
 """Each step applies its optimizer update on all ranks, except a few steps that the loss scaler skips.
 
-The run is inconclusive if it skipped more updates than the fault-free run: at least 11 more, and over 5 % of all steps
-more. The run is also inconclusive if one rank skipped an update that other ranks applied.
+The run is inconclusive if it skipped at least 11 more updates than the fault-free run, and if these additional updates
+are over 5 % of all steps. The run is also inconclusive if one rank skipped an update that other ranks applied.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _applied_by_one_run(evidence: Analysis) -> Breaches:
-    """Yields a breach if this run or the fault-free run, but not both, applied an update, though losses are equal."""
+    """Yields a breach if only one of this run and the fault-free run applied an update, though all losses are equal."""
     steps, fault_free, compared = evidence.run.steps, evidence.fault_free, evidence.comparison
     if fault_free is None or compared is None or not compared.identical:
         return

@@ -22,8 +22,8 @@ from harness.timeline.timeline import Timeline
 
 
 def _sign(name: str, order: int, guarantee: str, values: Callable[[Analysis], dict[str, Any]]) -> Score:
-    """Returns a criterion that reports measured values for one guarantee and, if the guarantee is not judged, the
-    reason."""
+    """Returns a criterion that reports measured values for a guarantee, and why the guarantee is not judged, if it is
+    not."""
 
     def score(evidence: Analysis, bounds: object) -> ScoreResult:
         return ScoreResult(values(evidence), why_not=guarantees()[guarantee].nothing(evidence))
@@ -52,7 +52,7 @@ def _rank_samples(evidence: Analysis) -> dict[str, Any]:
 
 
 def memory_growth(evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResult:
-    """Checks, if the scenario expects it, that the trainer reported each memory leak before the leaking rank ended."""
+    """Checks that the trainer reported each memory leak before the leaking rank ended, if a scenario demands this."""
     seen = _foreseen(evidence.run)
     if not seen and bounds is None:
         return ScoreResult({})

@@ -61,14 +61,14 @@ def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> Scor
 
 
 def _changed(evidence: Analysis) -> list[tuple[str, str]]:
-    """Returns which losses are not judged because a fault changed the job's command on purpose, with this reason."""
+    """Names the losses that are not judged, and why: a fault changed the job's command on purpose."""
     last = evidence.run.changed_after
     return [] if last is None else [(f"losses after step {last}", CHANGED)]
 
 
 def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any]) -> str:
-    """Says how close the losses are to the fault-free run's and, if each rank logs its own loss, which rank's losses
-    these are."""
+    """Says how close the losses are to the fault-free run's. If each rank logs its own loss, the text names the rank
+    whose losses are compared."""
     said = {
         "exact": "losses identical bit for bit",
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
@@ -190,8 +190,8 @@ def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
 
 
 def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *grounds: Ground) -> Expectation:
-    """Returns a line of the report that fails if `outside` marks any step, and names the first such step and its
-    values."""
+    """Returns a line of the report. If `outside` marks any step as too far off, the line fails, and names the first
+    marked step and its values."""
     found = {curve: int(rows.argmax()) for curve, rows in outside.items() if rows.any()}
     steps = len(comparison.step)
     if not found:

@@ -1,4 +1,4 @@
-"""Measures values that a scenario may limit one by one: step times, checkpoints, resumes, alarms."""
+"""Measures step times, checkpoints, resumes and alarms; a scenario may limit each measured value."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -72,7 +72,7 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 
 def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
-    """Groups the saves of processes that make one checkpoint. If a process saves a step again, a new group begins."""
+    """Groups the saves of all processes by checkpoint. If a process saves a step again, a new group begins."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
     found = list[tuple[tuple[int, int | None, int], Save]]()
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
@@ -128,7 +128,7 @@ def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[in
 
 
 def _unnoticed(run: Timeline, allowed: int) -> Expectation | None:
-    """Returns a failed line if a fault stopped the job for more than `allowed` ns, and the job did not notice."""
+    """Returns a failed report line if the job did not notice a fault that stopped it for more than `allowed` ns."""
     for fault in run.faults:
         if fault.injected is None or fault.benign:
             continue

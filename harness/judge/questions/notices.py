@@ -39,7 +39,7 @@ def notices(evidence: Analysis, bounds: NoticesBounds | None) -> ScoreResult:
 
 
 def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
-    """Yields a text on each notice that the job ignored before the node was taken, and an empty text for others."""
+    """Yields a text for each notice of this fault that the job ignored, and an empty text for each that it acted on."""
     run, ends = evidence.run, evidence.run.steps.end
     released = {slot.key: slot.released for slot in run.slots if not slot.kept}
     for target in fault.targets if fault.injected is not None and fault.notice_ns else ():

@@ -122,7 +122,7 @@ def _line(bound: Bound, span: _Span, allowed: int, run: Timeline) -> Expectation
 
 
 def _unmeasured(evidence: Analysis) -> str:
-    """Returns why the job's recovery from some fault was not measured, or an empty text if each was measured."""
+    """Returns why one of the job's recoveries from faults was not measured, or an empty text if all were measured."""
     run = evidence.run
     named = {name for episode in run.episodes for name in episode.faults}
     measured = {interval.fault for interval in evidence.slowed.measured}

@@ -1,15 +1,15 @@
 """Judges the job after its last recovery: its speed, its GPUs in use, how regularly it saves, and how soon it exits.
 
-The job *uses* as many GPUs for each rank as the fault-free run. The job *has* the GPUs that it keeps until the end of
-the run, without those of spare nodes. A spare node takes the place of a node that is lost for good. A new GPU may stay
-unused for three times as long as the fault-free run took from its first allocation to its first step. The time allowed
-for a new GPU begins when it is allocated and the node's launcher has logged a line.
+The job *uses* its number of ranks times the fault-free run's GPUs per rank. The GPUs that the job *has* are those that
+it keeps to the end of the run, except spare nodes' GPUs. A spare node takes the place of a node that is lost for good.
+A new GPU may stay unused for three times as long as the fault-free run took from its first allocation to its first
+step. The time allowed for a new GPU begins when it is allocated and the node's launcher has logged a line.
 
 A save is *due* at each step at which the fault-free run committed a checkpoint. A due save was *made* if the run
 committed a checkpoint less than half a save interval before the due step, or later but before the next due step. A due
-save was *missed* if it was not made although nothing disturbed the job. A save at any other step was missed, too, if it
-was begun or failed, but never committed. Saves at other steps do not count if the fault-free run also began saves that
-it never committed.
+save was *missed* if it was not made although nothing disturbed the job. A save at a step that is not due was missed,
+too, if it was begun or failed, but never committed. Saves at steps that are not due are ignored if the fault-free run
+also began saves without committing them.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,8 +38,8 @@ Lines = Sequence[Expectation] | str  # expectations, or the reason why nothing i
 
 
 def _again(name: str, order: int, judged: Callable[[Analysis, Any], tuple[Figures, Lines]]) -> Score:
-    """Returns a criterion for the job after its last recovery, such as its speed. The function `judged` returns the
-    measured values, and expectations or the reason why nothing is judged."""
+    """Returns a criterion for the job after its last recovery, such as its speed. The function `judged` returns
+    measured values, and either expectations or the reason why nothing is judged."""
 
     def score(evidence: Analysis, bounds: Any) -> ScoreResult:
         values, lines = judged(evidence, bounds or BOUNDS[name]())
@@ -111,7 +111,7 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 
 
 def _kept(run: Timeline) -> list[Slot]:
-    """Returns the GPUs that the job kept to its end, except of stragglers and of nodes that exited after a notice."""
+    """Returns the GPUs that the job kept, without those of stragglers and of nodes that exited after a notice."""
     told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
     stragglers = {key_of(each) for each in run.notices if each.get("source") in GAVE_UP}
     left = {key_of(each) for each in run.exits if each["rank"] is None and each["code"] == EXIT_LEFT}
@@ -181,8 +181,8 @@ def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures
 
 
 def _usual_saves(evidence: Analysis) -> Ints:
-    """Returns the steps of the fault-free run's saves in ascending order. If the judged run logs no saves, only those
-    fault-free saves count that the harness saw."""
+    """Returns the steps of the fault-free run's saves in ascending order. If the judged run logs no saves, only saves
+    that the harness saw are returned."""
     run, fault_free, theirs = evidence.run, evidence.fault_free, evidence.fault_free_saves
     if fault_free is None or theirs is None or evidence.flaw(fault_free):
         return np.zeros(0, np.int64)
@@ -202,8 +202,8 @@ def _never_committed(saves: Saves, theirs: Saves | None, due: Ints) -> list[tupl
 def _after_the_fault(
     run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window], begun: Sequence[tuple[int, int]] = ()
 ) -> Bools:
-    """Returns, for each save that was due or begun after the first disturbance, whether the run made it. A save that
-    was not made counts only if nothing disturbed the job and no other save was being written at that time."""
+    """Returns, for each save that was due or begun after the first disturbance, whether the run made it. Leaves out a
+    save that was not made if anything disturbed the job, or if another save was being written at that time."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
     committed = np.append(saves.steps, np.iinfo(np.int64).max)
     order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time; the last row of a step counts
