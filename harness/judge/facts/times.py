@@ -86,8 +86,7 @@ class Told:
     @functools.cached_property
     def tracks(self) -> tuple[Ints, Ints]:
         """Returns a fingerprint for each `COPIED_STEPS` different step durations in a row, and the row of the last
-        step. Each fingerprint ends at a multiple of `COPIED_STEPS`, so that two logs' fingerprints cover equal
-        steps."""
+        step. Fingerprints end at multiples of `COPIED_STEPS`, so that fingerprints of two logs cover equal steps."""
         ends = self.run.steps.step % limits.COPIED_STEPS == 0
         last = np.flatnonzero(ends[self.order][limits.COPIED_STEPS - 1 :]) + limits.COPIED_STEPS - 1
         first = last - limits.COPIED_STEPS + 1
