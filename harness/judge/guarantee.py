@@ -28,7 +28,7 @@ FACTS = "a save of evidence.saves.all, a restart of evidence.restarts, a restore
 
 @dataclass(frozen=True)
 class Breach:
-    """A violation of a guarantee. `by` is the certainty of the breach's least certain fact. `grounds` is the evidence
+    """A violation of a guarantee. `by` is the certainty of the breach's least certain fact. `grounds` lists evidence
     that a broken assumption can make doubtful. The report shows one breach for each subject `of`, such as a fault's id.
     An `idle` breach concerns only rolled-back steps of a process, and is dropped if a fault killed the process."""
 
@@ -44,7 +44,7 @@ Flaws = Iterator[str]  # a fault's flaws, in words that follow its id
 
 
 def breach(words: str, *facts: Known, grounds: Sequence[Ground] = (), of: str = "", idle: bool = False) -> Breach:
-    """Returns a breach shown by `facts`, or else seen by the harness. Raises `TypeError` for wrong arguments."""
+    """Returns a breach that is as certain as its least certain fact. Raises `TypeError` for wrong arguments."""
     if not isinstance(words, str) or not words.strip():
         raise TypeError(f"breach(words): words is {words!r:.60}; write a sentence that says what is wrong")
     for each in facts:
@@ -65,7 +65,7 @@ def of_second(words: str, *facts: Known, grounds: Sequence[Ground] = ()) -> Brea
 
 
 def after(wait: Waited | None) -> list[Ground]:
-    """Returns the evidence that a busy host makes doubtful if a failure after `wait` may be a timeout."""
+    """Returns grounds for a breach that may be a timeout after `wait`, and so be due to a busy host."""
     return [Ground(Kind.DURATION, of=wait)] if wait else []
 
 
@@ -77,12 +77,12 @@ def in_words(facts: Iterable[Odd], *grounds: Ground) -> Iterator[Breach]:
 class Guarantee:
     """A condition that must hold in each run. `breaches` yields each violation. Without a breach, `nothing` returns why
     the run proves nothing (such as no restart), or an empty text if the guarantee held. A guarantee without a breach is
-    not judged if the log lacks the evidence `rests_on`. With `needs_steps`, the guarantee is not judged if no steps are
-    known. A breach of the guarantees `explained_by` may cause a breach of this guarantee. The guarantee is checked in
-    the kinds of run `holds_for`. A breach in a restore drill or second restart is inconclusive, because only the
-    restart's own log shows it. `expect: {SWITCH: off}` switches the guarantee off, where SWITCH is `switch` or a
-    plug-in's own name. If `until_the_end` is True, a breach is inconclusive in a fault test that people stopped early.
-    If `of_a_fault` is True, a breach shows that a fault did not act as planned."""
+    not judged if the log lacks evidence that `rests_on` names. If `needs_steps` is True, a run without known steps is
+    not judged. `explained_by` names guarantees whose breach may cause a breach of this guarantee. `holds_for` names the
+    kinds of run in which the guarantee is checked. A breach in a restore drill or second restart is inconclusive,
+    because only the drill's or restart's log shows it. `expect: {SWITCH: off}` switches the guarantee off, where SWITCH
+    is `switch` or a plug-in's own name. If `until_the_end` is True, a breach is inconclusive in a fault test that
+    people stopped early. If `of_a_fault` is True, a breach shows that a fault did not act as planned."""
 
     breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ def breaches_of(guarantee: Guarantee, evidence: Analysis) -> Breaches:
 
 
 def proves_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
-    """Returns why a run without a breach proves nothing, or an empty text. Raises `TypeError` for other types."""
+    """Returns the text of `nothing`: why the run proves nothing. Raises `TypeError` if `nothing` returns no text."""
     text = guarantee.nothing(evidence)
     if not isinstance(text, str):
         raise TypeError(f"`nothing` returns {text!r:.60}; return a text: why the run proves nothing, or an empty one")

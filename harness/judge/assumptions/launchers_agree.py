@@ -1,9 +1,9 @@
 """The logs of the launchers contradict neither each other nor the logs of their workers.
 
-A worker starts after its launcher. A launcher logs only ends of worker processes that ran. A launcher ends with the
-exit code that it logs. All launchers of a process group log the same number of nodes and different node ranks. If each
-node has its own rendezvous, as with torchft, each launcher may log node 0 of 1. Launchers number their rendezvous
-rounds, and these numbers increase without a gap. A contradiction that also occurs in a fault-free run is ignored.
+A worker starts after its launcher. A launcher logs only ends of worker processes that ran. A launcher logs its actual
+exit code. All launchers of a process group log the same number of nodes and different node ranks. If each node has its
+own rendezvous, as with torchft, each launcher may log node rank 0 of 1 node. The rendezvous round numbers that
+launchers log increase without a gap. A contradiction that also occurs in a fault-free run is ignored.
 """
 
 import itertools
@@ -68,7 +68,7 @@ def _met_otherwise(run: Timeline) -> Reasons:
 
 
 def _counted_back(run: Timeline) -> Reasons:
-    """Yields a text for each round numbered no higher than the round before, unless the rendezvous store was lost."""
+    """Yields a text if a rendezvous round's number does not exceed the previous one, unless the store was lost."""
     lost = [end["at"] for end in run.exits if end["node"] == CONTROL]
     for launcher in run.launchers:
         met = [(event["at"], event["round"]) for event in launcher.met if event.get("round") is not None]

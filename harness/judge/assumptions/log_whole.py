@@ -32,7 +32,7 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if the processes that lack log lines lost at least as many lines to a full disk."""
+    """Returns a text if a full disk cost the processes at least as many log lines as are missing."""
     run = evidence.run
     if _all_numbered(run):
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
@@ -52,7 +52,7 @@ def _lines_lost(evidence: Analysis, ground: Ground) -> str:
 
 
 def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if the last step is not logged but the harness saw a save of this step, or an empty text."""
+    """Returns a text if the harness saw a save of the job's last step, but logs do not show this step as done."""
     run, last = evidence.run, evidence.run.planned_steps
     if run.finished or not any(each.step == last for each in evidence.saves.store.seen):
         return ""
@@ -63,7 +63,7 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
-    """Returns True if all logs that should hold the events (if unknown: any log) lack at least `ground.lines` lines."""
+    """Returns True if the logs where events are missing (any log if unknown) lack `ground.lines` lines or more each."""
     run, rows = evidence.run, _tellers(evidence, ground)
     numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
     missing = [
@@ -75,7 +75,7 @@ def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) ->
 
 
 def _tellers(evidence: Analysis, ground: Ground) -> Sequence[int]:
-    """Returns `ground.processes` or, if empty, all processes whose logs skip steps of `ground.steps`."""
+    """Returns the processes that `ground` names or, if it names none, those whose logs skip steps of `ground.steps`."""
     if ground.processes or not ground.steps:
         return ground.processes
     first, last = ground.steps[0], ground.steps[-1]
@@ -94,7 +94,7 @@ def _all_numbered(run: Timeline) -> bool:
 
 
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if there was time for the one step missing in the logs, and all ranks' later weights are equal."""
+    """Returns a text if only one step is not logged, its process had time to do it, and all later weights are equal."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
     if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] > 1 for row in ground.processes):
         return ""

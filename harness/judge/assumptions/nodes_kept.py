@@ -1,7 +1,7 @@
 """No cluster engine, such as Slurm, takes nodes away of its own accord.
 
-On a busy host, an engine's controller that hears nothing of its nodes for some seconds may treat the nodes as dead, and
-put the job back into its queue. If a fault explains the end of a node, the engine did not take this node. If the first
+On a busy host, an engine's controller may get no message from its nodes for some seconds, treat the nodes as dead, and
+put the job back into its queue. The engine is not blamed for the loss of a node that a fault explains. If the first
 process to die was not ended by SIGTERM or SIGKILL, the job failed before the engine took nodes.
 """
 

@@ -1,6 +1,6 @@
 """The data set has the same size in all processes and runs, and each run consumes it in the same order.
 
-If nothing shows that each run consumes its samples in the same order, a difference in samples proves nothing.
+Unless logs show that each run consumes samples in the same order, different samples are no proof of an error.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Reasons, Spoils
@@ -23,7 +23,7 @@ def _order_unproven(evidence: Analysis, ground: Ground) -> str:
 
 
 def _other_samples(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if a step may have consumed other samples than in the fault-free run, as the scenario permits."""
+    """Returns a text if the scenario lets samples differ from the fault-free run's, and those of a step may differ."""
     bounds, compared = evidence.continuity, evidence.comparison
     if compared is None or bounds is None:
         return ""

@@ -1,6 +1,6 @@
 """A rank that reports any restores reports all its restores, and the same holds for the ends of its saves.
 
-A save without a logged end is a flaw only if the process that made the save began a step after it. A rank's saves are
+A save without a logged end counts as unreported only if its process began another step afterwards. A rank's saves are
 not checked if, in the fault-free run, the rank began new steps before its saves ended.
 """
 

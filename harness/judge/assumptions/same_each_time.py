@@ -1,8 +1,8 @@
 """The trainer computes the same values in every run, or values within the spread of its fault-free runs.
 
 If losses differ from the fault-free run's before any fault strikes, and in nearly all steps from then on, the trainer
-is not deterministic. If losses leave the tolerance interval before any fault strikes, this interval is too narrow. If
-values differ from the fault-free run's before any fault, or too few steps precede it, later deviations prove nothing.
+is not deterministic. If losses leave the tolerance interval before any fault, the interval is too narrow. If values
+differ from the fault-free run's before the first fault, or too few steps precede it, later differences prove no error.
 """
 
 import numpy as np

@@ -1,11 +1,11 @@
 """The times in the logs of processes contradict neither each other nor what the harness saw.
 
-No step begins before its process, or before the process's previous step ends, and no wait within a step is longer than
-the step. No step ends on one rank before another rank begins it. No process does a step or writes a line after its end.
-No two processes log the same five step times in a row, to the nanosecond. No worker is ready before the worker that it
+No step begins before its process starts or the process's previous step ends, and no wait in a step is longer than the
+step. No step ends on one rank before another rank begins it. No process does a step or writes a line after its end. No
+two processes log the same five step times in a row, to the nanosecond. No worker is ready before the worker that it
 replaces has ended. No process logs a preemption notice before a fault gives one. The harness sees a recovery at most 5
-s plus twice its usual delay after the recovery is logged. The harness never sees three saves in a row over 2 s late and
-over twice as late as without a fault. A contradiction is ignored if it is at least half as large in a fault-free run.
+s plus twice its usual delay after the recovery is logged. The harness sees at least one of three saves in a row within
+2 s or twice its longest delay without a fault. Time differences up to twice those of a fault-free run are ignored.
 """
 
 from harness.evidence.usual import others_share
@@ -15,7 +15,7 @@ from harness.judge.verdict import UNTRUE
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields a text for each contradiction. If the host was busy, the text says that the harness may have been late."""
+    """Yields a text for each contradiction in times, with a remark if a busy host may have delayed the harness."""
     run = evidence.run
     others = others_share(run, run.begin, run.end)
     why = f", or the harness was held up: other programs took {others:.0%} of the host's CPUs"

@@ -1,7 +1,7 @@
 """The restore drill and the second restart: two new starts of the job's command, on a copy of the run's saves.
 
-The *restore drill* starts from the last save, and ends when it is restored. The *second restart* starts from the save
-before the last one, and goes on until the job ends. Guarantees that apply to drills check the drill's log like a run's.
+The *restore drill* restores the last save, and then ends. The *second restart* starts from the save before the last
+one, and goes on until the job ends. Guarantees that apply to drills check the drill's log like a run's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,9 +34,9 @@ KINDS = {  # by folder: score, name of the step's field, words if none was made,
 
 @dataclass(frozen=True)
 class Made:
-    """One restore drill or second restart. `told` is the last event that the harness logged about the drill, and `step`
-    the step of the restored save. One of four fields is set: `silent` (why there is no result), `failed` (how it
-    failed), `open` (why the result is unknown) or `done` (its log). `waited` is the wait before a possible timeout."""
+    """A restore drill or second restart. `told` is the harness's last event about the drill, and `step` the step of the
+    restored save. One of four fields holds the result: `silent` (why there is none), `failed` (how the drill failed),
+    `open` (why the result is unknown) or `done` (its log). `waited` is the wait before a possible timeout."""
 
     folder: str
     told: Mapping[str, Any]
@@ -58,7 +58,7 @@ def restore_drill(evidence: Analysis) -> Made:
 
 
 def second_restart(evidence: Analysis) -> Made:
-    """Returns the second restart. A log with contradictions or missing lines counts as an unreadable log."""
+    """Returns the run's second restart, whose log counts as unreadable if it lacks lines or contradicts itself."""
     log = evidence.second_restart
     if isinstance(log, Timeline):
         lost = [f"it lacks {counted(max(log.lost, log.dropped), 'line')}"] if log.lost or log.dropped else []
@@ -89,7 +89,7 @@ def _made(run: Timeline, folder: str, told: Mapping[str, Any], log: Timeline | s
 
 
 def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
-    """Yields each difference between a drill and its plan, or why the result of a drill without a log is unknown."""
+    """Yields each way in which a drill or second restart differs from its plan, or why its result is unknown."""
     run, log, step = evidence.run, made.done, made.step
     if log is None:
         yield from [made.open] if made.open else []
@@ -116,7 +116,7 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
 
 
 def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
-    """Yields a text if the drill began before the run's last step ended, or if a worker started outside the drill."""
+    """Yields a text if a drill began before the run's last step ended, or a worker started outside the drill's time."""
     begun, over = (told.get("begun") or {}).get("at"), told.get("at")
     if begun is None or over is None:
         return
@@ -130,7 +130,7 @@ def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iter
 
 
 def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
-    """Yields a text if a rank of the drill did not restore its save, or if the drill's world size is not as planned."""
+    """Yields a text if a rank did not restore the drill's save, or if the drill's world size is not as planned."""
     size = run.planned_size.world_size or run.largest_world
     speakers = {process.rank for process in run.processes if process.rank < size} or set(range(size))
     told = [each for each in log.processes if {each.restored_step, *map(step_of, each.idle)} - {None} == {step}]

@@ -60,7 +60,7 @@ def diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
 
 
 def unseen(evidence: Evidence) -> str:
-    """Returns a text if a fault can make the loss diverge, but too few steps log a loss to show a spike."""
+    """Returns a text if a fault can make the loss diverge, but too few steps have a logged loss to detect a spike."""
     told = np.unique(evidence.run.steps.step[_rows_of_one_rank(evidence.run)])
     if not diverging(evidence.run.faults) or (len(told) > 1 and float(np.median(np.diff(told))) <= 1):
         return ""
@@ -83,7 +83,7 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
-    """Yields the spikes in the steps `rows`. If a step is repeated, its earlier row and all rows since are dropped."""
+    """Yields the spikes in the step rows `rows`. A repeated step replaces its earlier row and all rows since then."""
     watch, history = abnormal.Spikes(), list[int]()
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
@@ -142,7 +142,7 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
 
 
 def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, accepted: Accepted) -> Iterator[str]:
-    """Yields reasons why the trainer was not allowed to leave out the samples of `event`."""
+    """Yields reasons why the trainer should not have left out the samples that `event` reports."""
     (begin, end), early, steps = _places(event), event["at"] < run.begin, run.steps
     largest = int(steps.count.max(initial=0))
     if early or hidden:
@@ -204,7 +204,7 @@ class Said:
         self._margin = run.uncertainty_ns
 
     def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
-        """Returns True if an alarm since `begin` names no step, or one of `steps` (`None`: any step counts)."""
+        """Returns True if an alarm since time `begin` names a step in `steps` (`None`: any step), or no step."""
         since = begin - self._margin
         if steps is None:
             return bool(self._last >= since)
@@ -212,7 +212,7 @@ class Said:
 
 
 def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[Odd]:
-    """Yields a text for each event that the trainer did not report as `kind`, or whose steps it did not roll back."""
+    """Yields a text for each abnormal event that the trainer did not report as `kind`, or did not roll back."""
     said = Said(run, kind)
     for each in found:
         told = said.of(each.begin, each.may_be_named)
@@ -232,7 +232,7 @@ def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Seque
 
 
 def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Event]:
-    """Returns alarms that the logged steps contradict, such as one about a non-finite value where all are finite."""
+    """Returns alarms that logged steps contradict, such as a non-finite value reported where all values are finite."""
     shown = (abnormal.DIVERGENCE, *abnormal.OF_STEPS)
     rows = np.flatnonzero(np.isfinite(run.steps.loss) & np.isfinite(run.steps.grad_norm))
     finite = set(zip(run.steps.process[rows].tolist(), run.steps.step[rows].tolist(), strict=True))
@@ -247,7 +247,7 @@ def _about(alarm: Event) -> int:
 
 
 class _Borne:
-    """Checks a trainer's alarms by logged steps. A rank on a host busy with other work counts as a straggler, too."""
+    """Checks a trainer's alarms against logged steps. Ranks on hosts busy with other work count as stragglers."""
 
     def __init__(self, run: Timeline, found: Sequence[Spike]):
         self.run, self.spikes = run, dict[int, int]()  # step `seen` → when its spike can be seen
@@ -255,7 +255,7 @@ class _Borne:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
     def _before(self, alarm: Event) -> Ints:
-        """Returns the step rows, up to the alarm's step, of the accused rank or, if unknown, of the reporting rank."""
+        """Returns the step rows, up to the alarm's step, of the suspected rank or, if unknown, the reporting rank."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := _about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])
@@ -279,7 +279,7 @@ class _Borne:
         return rows, self.run.steps.step[rows]
 
     def by_the_rules(self, alarm: Event) -> bool:
-        """Returns True if the trainer's rule for this kind of alarm, given the logged steps, raises the same alarm."""
+        """Returns True if the rule for this kind of alarm, applied to the logged steps, raises the alarm, too."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
             return bool(self.spikes.get(alarm.get("at_step", 0), NEVER) <= alarm["at"])
         if alarm.get("kind") not in abnormal.OF_STEPS:

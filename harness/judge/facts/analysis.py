@@ -35,7 +35,7 @@ NO_BOUND = "the scenario sets no bound on it"
 
 
 def fact(work: Callable[["Analysis"], F]) -> F:
-    """Returns a property that is computed when it is first needed."""
+    """Returns a property that calls `work` when it is first read, and keeps the result."""
     return cached_property(work)  # type: ignore[return-value]
 
 
@@ -55,7 +55,7 @@ class Analysis(Evidence):
     @cached_property
     def faults_at_work(self) -> Sequence[by_time.Window]:
         """Returns the merged time windows in which faults acted, without the outages that follow: from the begin of an
-        injection until the fault was undone. A fault that kills is undone once its targets are dead and replaced."""
+        injection until the fault was undone. A kill counts as undone once its targets are dead and replaced."""
         begun = [(each, at) for each in self.run.faults if (at := each.injecting or each.injected) is not None]
         killed = {each.id: max(at, *each.strikes, each.injected or 0) for each, at in begun if each.kills}
         return by_time.union((at, each.healed or killed.get(each.id, self.run.end)) for each, at in begun)
@@ -78,7 +78,7 @@ class Analysis(Evidence):
         return [*self._windows(frozenset(each.id for each in struck if each.benign)), *acted]
 
     def _windows(self, but: frozenset[str]) -> Sequence[by_time.Window]:
-        """Returns the time windows of outages and slowdowns, except those that only the faults `but` explain."""
+        """Returns the time windows of outages and slowdowns, unless only faults whose ids are in `but` explain them."""
         episodes = [(e.t_stop, e.end) for e in self.run.episodes if not e.faults or not but.issuperset(e.faults)]
         slow = [(interval.begin, interval.end) for interval in self.slowed.degraded if interval.fault not in but]
         return [*episodes, *slow, *([] if self.fault_free_runs else usual.stood_frozen(self.run))]
@@ -201,11 +201,11 @@ class Analysis(Evidence):
         return "" if self.continuity else NO_BOUND
 
     def no_restart(self) -> str:
-        """Returns a text if no restart happened and the run shows nothing about restarts, or else an empty text."""
+        """Returns a text that says that no restart happened, or an empty text if the job restarted."""
         return "" if len(self.restarts) > 1 else "nothing restarted the job"
 
     def no_damage(self) -> str:
-        """Returns why the run proves nothing about damaged checkpoints (no restart or no damage), or an empty text."""
+        """Returns why nothing about damaged checkpoints can be judged (no restart or no damage), or an empty text."""
         compared = any(each.content and each.saved for restart in self.restarts[1:] for each in restart.restores)
         known = compared or any(self.saves.damage.values())
         return self.no_restart() or ("" if known else "no fault damaged a checkpoint")

@@ -1,7 +1,7 @@
 """Compares the run's last steps with the same steps of the second restart, which the harness makes after the run.
 
-Repeated steps must be equal bit for bit if the whole run, or as many steps before its first fault, equal the fault-free
-run's. If the run differs from its fault-free run, repeated steps may differ 3 times as much from the run's.
+Repeated steps must equal the run's bit for bit if the run equals the fault-free run, throughout or long enough before
+the first fault. If the run differs from its fault-free run, repeated steps may differ from the run by 3 times that.
 """
 
 from collections.abc import Iterator, Mapping

@@ -17,7 +17,7 @@ from harness.timeline.timeline import FaultRecord
 
 @dataclass(frozen=True)
 class Excursion:
-    """Steps in a row far off the fault-free loss or gradient norm. The cause came in the steps `since` to `until`."""
+    """An excursion: steps in a row with an abnormal loss or gradient norm, caused in the steps `since` to `until`."""
 
     words: str
     first: int  # step
@@ -39,7 +39,7 @@ def excursions(evidence: Analysis) -> Iterator[Excursion]:
 
 
 def _of(evidence: Analysis, compared: Comparison, name: str, excess: float) -> Iterator[Excursion]:
-    """Yields steps in a row where the loss (or other `name`) is off by more than `excess`, scatter and lag explain."""
+    """Yields excursions of `name` (such as the loss) that exceed the share `excess`, the usual scatter and any lag."""
     columns = [getattr(each, name) for each in (compared.run, compared.fault_free)]
     told = np.isfinite(columns).all(axis=0)
     step, parts, theirs = (_stretches(each[told]) for each in (compared.step, *columns))
@@ -61,8 +61,8 @@ def _of(evidence: Analysis, compared: Comparison, name: str, excess: float) -> I
 
 
 def _moved_by(evidence: Analysis, first: int, until: int, last: int) -> str:
-    """Returns the id of a fault that changes what the job computes, if the excursion began during the fault or a few
-    steps later, and was over soon after the fault. A fault does not count if a restart followed."""
+    """Returns the id of a fault that changes computed values, if an excursion (steps `first` to `last`) began during
+    the fault or a few steps later, and ended soon after the fault. A fault that a restart followed is ignored."""
     run = evidence.run
     for fault, begin, end in acted(evidence):
         soon = begin <= until and first <= end + SPIKE_MARGIN_STEPS + SPIKE_STEPS and last <= end + RECOVERS_STEPS
@@ -73,7 +73,7 @@ def _moved_by(evidence: Analysis, first: int, until: int, last: int) -> str:
 
 
 def acted(evidence: Analysis) -> Iterator[tuple[FaultRecord, int, int]]:
-    """Yields each fault that struck, with the last step before the fault struck and the last one before it ended."""
+    """Yields each fault that struck, and the job's last steps before the begin and before the end of the fault."""
     work = evidence.work
     for fault in evidence.run.faults:
         if fault.injected is not None:
@@ -81,5 +81,5 @@ def acted(evidence: Analysis) -> Iterator[tuple[FaultRecord, int, int]]:
 
 
 def _stretches(values: Any) -> Any:
-    """Returns the values as rows of ten. The first values are left out if they fill no row."""
+    """Returns the values as rows of ten, without the first values if their number is no multiple of ten."""
     return values[len(values) % STRETCH_STEPS :].reshape(-1, STRETCH_STEPS)

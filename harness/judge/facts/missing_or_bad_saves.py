@@ -39,7 +39,7 @@ Found = Iterator[NoSave]
 
 
 def missing(store: Store, is_watched: Callable[[str], bool]) -> Found:
-    """Yields committed saves that the harness should have seen in the store but did not, or not for long enough."""
+    """Yields committed saves that were missing from the store, or were removed from the store too early."""
     for series, saves in grouped((save.series, save) for save in store.whole).items():
         for rule in (unseen, passed_by, gone, not_kept) if is_watched(series) else ():
             yield from rule(store, saves)
@@ -60,8 +60,8 @@ def bad(store: Store) -> Found:
 
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields consecutive saves that the harness never saw. Each of these saves was the newest for longer than the
-    harness usually needs to see a save, and the whole series for several times as long."""
+    """Yields consecutive saves that the harness never saw. Each save was the newest for longer than the harness usually
+    needs to see a save, and the unseen saves in a row for several times as long."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -83,7 +83,7 @@ def _unseen(store: Store, save: Save, until: int, more: str = "") -> NoSave:
 
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields saves that the harness never saw, though it saw the next save while the store should have held both."""
+    """Yields saves that the harness never saw, though it saw the next save at a time when both should be stored."""
     number, _ = kept(store.usual, saves[-1].series)
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
@@ -122,7 +122,7 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
 
 def kept(usual: Store | None, series: str) -> tuple[int, bool]:
     """Returns how many saves the fault-free run kept to its end, or 0 if this is unknown or if the kept saves are not
-    the newest. The second result is True if the content of the fault-free run's last save states the saved step."""
+    the newest. The second result is True if the fault-free run's last save contains its own step number."""
     saves = [save for save in usual.whole if save.series == series] if usual is not None else []
     if usual is None or usual.left is None or not saves:
         return 0, False
@@ -134,8 +134,8 @@ def kept(usual: Store | None, series: str) -> tuple[int, bool]:
 
 
 def lacks(store: Store, save: Save, dated: bool = False) -> bool:
-    """Returns True if the save was missing or incomplete (with `dated`: or of another step) at the end, and no fault
-    explains this. A later fault explains the loss if the harness saw the save, or if the fault hid saves to the end."""
+    """Returns True if a save was finally missing, incomplete or (with `dated`) of another step, unexplained by a fault.
+    A later fault explains a missing save if the harness had seen it, or if the fault hid saves to the end."""
     excused = save in store.sights or store.shown_since(save, NEVER) > store.run.end
     if store.left is None or (excused and store.is_hidden(save.last_at, NEVER)):
         return False
@@ -150,8 +150,8 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 def small(store: Store) -> Found:
     """Yields saves far smaller than all fault-free saves or, without any, than all saves before the first fault. If the
-    run lost ranks, saves may be smaller in proportion, unless most saves have their fault-free size. If fault-free
-    sizes are nearly equal, a save 10 % below them is too small, unless ranks split the model differently."""
+    run lost ranks, saves may be smaller in proportion to the ranks, unless most saves have fault-free size. If
+    fault-free saves are of nearly equal size, a save 10 % smaller is bad, unless ranks split the model differently."""
     relaid = store.usual is not None and new_layout(store.run, [store.usual.run])
     smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
@@ -205,8 +205,8 @@ def hollow(store: Store) -> Found:
 
 
 def stale(store: Store) -> Found:
-    """Yields saves that repeat an earlier save's content despite optimizer updates in between: all of it, or more
-    tensors than fault-free saves repeat. One outlier among fault-free saves is ignored, and weakens the evidence."""
+    """Yields saves that, despite optimizer updates, repeat all content of an earlier save, or more of its tensors than
+    fault-free saves repeat. One outlier among fault-free saves is ignored, but weakens the evidence for a bad save."""
     for kind, who in (("told", "the trainer told"), ("files", "the harness saw"), ("tensors", "the harness saw")):
         for save, step, _, _, by_chance in _of_earlier(store, kind):
             if not by_chance:
@@ -221,7 +221,7 @@ def stale(store: Store) -> Found:
 
 def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, float, bool]]:
     """Yields saves that repeat more content of earlier saves than fault-free saves do. Each result holds the save, the
-    earlier step, the repeated share, the usual share, and True if one fault-free save was ignored as an outlier."""
+    earlier save's step, the repeated share, the usual share, and True if a fault-free outlier was ignored."""
     mine, theirs = _shares(store, kind), _shares(store.usual, kind) if store.usual is not None else {}
     before = {save: kept for save, kept in mine.items() if save.last_at < first_strike(store.run.faults)}
     usual = _by_series((save, share) for save, (share, _) in (theirs if len(theirs) > 1 else before).items())
@@ -237,7 +237,7 @@ def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, flo
 
 def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
     """Maps each save to the share of its content that earlier saves held (by bytes or by tensors, whichever is more),
-    and to the step of the newest of these saves. An earlier save counts only if an update came in between."""
+    and to the step of the newest of these saves. Earlier saves count only if an optimizer update followed them."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
     for save, mine in _pieces(store)[kind]:
@@ -269,7 +269,7 @@ def _bytes_of(tensor: str) -> int:
 
 
 def unlike(store: Store) -> Found:
-    """Yields saves without a property that all fault-free saves share, if the runs' world sizes and layouts agree."""
+    """Yields saves without a property that all fault-free saves share, if world sizes and layouts are the same."""
     usual, run = store.usual, store.run
     if usual is None or {epoch.size for epoch in run.epochs} != {epoch.size for epoch in usual.run.epochs}:
         return
@@ -280,8 +280,8 @@ def unlike(store: Store) -> Found:
 
 
 def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tuple[Save, str, str, str]]:
-    """Yields saves in which a value, such as the number of tensors, differs from the value that all later saves of
-    `others` share. Each result holds the save, its value, the value's name, and the value in `others`."""
+    """Yields saves in which a value, such as the number of tensors, differs from the value that all later saves in the
+    stores `others` share. Each result holds the save, its value, the value's name, and the usual value."""
     for key, told in store.alike.items():
         theirs = [other.alike.get(key, {}) for other in others]
         first = max(min((save.step for save in each), default=0) for each in theirs)
@@ -293,7 +293,7 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
 
 
 def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
-    """Yields saves with over 10 % of tensor bytes unlike the fault-free save of the same step, if any save is equal."""
+    """Yields saves with over 10 % of tensor bytes unlike the fault-free save's, if at least one save is identical."""
     theirs = {(save.series, save.step): {*look.tensors} for save, look in usual.undamaged.items()}
     same: dict[Save, float] = {}
     for save, look in store.undamaged.items():

@@ -98,7 +98,7 @@ def done_again(told: Executed) -> list[Again]:
 
 
 def _means(told: Executed) -> Bools:
-    """Marks each rank's first row after a restart if not all steps are logged: its values may be means over steps."""
+    """Marks each rank's first row after a restart if steps are not all logged, as the row may hold means over steps."""
     order = np.lexsort((told.step, told.life, told.rank))
     same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
     firsts = np.ones(len(order), np.bool_)
@@ -179,13 +179,13 @@ def _again(told: Executed, life: int, before: Ints, again: Ints, computed: Seque
 
 
 class _Band:
-    """The largest difference of a repeated quantity after earlier restarts, by number of steps since the restart."""
+    """Holds the largest difference between repeated values after earlier restarts, by steps since the restart."""
 
     def __init__(self) -> None:
         self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
 
     def judge(self, off: Off) -> tuple[int | None, int | None]:
-        """Returns the first repeated step that surely differs too much, and the first that cannot be judged yet."""
+        """Returns the row of the first repeated step that surely differs too much, and of the first undecided step."""
         reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
         most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
         known = off.after < reach
@@ -200,7 +200,7 @@ class _Band:
         return next(iter(wrong.tolist()), None), next(iter(unsure.tolist()), None)
 
     def learn(self, off: Off) -> None:
-        """Records the differences after one more restart, each cut to at most twice the largest difference so far."""
+        """Records the differences after one more restart, each limited to twice the largest difference so far."""
         if not len(off.after) or not off.moves:
             return
         before, end = len(self._most), int(off.after.max()) + 1

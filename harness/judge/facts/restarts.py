@@ -86,7 +86,7 @@ class Restore(NamedTuple):
         return f"rank {self.rank} restored {where}, which no longer holds what was committed there"
 
     def took(self, damage: Damage, margin_ns: int) -> bool:
-        """Returns True if this restore used the damaged checkpoint before the harness saw a new one in its place."""
+        """Returns True if this restore used the damaged checkpoint before the harness saw a new checkpoint instead."""
         if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.unseen_until:
             return False
         return damage.is_named(self.source) if self.source else not damage.copies
@@ -110,7 +110,7 @@ class Member(NamedTuple):
 @dataclass(frozen=True)
 class Restart:
     """One restart of the job, with its processes. The first start of the job has the number 0. In a restore drill or
-    second restart, start 0 restores a save, which `states` shows."""
+    second restart, start 0 restores a save that `states` names."""
 
     number: int  # 0: the start of the job
     epoch: Epoch  # the steps that follow
@@ -131,7 +131,7 @@ class Restart:
 
     @cached_property
     def from_a_member(self) -> int:
-        """Returns the last step that any process of this restart had done before it, or -1 if all processes are new."""
+        """Returns the last step that any process of this restart did before the restart, or -1 if all are new."""
         before = (member.stretch.before for member in self.members)
         return max((step for step in before if step is not None), default=-1)
 
@@ -172,8 +172,8 @@ class InVain(NamedTuple):
 
 
 def in_vain(run: Timeline, furthest: Callable[[int], int], excused: Sequence[Window] = ()) -> InVain:
-    """Finds restarts without progress, also those without any step. A restart does not count if a time window of
-    `excused` overlaps the time since the previous start. `furthest` returns the job's step at a given time."""
+    """Finds the longest series of restarts without progress, also of restarts without a step. A restart is ignored if a
+    window of `excused` overlaps the time since the last start. `furthest` returns the job's step at a given time."""
     most, row, latest = InVain(0, 0), 0, -1
     for (before, came), (at, first) in itertools.pairwise(_starts(run)):
         latest = max(came, latest)
@@ -186,8 +186,8 @@ def in_vain(run: Timeline, furthest: Callable[[int], int], excused: Sequence[Win
 
 
 def _starts(run: Timeline) -> Iterator[tuple[int, int]]:
-    """Yields the time of each start of the job, and the first step that it did, or -1 if it did none. Starts without a
-    step are counted for one rank: the rank that started most often before the job's next step."""
+    """Yields the time of each start of the job, and the first step that it did, or -1 if it did none. Of starts without
+    a step, only those of the rank that started most often before the job's next step count."""
     begins, tries = [epoch.begin for epoch in run.epochs], dict[int, list[int]]()
     told = {process.rank for process in run.processes if process.first_step is not None}
     idle = (each for each in run.processes if each.first_step is None and each.rank in told)
@@ -270,7 +270,7 @@ class Choice:
 
 
 def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Choice]:
-    """Returns the newest saves that each restart could restore. Rollbacks by the job's own decision are left out."""
+    """Returns the newest saves that each restart could restore, but skips rollbacks by the job's own decision."""
     there, found = _There(run, saves), list[Choice]()
     for restart in restarts:
         there.named += restart.passed_over
@@ -285,7 +285,7 @@ def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Ch
 
 
 class _There:
-    """The existing checkpoints at each restart: committed ones or, if no commit is logged, seen or begun ones."""
+    """Finds the checkpoints that exist at each restart: the committed or, if no commit is logged, the seen or begun."""
 
     def __init__(self, run: Timeline, saves: Saves):
         self._saves, self._margin_ns, told = saves, run.uncertainty_ns, bool(saves.whole)

@@ -94,7 +94,7 @@ class Saves:
 
     @cached_property
     def missing(self) -> Sequence[NoSave]:
-        """Returns committed saves that the harness should have seen in the store but did not, or not long enough."""
+        """Returns committed saves that were missing from the store, or were removed from the store too early."""
         return list(missing(self.store, self._is_watched))
 
     @cached_property
@@ -138,19 +138,19 @@ class Saves:
 
     @property
     def left_untold(self) -> int:
-        """Returns the step of the newest save in the store at the end if it is later than all logged saves, else 0."""
+        """Returns the step of the newest save left in the store if no log mentions so late a save, or else 0."""
         newest = max(self.store.left_steps(), default=0)
         return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
     def good(self) -> Sequence[Save]:
-        """Returns valid saves (neither missing nor bad) that were committed or, if the log has no saves, seen."""
+        """Returns saves that are neither missing nor bad: committed ones or, if the log has no saves, seen ones."""
         seen = () if self.run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
     @cached_property
     def seen(self) -> Sequence[Save]:
-        """Returns the saves that the harness saw, or none if any was seen before the job had done the saved step."""
+        """Returns the saves that the harness saw, or no saves if one was seen before the job had done its step."""
         told = (each for each in self.store.seen if each.step is not None)
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
         work = Work(self.run)
@@ -199,7 +199,7 @@ class Saves:
         return last_by(self._words.get(step, []), until) not in (None, FAILED)
 
     def only_begun(self, step: int, until: int) -> Word | None:
-        """Returns when the first event about a save of `step` was logged, or `None` if a commit came by `until`."""
+        """Returns when a save of `step` was first logged, or `None` if its commit was logged by the time `until`."""
         words = self._words.get(step, [])
         done = any(what in (COMMITTED, PART) for at, what in words if at <= until)
         return Word(words[0][0]) if words and not done else None
@@ -210,14 +210,14 @@ class Saves:
         return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
-        """Returns where a save of this file name was last made by `until`, if no save was ever made at `path`."""
+        """Returns the path of the last save until `until` with the file name of `path`, if `path` itself had none."""
         paths, by_last_name = self._absolute
         if not path.startswith("/") or path.rstrip("/") in paths:
             return ""
         return last_by(by_last_name.get(last_name(path), []), until) or ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
-        """Returns the digest committed by `until` for `step` at `path`, or else anywhere (empty if commits differ)."""
+        """Returns the digest committed by `until` for `step` at `path` or else at any path; empty if digests differ."""
         known = -1 if step is None else step
         at, content = self._contents.get((known, path)) or self._contents.get((known, ""), (NEVER, ""))
         return content if at <= until else ""
@@ -237,7 +237,7 @@ class Saves:
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
     def sound_at(self, moment: int) -> Callable[[Save], bool]:
-        """Returns a test for saves that is True if no fault until the time `moment` can have damaged the save."""
+        """Returns a function that returns True for a save that no fault until time `moment` can have damaged."""
         overs, damaged = self._spoilt
         over = last_by(overs, moment)
 
@@ -249,8 +249,8 @@ class Saves:
 
     @cached_property
     def _spoilt(self) -> tuple[Sequence[tuple[int, int]], Mapping[int, int]]:
-        """Returns two times for each fault with unknown damage: when the fault acted, and when all such faults so far
-        were over. The second result maps each step to the time of the first known damage to its save."""
+        """Returns two times for each fault with unknown damage: when it acted, and by when it and earlier such faults
+        were over. The second result maps each step to the time of the first known damage to the step's save."""
         overs, damaged = list[tuple[int, int]](), dict[int, int]()
         spoilers = (fault for fault in self.run.faults if fault.spoils and fault.injected is not None)
         for fault in sorted(spoilers, key=acted_at):
@@ -292,7 +292,7 @@ class Saves:
     @cached_property
     def _contents(self) -> Mapping[tuple[int, str], tuple[int, str]]:
         """Maps each (step, path), and (step, "") for all paths, to the time of the first commit and the digest of the
-        committed content. The digest is empty if commits have different content."""
+        committed content. If commits for one key differ in content, the digest is empty."""
         found: dict[tuple[int, str], tuple[int, str]] = {}
         for save in (save for save in self.all if save.told and save.content):
             for key in {(save.step, ""), (save.step, save.path)}:
@@ -327,7 +327,7 @@ class Saves:
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
-    """Joins the logged begin and end of each save. An end belongs to the process's last begun save of the same step."""
+    """Joins each logged end of a save with the last logged begin by the same process for the same step."""
     begun: dict[tuple[int, int], Mapping[str, Any]] = {}
     for event in events:
         key = event["process"], int(event.get("step", -1))

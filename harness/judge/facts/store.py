@@ -126,7 +126,7 @@ class Store:
             self.left = left if len(left) == run.left.get("count") else None
 
     def name_of(self, save: Save) -> str | None:
-        """Returns the part of the save's path that is the name of a checkpoint that the harness saw, or `None`."""
+        """Returns the component of the save's path under which the harness saw a checkpoint, or `None`."""
         parts = _last_parts(save.path)
         return next((part for part in parts if part in self.by_name or part in (self.left or ())), None)
 
@@ -149,7 +149,7 @@ class Store:
 
     @cached_property
     def sights(self) -> Mapping[Save, Sequence[Seen]]:
-        """Maps each save to its observations, which may differ because files may arrive one after the other."""
+        """Maps each save to the harness's observations of the save, which may differ as files arrive one by one."""
         margin_ns, found = self.run.uncertainty_ns, dict[Save, Sequence[Seen]]()
         begun = dict[str, int]()  # when the next save of the same name or step began
         for save in reversed(self.whole if self.seen else ()):
@@ -181,11 +181,11 @@ class Store:
         return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
 
     def late_ns(self, of: Callable[[Any], Any]) -> int:
-        """Returns the median or maximum (`of`) time in ns until the harness saw a save, or 0 if it saw no save."""
+        """Returns the harness's delay in ns until it saw a save (`of`: median or maximum), or 0 if it saw no save."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def went(self, save: Save) -> int:
-        """Returns when the harness saw that this save was gone from the store, or `NEVER` if it did not see that."""
+        """Returns when the harness first found this save removed from the store, or `NEVER` if it never did."""
         moments = next((self.removed[part] for part in _last_parts(save.path) if part in self.removed), [])
         return first_from(moments, save.last_at)
 
@@ -195,8 +195,8 @@ class Store:
         return save.size if seen is None or seen.size is None else seen.size
 
     def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
-        """Returns two numbers of tensors, in the save of `step` and the smallest in any other save, if the first one is
-        smaller, or else `None`. Saves that ended before the time `since` are ignored."""
+        """If the save of `step` holds fewer tensors than each other save, returns its number of tensors and the next
+        higher one, or else `None`. Saves that ended before the time `since` are ignored."""
         looks = ((save.step, seen) for save, seen in self.undamaged.items() if save.last_at >= since)
         counts = {number: seen.told.get("tensor_count") for number, seen in looks}
         mine = counts.pop(step, None)
@@ -212,7 +212,7 @@ class Store:
         return list(last.values()) if len(last) > 1 else ()
 
     def rewritten(self, which: int) -> Iterator[Save]:
-        """Yields saves whose digest of files (`which` = 0) or tensors (1) changed later without growth in size."""
+        """Yields saves whose digest of files (`which=0`) or tensors (`which=1`) changed without growth of the save."""
         for save in self.named:
             told = [each for each in self.sound.get(save, ()) if each.digests[1] and each.size]
             looks = [(each.size or 0, each.digests[which]) for each in told]
@@ -247,7 +247,7 @@ class Store:
         return touches(self._hiding, begin, end)
 
     def shown_since(self, save: Save, until: int) -> int:
-        """Returns since when, up to `until`, no fault has hidden this save: since its commit or the end of a fault."""
+        """Returns the start of the time up to `until` in which no fault hid this save: its commit, or a fault's end."""
         place = bisect.bisect_right(self._hiding, until, key=lambda window: window[0])
         return max(save.last_at, self._hiding[place - 1][1]) if place else save.last_at
 
@@ -269,7 +269,7 @@ class Store:
 
     @cached_property
     def _hiding(self) -> Sequence[Window]:
-        """Returns the time windows of faults that may hide saves. Faults are left out if all their damage is known."""
+        """Returns the time windows of faults that may hide saves. Faults whose whole damage is known are skipped."""
         windows = []
         for fault in self.run.faults:
             told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)

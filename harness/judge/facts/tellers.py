@@ -32,7 +32,7 @@ def beside(fault_free: object | None, alone: By) -> By:
 
 
 def node_times(problems: Sequence[str], uncertainty_ns: int, early_ns: int) -> By:
-    """Returns how strong the evidence is that a step was done while the job lacked the node."""
+    """Returns how strong the evidence is that a step was done on a node that the job did not have at that time."""
     return TIMES if problems or uncertainty_ns or early_ns <= ALLOCATED_NS else SEEN
 
 
@@ -42,7 +42,7 @@ def figure_again(repeats: bool, name: str) -> By:
 
 
 def went_on(identical: bool) -> By:
-    """Returns how strong the evidence of an error is if the second restart did later steps than the run."""
+    """Returns how strong the evidence of an error is if the second restart went on beyond the run's last step."""
     return SEEN if identical else By.TOLD  # a job may end once its loss is low enough
 
 

@@ -85,8 +85,8 @@ class Told:
 
     @functools.cached_property
     def tracks(self) -> tuple[Ints, Ints]:
-        """Returns fingerprints of `COPIED_STEPS` different step durations in a row, and the row of each last step. Each
-        last step is a multiple of `COPIED_STEPS`, so that fingerprints of two logs cover equal steps."""
+        """Returns a fingerprint for each `COPIED_STEPS` different step durations in a row, and the row of the last
+        step. Fingerprints end at multiples of `COPIED_STEPS`, so that fingerprints of two logs cover equal steps."""
         ends = self.run.steps.step % limits.COPIED_STEPS == 0
         last = np.flatnonzero(ends[self.order][limits.COPIED_STEPS - 1 :]) + limits.COPIED_STEPS - 1
         first = last - limits.COPIED_STEPS + 1
@@ -96,7 +96,7 @@ class Told:
         return np.concatenate(prints), np.concatenate(rows)
 
     def _varied(self, last: Ints) -> tuple[Ints, Ints]:
-        """Returns what `tracks` returns, for the last steps in rows `last`, if all step durations in a row differ."""
+        """Returns fingerprints like `tracks` for series of steps that end in rows `last`, if all durations differ."""
         rows = last[:, None] - np.arange(limits.COPIED_STEPS)
         lengths = self.end[rows] - self.free[rows]
         varied = (np.diff(np.sort(lengths, axis=1), axis=1) != 0).all(axis=1)
@@ -166,7 +166,7 @@ def _before_their_peers(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def _two_in_one_place(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields, for each replaced worker, how many ns before its end the new worker in its place was ready."""
+    """Yields, for each replaced worker, how many ns before the worker's end its replacement was ready."""
     places = grouped(((*each.key, each.local_rank), each) for each in told.run.processes)
     for before, after in itertools.chain.from_iterable(map(itertools.pairwise, places.values())):
         ready = max(after.started, after.rendezvous or 0)
@@ -174,7 +174,7 @@ def _two_in_one_place(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def _last_words(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields, for each process, how many ns after the process's end its last line was logged, and its name."""
+    """Yields, for each process, how many ns after its end its last line was logged, and the process's name."""
     return ((each.last_seen - _ended(each), f"rank {each.rank} on {each.node}") for each in told.run.processes)
 
 
@@ -192,7 +192,7 @@ def _longer_saves(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def outside_node(run: Timeline) -> Iterator[Odd]:
-    """Yields a text if a step began before the job got its node, or if a wait took longer than the job had the node."""
+    """Yields a text if a step began before the job had the node, or waited for longer than the job had the node."""
     told = Told(run)
     if not len(told.end):
         return
@@ -222,14 +222,14 @@ def outside_node(run: Timeline) -> Iterator[Odd]:
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
-    """Returns when (ns) the job got the process's node, less a margin for the first node, which is logged late."""
+    """Returns when (ns) the job got the process's node, less a margin if it was the node's first allocation."""
     if slot and slot.allocated > run.begin:
         return slot.allocated - (0 if slot.incarnation > 1 else limits.ALLOCATED_NS)
     return run.begin if process.started >= run.begin else -NEVER
 
 
 def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
-    """Yields a text if fine clocks show exactly the same step times (ns) for two processes, of one run or two runs."""
+    """Yields a text if two processes, of one run or two runs, have the same step times to the ns on precise clocks."""
     logs = [each for each in (run, *others) if 0 < each.grain < limits.FINE_NS]
     if run not in logs:
         return
@@ -303,8 +303,8 @@ def _saves_seen_late(run: Timeline, fault_free_runs: Sequence[Timeline], disturb
 
 
 def _seen_after(run: Timeline) -> tuple[Ints, Ints]:
-    """Returns, for each save that the harness saw, when its commit was logged and how many ns later it was seen, or
-    was not there yet when the harness looked."""
+    """Returns, for each save that the harness saw, when its commit was logged, and how many ns later the harness last
+    looked before it saw the save."""
     committed = (event for event in run.checkpoints if event["event"] == COMMITTED)
     by_step = grouped((event.get("step"), (event["at"], event["at"])) for event in committed)
     told = [(last_by(by_step.get(event.get("step"), ()), event["at"]), event) for event in run.published]

@@ -1,6 +1,6 @@
 """The job never stands still for much longer than without a fault while no fault is at work.
 
-A time between two steps is too long if it exceeds 4 s and 5 times the longest such time in any fault-free run.
+The time between two steps is too long if it exceeds 4 s and 5 times the longest time in any fault-free run.
 """
 
 import numpy as np

@@ -2,8 +2,8 @@
 
 A fault must not strike before its planned step or phase. A fault must strike at most 5 s after its planned step or
 phase, unless the harness reads the log late or another fault delays it. Each measurement of a fault's effect must show
-that the fault acted. A node that got a notice must be taken at the announced time. A node that a fault took must not
-come back if no replacement is planned.
+that the fault acted. A node that got a notice must be taken away at the announced time. A node that a fault took away
+must not come back if no replacement is planned.
 """
 
 from harness.evidence.faults import Effect

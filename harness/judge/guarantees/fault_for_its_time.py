@@ -31,7 +31,7 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _victim_ended(evidence: Analysis, fault: FaultRecord, healed: int) -> bool:
-    """Returns True if the log shows the victim's exit, or that new process groups did all steps without it."""
+    """Returns True if the log shows the victim's exit, or that new process groups did all later steps without it."""
     run, ranks = evidence.run, {target.get("rank") for target in fault.targets} - {None}
     since, until = acted_at(fault), healed + EXIT_TOLD_NS
     exits = (exit_ for target in fault.targets for exit_ in evidence.places.exits(target, since, until))

@@ -36,7 +36,7 @@ def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
-    """Yields a flaw for each rank that did a step, exited or logged a line between its standstill and its release."""
+    """Yields a flaw for each frozen rank that did a step, exited or logged a line before it was released."""
     run, (order, places_of) = evidence.run, evidence.run.rows_by_process
     since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
     until = min(acted_at(fault) + lasts_ns, fault.healed or NEVER, fault.cancelled or NEVER) - run.uncertainty_ns
@@ -50,7 +50,7 @@ def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
 
 
 def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw for each node not taken after a notice, and for each rank that exited by itself, not by a kill."""
+    """Yields a flaw for each node kept despite a notice, and for each rank that exited by itself, not by the kill."""
     for target in fault.targets if fault.notice_ns is not None else ():
         if target.get("rank") is None and key_of(target) in evidence.places.kept:
             yield f"gave {target.get('node')} a notice, but never took the node"

@@ -1,7 +1,7 @@
 """Somebody reacts to a fault that demands that its node be left: the job reports it, leaves the node, or stops.
 
-If a job ignores a bad GPU, the same processes on its node train to the end, and no process reports a `diagnosis` that
-may mean that node. If no reaction is logged, the run is inconclusive, because other systems may have reacted. If
+A job ignored a bad GPU if the same processes on the GPU's node train to the end, and no process reports a `diagnosis`
+that may mean this node. If no reaction is logged, the run is inconclusive, because other systems may have reacted. If
 another system reacts to faults, switch this guarantee off by `expect: {reaction: off}`.
 """
 

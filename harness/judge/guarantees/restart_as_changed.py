@@ -1,15 +1,15 @@
 """A job whose configuration was changed on purpose goes on from the same weights, with the new configuration.
 
 The first step after the change uses the restored weights, before any update: its loss, gradient norm and digest of the
-weights must be the fault-free run's. `loss_continuity` sets the allowed difference; with `mode: final`, the loss may be
-off by 30 %, or by five times its scatter. A larger difference fails the run if only settings of updates were changed
-(learning rate, weight decay). After any other change, such as of the code, the limit is that of `mode: final`, and a
-larger difference is inconclusive. With `shown_by: loss`, loss and gradient norm of the first step are not judged.
+weights must be the fault-free run's. `loss_continuity` sets the allowed difference of this step; with `mode: final`,
+the loss may be off by 30 %, or by five times its scatter. A difference above the limit fails the run if only optimizer
+settings were changed. After any other change, such as of the code, the limit of `mode: final` applies, and a larger
+difference is inconclusive. With `shown_by: loss`, loss and gradient norm of the first step are not judged.
 
 The fault `hot_update` may name a logged value that must show the change (`shown_by`), such as the learning rate. In 90
-% of the steps since the change, this value must differ from the fault-free run's by more than rounding. If under 10 %
-of the steps differ, the run fails: the job kept the old configuration. If 10 to 90 % differ, or if the value is not
-logged, the run is inconclusive. A job that refuses the new configuration does no more steps, and is not judged here.
+% of the steps since the change, the named value must differ from that of the fault-free run beyond rounding. If the
+value differs in under 10 % of the steps, the run fails: the job kept the old configuration. If the value differs in 10
+to 90 %, or is not logged, the run is inconclusive. A job that refuses the change is not judged here.
 """
 
 from collections.abc import Mapping
@@ -47,8 +47,8 @@ def _named(evidence: Analysis) -> list[str]:
 
 
 def _shown(evidence: Analysis, name: str) -> tuple[int, int, bool]:
-    """Returns three results on the logged value `name` since the change: in how many steps it differs from the
-    fault-free run's, how many steps of both runs log it, and True if this run or both runs log it too rarely."""
+    """Counts the steps since the change in which the logged value `name` differs from the fault-free run's, and those
+    in which both runs log it. The third result is True if too few steps log the value."""
     usual, last = evidence.usual_run, evidence.run.changed_after
     if usual is None or last is None:
         return 0, 0, False
@@ -92,8 +92,8 @@ def _other_weights(evidence: Analysis, usual: Steps) -> Breaches:
 
 
 def _allowed(evidence: Analysis, step: int, closely: bool) -> tuple[Kind, Mapping[str, float]]:
-    """Returns the kind of evidence for the limits, and how much loss and gradient norm of a step may differ: as
-    `loss_continuity` allows if `closely` is True, or else as `mode: final` allows."""
+    """Returns the kind of evidence behind the limits, and how far loss and gradient norm of a step may differ. If
+    `closely` is True, `loss_continuity` sets the limits, or else `mode: final` does."""
     bounds, named = evidence.continuity, _named(evidence)
     usual = losses.surviving(evidence.usual_run.steps) if evidence.usual_run else evidence.curve
     row, mode = int(np.searchsorted(usual.step, step)), bounds.mode if bounds and closely else "final"
@@ -114,7 +114,7 @@ def _allowed(evidence: Analysis, step: int, closely: bool) -> tuple[Kind, Mappin
 
 
 def _of_updates_alone(evidence: Analysis) -> bool:
-    """Returns True if planned changes concern only updates, and no other fault changes computed values."""
+    """Returns True if all planned changes concern only optimizer updates, and no other fault changes values."""
     struck = [fault for fault in evidence.run.faults if fault.injected is not None]
     return all(fault.updates_only if fault.changes else not (fault.drifts or fault.diverges) for fault in struck)
 
