@@ -27,10 +27,12 @@ def leave_out(package: str) -> None:
 
 def share(config: pytest.Config) -> None:
     workers = getattr(config, "workerinput", {})
-    if not workers or sys.dont_write_bytecode or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+    if not workers or sys.dont_write_bytecode:
         return
     number, count = int(workers["workerid"].removeprefix("gw")), workers["workercount"]
-    for file in sorted(TESTS.rglob("test_*.py"))[number::count]:
+    asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    files = [file for file in sorted(TESTS.rglob("test_*.py")) if any(file.is_relative_to(path) for path in asked)]
+    for file in files[number::count]:
         folder = rewrite.get_cache_dir(file)
         cached = folder / f"{file.stem}{rewrite.PYC_TAIL}"
         if rewrite._read_pyc(file, cached) is None and rewrite.try_makedirs(folder):
