@@ -268,6 +268,7 @@ commands() { # USER
     engine=$(files_of $ENGINE_TESTS)
     [ "$user" = root ] || user=tester
     printf '%s' "$PRELUDE"
+    [ -z "${PIP_COMPILE:-}" ] || printf 'export PIP_COMPILE=%q\n' "$PIP_COMPILE" # .ci/run says why
     if [ -n "${RUN:-}" ]; then
         printf 'as %s %q\n' "$user" "$RUN"
     elif [ "$RELEASE" != "$(release_of $OLDEST)" ]; then

@@ -42,12 +42,14 @@ def draw(tests: list[str], commit: str) -> list[str]:
 
 
 class Loops:
-    """Burners for the time of the tests. They end with the process that started them."""
+    """Burners from the first test to the last; what collects the tests has the cores for itself. They end with the
+    process that started them."""
 
     def __init__(self) -> None:
         self._open = contextlib.ExitStack()
 
-    def pytest_sessionstart(self) -> None:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
         load = os.memfd_create("load")
         self._open.callback(os.close, load)
         os.pwrite(load, burner.LOAD.pack(LOOPS), 0)

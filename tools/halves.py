@@ -2,6 +2,8 @@
 
     python -m halves FIRST SECOND      both as `--outcomes` wrote them (tools/outcomes.py)
 
+    python -m halves --left OUTCOMES…      the files of tests that were skipped in the end; the later ones count
+
     python -m halves --busy OUTCOMES COMMIT      what failed beside two busy loops, as a table
 
 `tests/ci.yaml` holds what CI knows of its tests: which of them neither half can run, and which failed once and passed
@@ -114,6 +116,11 @@ def main(first: str, second: str, scope: str = "") -> int:
     return 1 if found else 0
 
 
+def left(told: Sequence[Outcome]) -> list[str]:
+    """The files of the tests that were skipped in the end."""
+    return sorted({test.partition("::")[0] for test in outcomes.skipped([*told])})
+
+
 def busy_table(told: Sequence[Outcome], commit: str, date: str) -> list[str]:
     """What failed beside two busy loops, in Markdown."""
     ends = Counter(each["outcome"] for each in told)
@@ -124,7 +131,9 @@ def busy_table(told: Sequence[Outcome], commit: str, date: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--busy"]:
+    if sys.argv[1:2] == ["--left"]:
+        print(*left([each for name in sys.argv[2:] for each in outcomes.read(pathlib.Path(name))]), sep="\n")
+    elif sys.argv[1:2] == ["--busy"]:
         today = datetime.now(UTC).date().isoformat()
         print(*busy_table(outcomes.read(pathlib.Path(sys.argv[2])), sys.argv[3], today), sep="\n")
     else:

@@ -40,12 +40,9 @@ def tracked(folder: pathlib.Path) -> pathlib.Path:
 
 
 def environment(folder: pathlib.Path) -> pathlib.Path:
-    """The programs of a new one, without the harness. What that depends on is taken from the environment of the tests."""
-    venv.create(folder / "venv", with_pip=True)
+    """The programs of a new one, without the harness. What that depends on, and pip, the environment of the tests has."""
+    venv.create(folder / "venv")
     python = folder / "venv" / "bin" / "python"
-    call(
-        python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools", cwd=folder
-    )  # an old one, before Python 3.12
     site = call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).stdout.strip()
     # A path file would run those of the other environment as well, the one of an editable install among them.
     dependencies = folder / "dependencies"

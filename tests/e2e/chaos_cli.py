@@ -39,8 +39,10 @@ abort: {if_no_step_for: 10m, wall_clock: 10m}
 
 
 LARGER = SHORT.replace('[--layers, "1", --width, "64", --context, "32", --compute-s, "0"]', '[--layers, "2"]')
-"""The same with a model whose steps take long enough for something to happen between two of them, and whose checkpoints
-fill a disk."""
+"""The same with a model whose checkpoints fill a disk."""
+
+SLOWER = SHORT.replace('--compute-s, "0"', '--compute-s, "0.04"')
+"""The same with steps that take long enough for something to happen between two of them."""
 
 _TRAINER = (
     f"{{env: {{PYTHONPATH: {ROOT}}}, command: ['{{python}}', -S, {ROOT}/tests/faults/light_trainer.py, '60', '2']}}"

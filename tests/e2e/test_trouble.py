@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from e2e.chaos_cli import LARGER, LIGHT, NAME, ROOT, chaos, command, environment, leftovers
+from e2e.chaos_cli import LIGHT, NAME, ROOT, SLOWER, chaos, command, environment, leftovers
 from waiting import until
 
 
@@ -23,7 +23,7 @@ def steps_told(run_dir: pathlib.Path) -> int:
     return sum(log.read_text().count('"event":"step"') for log in run_dir.glob("events/*/trainer-*"))
 
 
-@pytest.mark.parametrize(("mode", "scenario"), [("", LARGER), ("plain", LIGHT)], ids=["", "plain"])
+@pytest.mark.parametrize(("mode", "scenario"), [("", SLOWER), ("plain", LIGHT)], ids=["", "plain"])
 def test_sigkill_of_the_harness_leaves_nothing_and_no_pass(
     reports: pathlib.Path, short: pathlib.Path, mode: str, scenario: str
 ) -> None:

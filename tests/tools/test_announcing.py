@@ -83,7 +83,7 @@ def test_the_loops_are_busy_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = busy._loop
     monkeypatch.setattr(busy, "_loop", lambda *words: started.append(begin(*words)) or started[-1])
     loops = busy.Loops()
-    loops.pytest_sessionstart()
+    loops.pytest_runtestloop()
     assert [each.poll() for each in started] == [None, None]
     loops.pytest_sessionfinish(None, 0)  # type: ignore[arg-type]
     assert [each.returncode for each in started] == [-9, -9]
