@@ -1,5 +1,6 @@
 """A trainer's alarm is false where no fault is at work and its own steps show nothing of what it says."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,11 @@ def false_alarms(bend: Bend, job: Job = QUIET) -> int:
 )
 def test_an_alarm_is_false_unless_the_steps_bear_it_out(factor: float, told: dict[str, Any], false: int) -> None:
     assert false_alarms(lambda logs: shape(logs, factor, **{"kind": "straggler"} | told)) == false
+
+
+def test_of_two_ranks_the_faster_one_is_the_yardstick() -> None:
+    told = {"kind": "straggler", "slowdown": 2.0}
+    assert false_alarms(lambda logs: shape(logs, 2, **told), replace(QUIET, ranks_per_node=1)) == 0
 
 
 def test_a_trainer_that_does_not_tell_its_waits_bears_nothing_out() -> None:
@@ -125,6 +131,7 @@ def test_a_job_that_stands_still_and_notices_nothing_fails_the_bound_on_detectio
     def told(logs: Logs) -> None:
         done, target = steps(logs.trainers(rank=0)[0]), [{"node": "node1", "incarnation": 1, "rank": None}]
         struck(logs, "stuck", done[25]["mono_ns"], healed=done[30]["mono_ns"], targets=target, may=[], benign=benign)
+        struck(logs, "harmless", done[20]["mono_ns"], healed=done[21]["mono_ns"], targets=target, may=[], benign=True)
         load = {"event": "host.load", "others": others, "wall_ns": logs.harness[-1]["wall_ns"]}
         logs.put(*(load | {"mono_ns": each["mono_ns"] + 2} for each in done))
         if alarmed:
@@ -153,6 +160,8 @@ def test_restarts_are_counted_whatever_their_cause(outages: list[Outage], restar
         (40, {"kind": "gradient"}, 50.0, 0),
         (40, {"kind": "gradient"}, 2.0, 1),
         (40, {"kind": "slow"}, 50.0, 1),
+        (50, {"kind": "data_wait"}, 50.0, 0),  # lasting states are asked about at each 50th step
+        (49, {"kind": "data_wait"}, 50.0, 1),
     ],
 )
 def test_an_alarm_is_held_against_its_own_rule(told_at: int, told: dict[str, Any], norm: float, false: int) -> None:
@@ -160,6 +169,7 @@ def test_an_alarm_is_held_against_its_own_rule(told_at: int, told: dict[str, Any
 
     def spike(logs: Logs) -> None:
         change(logs.steps(), grad_norm=lambda step: norm if step["step"] == 40 else 1.0)
+        change(logs.steps(), data_ns=lambda step: (step["mono_ns"] - step["begin_ns"]) // 5)
         alarm(logs, 0, told_at, **told)
 
     assert false_alarms(spike) == false
@@ -182,7 +192,8 @@ def test_what_was_never_said_answers_nothing_however_early_it_was() -> None:
     assert said.of(105, None) and not said.of(106, None)
     assert said.of(0, (7, 9)) and not said.of(0, (7, 8)) and not said.of(106, (7, 9))
     run.anomalies.append({"kind": "divergence", "at": 50})
-    assert Said(run, "divergence").of(150, (7, 8)), "of any step"
+    said = Said(run, "divergence")
+    assert said.of(150, (7, 8)) and said.of(150, None) and not said.of(151, (7, 8)), "of any step"
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def test_every_rank_that_tells_its_own_loss_is_compared() -> None:
     card = judged(together(local, stale), fault_free)
     assert card.verdict is Verdict.FAIL
     assert "at step 15 the loss of rank 1 differs from the same rank of the fault-free run" in card.reasons[0]
+    assert any("disagree on the loss" in reason for reason in judged(stale).reasons), "without a fault they agree"
     final = judged(local, fault_free, {"loss_continuity": {"mode": "final"}})
     assert "(of rank 0; each rank reports its own)" in final.reasons[0]
 

@@ -395,11 +395,11 @@ def test_a_frozen_rank(ends: list[int], exited: int | None, code: int | None, la
     worker = SimpleNamespace(rank=1, exited=exited, exit_code=code, last_seen=last_seen)
     lasts: Any = SimpleNamespace(ns=50)
     hang = record(injected=10, freezes=True, effects=({"at": 20},), targets=({},), lasts=lasts)
-    rows = np.arange(len(ends)), [0, len(ends)]
+    rows = np.arange(len(ends)), [0, 0, len(ends)]  # another process told nothing
 
     def found(**fault: Any) -> list[str]:
-        there = SimpleNamespace(alive=lambda target, moment: [0])
-        run = {"processes": [worker], "steps": _Sized(np.array(ends, np.int64)), "rows_by_process": rows}
+        there = SimpleNamespace(alive=lambda target, moment: [1])
+        run = {"processes": [None, worker], "steps": _Sized(np.array(ends, np.int64)), "rows_by_process": rows}
         return flaws(fault_kept_down, replace(hang, **fault), there, **run)
 
     told = [f"froze rank 1, but the rank {what} meanwhile"] if what else []

@@ -96,6 +96,13 @@ def test_nothing_is_shown_by_other_ranks_or_figures_that_are_told_once() -> None
         assert [text.endswith(end) for _, text in odd] == [True] and not same
 
 
+@pytest.mark.parametrize(("every", "odd"), [(1, 1), (2, 0)])
+def test_where_not_each_step_is_told_the_first_loss_after_a_restart_may_be_a_mean(every: int, odd: int) -> None:
+    rows = [(life, rank, every * step) for life, rank, step in history([(1, 10), (5, 10)])]
+    (again,) = done_again(executed(rows, {(1, 0, every * 5): 1.5}))
+    assert np.count_nonzero(again.off["loss"].apart) == odd
+
+
 def test_many_restarts_cost_no_more_than_their_steps() -> None:
     def touched(lives: int) -> int:
         step = np.tile([1, 2], lives).view(Column)

@@ -268,12 +268,14 @@ FINAL = {"expect": {"loss_continuity": {"mode": "final", "max_final_gap": 50}}}
 
 
 @pytest.mark.parametrize(
-    ("since", "fails"),
-    [(1, False), (15, False), (41, True)],  # another loss from this step on, and whether a repeat is the same before
+    ("killed", "since", "fails"),  # another loss from step `since` on, and whether a repeat is the same before
+    [(45, 1, False), (45, 15, False), (45, 41, True), (25, 21, True), (25, 20, False), (15, 11, False)],
 )
-def test_a_run_that_left_its_fault_free_run_at_its_fault_is_repeated_all_the_same(since: int, fails: bool) -> None:
+def test_a_run_that_left_its_fault_free_run_at_its_fault_is_repeated_all_the_same(
+    killed: int, since: int, fails: bool
+) -> None:
     """As many steps before the fault as it does once more: what it computes is the same each time."""
-    history = simulate(JOB, [Outage(45, "rank", victim=1)], seed=5)
+    history = simulate(JOB, [Outage(killed, "rank", victim=1)], seed=5)
     run = load(history, expecting(history.logs(), FINAL["expect"]))
     steps = run.steps
     run = replace(run, steps=replace(steps, loss=steps.loss + np.where(steps.step >= since, 0.25, 0.0)))
@@ -292,16 +294,22 @@ def _plan(**workload: Any) -> dict[str, Any]:
 def test_a_trainer_that_is_never_the_same_is_held_against_its_own_distance() -> None:
     """And one that tells no samples is asked nothing about them."""
 
-    def scattered(size: float) -> Timeline:
-        return again(each_step(lambda line: {"loss": line["loss"] + size, "digest": None, "first": -1}))
+    def scattered(size: float, rate: float) -> Timeline:
+        off = each_step(lambda line: {"loss": line["loss"] + size, "lr": line["lr"] * rate})
+        return again(together(off, each_step(lambda line: {"digest": None, "first": -1})))
 
     run = replace(_run(), plan=_run().plan | {"expect": {"loss_continuity": {"mode": "envelope"}}})
     run = replace(run, steps=replace(run.steps, loss=run.steps.loss + 1e-4 * np.sin(run.steps.step)))
     free, other = copy.deepcopy(FAULT_FREE), copy.deepcopy(FAULT_FREE)
     other = replace(other, steps=replace(other.steps, loss=other.steps.loss + 2e-4))
-    for size, expected in ((2e-4, ""), (0.02, "at step 61 its loss is")):
+    for size, rate, expected, answer in (
+        (2e-4, 1, "", PASS),
+        (0.02, 1, "at step 61 its loss is", OPEN),
+        (2e-4, 2, "at step 61 its learning rate is", FAIL),
+    ):
         found = replace(run, second_restart=DONE)
-        card = judge(Evidence(found, free, [other], second_restart=scattered(size)), "x")
+        card = judge(Evidence(found, free, [other], second_restart=scattered(size, rate)), "x")
+        assert card.verdict is answer, card.reasons
         told = " · ".join(text for text in card.reasons if text.startswith("second restart"))
         assert (expected in told) if expected else not told, card.reasons
 

@@ -330,16 +330,21 @@ def test_where_sizes_hardly_differ_a_smaller_one_lacks_something(least: int, ste
     assert (card.verdict is Verdict.PASS) is not steady, "sizes that differ without a fault may differ with one"
 
 
-@pytest.mark.parametrize(("until", "reason"), [(40, ""), (80, "they may hold one state")])
-def test_saves_whose_size_stays_hold_one_state_where_it_changes_from_save_to_save(until: int, reason: str) -> None:
-    """A window of the last losses that is full by step 40 is none."""
+@pytest.mark.parametrize(
+    ("killed", "until", "reason"),
+    [(37, 40, ""), (37, 80, "they may hold one state"), (57, 80, "they may hold one state"), (67, 80, "")],
+)
+def test_saves_whose_size_stays_hold_one_state_where_it_changes_from_save_to_save(
+    killed: int, until: int, reason: str
+) -> None:
+    """A window of the last losses that is full by step 40 is none. Two saves after the restart show nothing."""
 
     @bending
     def sized(logs: Logs, a_step: int) -> None:
         for line in seen(logs):
             line["bytes"] = 1000 + a_step * min(line["step"], until)
 
-    card = judged(sized(0), without=(watched, sized(10)))
+    card = judged(sized(0), without=(watched, sized(10)), outages=[Outage(killed, "rank", victim=1)])
     assert_verdict(card, Verdict.INCONCLUSIVE if reason else Verdict.PASS, reason)
 
 
@@ -377,6 +382,11 @@ def to_one_path(logs: Logs) -> None:
     change((*commits(logs), *seen(logs)), path="checkpoints/last.pt")
     left_are(80)(logs)
     left_of(logs)["checkpoints"][0]["path"] = "checkpoints/last.pt"
+
+
+@pytest.mark.parametrize("usual", [to_one_path, last_left(step=None)])
+def test_the_last_save_holds_its_step_if_its_name_or_the_fault_free_one_tells_the_step(usual: Bend) -> None:
+    assert_verdict(judged(last_left(step=70), without=(watched, usual)), Verdict.FAIL, NOT_FOUND)
 
 
 def two_are_kept(logs: Logs) -> None:

@@ -1,6 +1,7 @@
 """A loss that diverges must be answered; samples may be left out around it, told, and no more of them."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -169,6 +170,11 @@ def test_however_far_the_job_went_back(back_to: int) -> None:
     assert (spike.step, spike.seen) == (back_to + 10, back_to + 12)
 
 
+def test_a_spike_early_in_a_long_run_is_found_once_however_long_it_lasts() -> None:
+    [spike] = alarms.spikes(bent(replace(JOB, steps=160), lambda logs: spiking(logs, until=SEEN + 2), struck))
+    assert (spike.step, spike.seen) == (SINCE, SEEN)
+
+
 @pytest.mark.parametrize("cause", [[struck], [struck, healed(SINCE - 1)], [struck, healed(SEEN)]])
 def test_going_back_and_leaving_out_what_was_met_there_passes(cause: list[Bend]) -> None:
     """A spike may show once its cause is gone."""
@@ -198,6 +204,7 @@ def test_more_than_was_told_is_skipped(says: int, skipped: int) -> None:
         [],  # no fault struck at all
         [lambda logs: struck(logs, SEEN + 1)],  # after the spike was to be seen
         [lambda logs: struck(logs, 22), healed(24)],  # long before
+        [lambda logs: judging.struck(logs, "slow", lives(logs, SINCE - 1)[0]["mono_ns"])],  # makes no loss diverge
     ],
 )
 def test_a_spike_that_no_fault_accounts_for_excuses_nothing(cause: list[Bend]) -> None:

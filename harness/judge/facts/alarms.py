@@ -154,13 +154,13 @@ def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, ac
         first, batches = int(steps.first[spike.before]), abnormal.LEFT_OUT_STEPS * int(steps.count[spike.before])
         known = LeftOut(union(each for each, cause in accepted if cause is not spike))
         again = known.within(begin, end)  # samples that were already left out before
-        if first < 0 or batches < 0 or begin < first or end > first + batches + again:
+        if first < 0 or begin < first or end > first + batches + again:
             yield f"but those around the spike at step {spike.step} are {_words((first, first + batches))}"
     since, at = (spike.step, spike.end) if spike else (int(event["at_step"]), event["at"])
     if not early and not _by_a_fault(run, since, at):
         yield f"but no fault accounts for a spike at step {since}"
-    told = steps.survives & steps.complete & (steps.first >= 0) & (steps.count > 0) & (steps.end > event["at"])
-    consumed = told & (steps.first < end) & (steps.first + steps.count > begin)
+    told = steps.survives & steps.complete & (steps.first >= 0) & (steps.end > event["at"])
+    consumed = told & (np.maximum(steps.first, begin) < np.minimum(steps.first + steps.count, end))
     if consumed.any():
         yield f"but consumed some of them at step {steps.step[consumed].min()}"
     # The limit for all rollbacks together: for each fault, the batches that it spoiled and those around one spike.
