@@ -63,7 +63,7 @@ def answer(
 
 
 def _from_scratch(restart: Restart, left: bool, judged: bool, differ: str) -> Answer:
-    """Classifies a restart on a damaged checkpoint after which the job began from scratch. A job that begins from
+    """Classifies a restart on a damaged checkpoint if the restarted job began from scratch. A job that begins from
     scratch loads no save, so losses unlike those of an undamaged restart do not prove that the job loaded damaged
     data."""
     if left and not restart.told:
