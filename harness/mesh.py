@@ -35,7 +35,7 @@ class Mesh:
         return dict(reversed(found.items()))
 
     def ranks(self, at: Mapping[Axis, int]) -> list[int]:
-        """Returns all ranks with these coordinates, in ascending order. Axes not in `at` may have any index."""
+        """Returns all ranks with the coordinates `at`, in ascending order. Axes not in `at` may have any index."""
         ranks = [0]
         for axis, size in self.sizes.items():
             indices = [at[axis]] if axis in at else range(size)

@@ -517,7 +517,7 @@ class _Sweep:
 
 @dataclass
 class _Notice(drill.Watch):
-    """Watches a job that gets a preemption notice. `taken` becomes True when the harness takes away the node."""
+    """Watches a job that gets a preemption notice. `taken` becomes True when the harness preempts the node."""
 
     taken: bool = False
 

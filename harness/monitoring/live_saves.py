@@ -45,7 +45,7 @@ class Saves:
     _commits_s: deque[float] = field(default_factory=lambda: deque(maxlen=COMMITS_KEPT))
 
     def absorb(self, restarts: int, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> Done | None:
-        """Takes a checkpoint event after `restarts` job restarts. Returns a checkpoint that is complete or failed."""
+        """Counts an event after `restarts` job restarts. Returns a checkpoint that the event completes or fails."""
         if restarts > self._restarts:  # workers were replaced: those that saved are gone
             self._open.clear()
             self._restarts, self._parts = restarts, 1

@@ -65,7 +65,7 @@ def _fault(run: Timeline, fault: FaultRecord) -> Span:
 
 
 def _checkpoints(run: Timeline) -> Iterator[Span]:
-    """Yields spans of checkpoints, from the first begin to a commit or failure or, without these, to the run's end."""
+    """Yields a span for each checkpoint, from its begin to its commit or failure, or else to the run's end."""
     begun: dict[int, int] = {}
     for event in run.checkpoints:
         step = int(event.get("step", -1))

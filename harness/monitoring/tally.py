@@ -1,6 +1,6 @@
 """Computes the metrics of a running job from its events and its live state.
 
-A trainer's event is ignored if it holds impossible values.
+A trainer's event with impossible values is counted, but otherwise ignored.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Tally:
             self.board.set("chaos_checkpoint_interval_seconds", interval)
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_s: float) -> None:
-        """Counts one event of the job. An event with impossible values is only counted as odd."""
+        """Counts one event of the job. An event with impossible values is counted as odd."""
         role, name = header.get("role"), event["event"]
         self.board.add("chaos_harness_events_total", 1, role if role in ROLES else OTHER)
         odd = not self.progress.absorb(header, event, int(now_s * 1e9))

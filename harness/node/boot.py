@@ -24,8 +24,8 @@ def place() -> str:
 
 
 def command(python: str, where: str, module: str, arguments: Sequence[str] = (), packages: bool = False) -> list[str]:
-    """Returns the command that starts `module`. No file in the working folder and no environment variable on the node
-    can change which code runs. If `packages` is True, the module can import installed packages."""
+    """Returns the command that runs `module`. Files in the working folder and environment variables of the node do not
+    change which code runs. If `packages` is True, the module can import installed packages."""
     return [python, "-I", *([] if packages else ["-S"]), "-c", _CODE, where, module, *arguments]
 
 

@@ -1,8 +1,8 @@
 """Manages the two control groups (v1 or v2) that measure and limit a node's use of CPU and memory.
 
 Each group is made when its node starts, so that the group measures the node's whole use. A group's name is
-`chaos-<harness>@<run>@<node>`, where `<harness>` identifies the harness process that made the group. After the
-processes of a node have ended, the function `sweep` removes the groups of one run, or those of dead harnesses.
+`chaos-<harness>@<run>@<node>`, where `<harness>` identifies the harness process that made the group. After a node's
+processes have ended, `sweep` removes the groups of one run or of dead harness processes.
 """
 
 from __future__ import annotations

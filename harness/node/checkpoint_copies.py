@@ -43,7 +43,7 @@ _DELETED = ".deleted-"
 
 @dataclass
 class Shelf:
-    """The checkpoints in the vault. `version` grows with every change; an entry has the version of its last change."""
+    """The checkpoints in the vault. `version` counts changes; `entries` maps names to their latest version."""
 
     folder: pathlib.Path
     version: int = 0
@@ -175,7 +175,7 @@ class Copies:
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
-        """Copies the vault's checkpoints, then goes on in the background. Raises `OSError` if the vault is down."""
+        """Copies the vault's checkpoints, then changes in the background. Raises `OSError` if the vault is down."""
         place = urllib.parse.urlsplit(self._url)
         try:
             socket.create_connection((place.hostname, place.port), REACH_S_MAX).close()
@@ -209,7 +209,7 @@ class Copies:
                     self._upload(name, inode)
 
     def pull(self, after: int) -> int:
-        """Copies the vault's changes to this node. Waits a moment for a change if the version is still `after`."""
+        """Copies the vault's changes to this node. Waits up to 1 s for a change if the version is still `after`."""
         news = json.loads(self._ask("GET", f"/entries?after={after}"))
         version, entries = int(news["version"]), news["entries"]
         with self._lock:

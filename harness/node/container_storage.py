@@ -100,7 +100,7 @@ def _start(arguments: list[str], marks: Mapping[str, str], log: pathlib.Path) ->
 
 
 def _become(uid: int, gid: int) -> None:
-    """Switches this process to the user `uid`, so that files get the right owner and the process no other rights."""
+    """Switches this process to the user `uid`, who then owns new files and whose rights limit the process."""
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

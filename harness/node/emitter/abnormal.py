@@ -100,13 +100,13 @@ def checkpoint_is_late(since: float, interval: float) -> bool:
 
 
 def replay_from(steps: int) -> int:
-    """Returns the step from which a new `Watch` must see the steps again to decide like a `Watch` that saw all steps. A
-    `Watch` keeps 150 steps, and checks for lasting states, such as slow steps, at every 50th step."""
+    """Returns the step from which a new `Watch` must be given the steps again to decide like a `Watch` that saw all
+    steps. A `Watch` keeps 150 steps, and checks for lasting states, such as slow steps, at every 50th step."""
     return max(0, steps // LOSS_RECENT_STEPS - 4) * LOSS_RECENT_STEPS
 
 
 class Watch:
-    """Finds abnormal events in one process's steps, given in order. Reports a lasting state once in 50 steps."""
+    """Finds abnormal events in one process's steps. Reports lasting states, such as slow steps, once in 50 steps."""
 
     def __init__(self) -> None:
         kept = LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS
@@ -201,7 +201,7 @@ class Spikes:
         return self.in_a_row >= SPIKE_STEPS
 
     def state(self) -> dict[str, Any]:
-        """Returns the usual losses and gradient norms for a checkpoint, so that a restarted process knows them."""
+        """Returns the state for a checkpoint, so that a restarted process knows the usual losses and norms."""
         return {"losses": list(self._losses), "norms": list(self._norms), "in_a_row": self.in_a_row}
 
     def load(self, state: dict[str, Any]) -> None:
