@@ -83,8 +83,8 @@ def matrix(
 
     resume: restart the job from selected saves. The command selects saves around the end of a pass over the data, a
     save in the middle of a gradient accumulation, the first and the last save, and saves of a resumed job. Each restart
-    must do the same steps as the run without a stop. Repeat the command to continue after a stop. Exits 1 if a restart
-    differs from that run. Exits 3 if a restart from an existing save could not be tried.
+    must do the same steps as the uninterrupted run. Repeat a stopped command to continue it. Exits 1 if a restart
+    differs from the uninterrupted run. Exits 3 if a restart from an existing save could not be tried.
 
     Example: chaos matrix checkpoint my-scenario.yaml
     """
