@@ -164,7 +164,7 @@ class Sweep:
         return None if before is None or before.right else before
 
     def before_in_row(self, moment: Moment) -> Tried | None:
-        """Returns the restart that made the save from which the restart `moment` begins, or `None` if none did."""
+        """Returns the restart that made the save for the restart `moment`, or `None` if no restart made this save."""
         if moment.resume == 1:
             return None
         first = (each for each in self.tried if each.moment.resume == moment.resume - 1)
