@@ -35,7 +35,7 @@ class Mesh:
         return dict(reversed(found.items()))
 
     def ranks(self, at: Mapping[Axis, int]) -> list[int]:
-        """Returns all ranks with these coordinates, in ascending order. Axes not in `at` may have any index."""
+        """Returns all ranks with the coordinates `at`, in ascending order. Axes not in `at` may have any index."""
         ranks = [0]
         for axis, size in self.sizes.items():
             indices = [at[axis]] if axis in at else range(size)
@@ -43,13 +43,13 @@ class Mesh:
         return ranks
 
     def beside(self, rank: int) -> dict[Axis, list[int]]:
-        """Returns for each axis the other ranks that share all other coordinates with this rank."""
+        """Returns, for each axis, the other ranks whose coordinates differ from the rank's only along this axis."""
         here = self.of(rank)
         lines = {axis: {other: here[other] for other in here if other != axis} for axis in here}
         return {axis: [each for each in self.ranks(line) if each != rank] for axis, line in lines.items()}
 
     def in_words(self, rank: int) -> str:
-        """Says where a rank is in the mesh: `rank 3 is pp 1, tp 1; it shares the pipeline with rank 1`."""
+        """Describes a rank's place in the mesh, such as `rank 3 is pp 1, tp 1; it shares the pipeline with rank 1`."""
         near = {axis: ranks for axis, ranks in self.beside(rank).items() if ranks}
         parts = [f"{SHARED[axis]} with {_ranks(ranks)}" for axis, ranks in near.items()]
         return f"rank {rank} is {shown(self.of(rank))}" + (f"; it shares {', '.join(parts)}" if parts else "")

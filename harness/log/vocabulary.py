@@ -1,10 +1,10 @@
 """Declares each event of the event log, and its fields, once for all writers and readers.
 
-The checks and columns of the readers, docs/events.md, and the JSON Schema of `chaos schema --events` are made from
-these declarations.
+The declarations in this file define the readers' checks and table columns, docs/events.md, and the JSON Schema of
+`chaos schema --events`.
 
-A reader ignores an event whose name it does not know, and a field that is not declared: newer trainers may tell more.
-A declared field with another type, or beyond its limits, is damaged evidence.
+A reader of an event log ignores undeclared events and fields, because newer trainers may log more. A declared field
+counts as damaged evidence if it has the wrong type or exceeds its limits.
 """
 
 from dataclasses import dataclass
@@ -51,9 +51,9 @@ NAME_CHARS_MAX = 1000
 class Field:
     """One field of an event. `least` and `most` limit a number, or the length of a TEXT, LABEL or list of OBJECTS.
 
-    `values` are the known values; if `closed` is True, no other values are allowed. `fields` are the fields of an
-    OBJECT or of each object in OBJECTS; if there are none, any object is allowed. `column` is the field's place in the
-    table of steps.
+    `values` lists the field's known values; if `closed` is True, no other values are allowed. `fields` are the fields
+    of an OBJECT or of each object in OBJECTS; if there are none, any object is allowed. `column` names the field's
+    column in the table of steps.
     """
 
     kind: str
@@ -115,7 +115,7 @@ def _spent(name: str, meaning: str) -> Field:
 
 
 def _column(name: str, meaning: str, column: str, unit: str = "samples", most: int = SAMPLE_MAX) -> Field:
-    """Returns an optional integer field, in whose column -1 stands for "not logged"."""
+    """Returns an optional integer field, whose column holds -1 where the field is not logged."""
     return Field(INTEGER, name, meaning, unit, optional=True, least=-1, most=most, column=column, otherwise=-1)
 
 

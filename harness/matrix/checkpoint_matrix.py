@@ -110,7 +110,7 @@ class _Matrix:
         return place, list_checkpoints(place, saved.layout)
 
     def _make_checkpoints(self) -> None:
-        """Runs the job until two checkpoints are finished, then five steps more, and until no save is being written."""
+        """Runs the job until two checkpoints are finished, five more steps are done, and no save is being written."""
         self.tell("a run without faults makes checkpoints")
         until = restarts.Until(self.stop, self._two_are_finished())
         outcome = execute(self.base_plan, self.base, self.backend, until, until.end)

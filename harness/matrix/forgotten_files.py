@@ -1,7 +1,7 @@
 """Finds files, other than saves, that the uninterrupted run wrote and a restarted job did not write.
 
-A restarted job may forget a best model, an evaluation or an export, or may overwrite a log. The contents of the files
-are not compared, because most of the files hold dates and times."""
+A restarted job may fail to write its best model, an evaluation or an export, or may overwrite a log. The contents of
+the files are not compared, because most of the files hold dates and times."""
 
 from __future__ import annotations
 

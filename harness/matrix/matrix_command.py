@@ -76,15 +76,15 @@ def matrix(
 ) -> None:
     """Restart a job on damaged saves, or from each save that matters.
 
-    checkpoint: damage each kind of file of the newest save in every way, and restart the job on each damage. A job that
-    saves one file starts about ten times. Exits 1 if a restart loads damaged data, even if the restart reports the
-    damage. Also exits 1 if a restart silently starts from scratch although an undamaged save is left. Exits 3 if a
-    restart stalls or cannot be judged.
+    checkpoint: damage each kind of file of the newest save in every way, and restart the job on each damage. If a save
+    is one file, the job is restarted about ten times. Exits 1 if a restart loads damaged data, even if the restart
+    reports the damage. Also exits 1 if a restart silently starts from scratch although an undamaged save is left. Exits
+    3 if a restart stalls or cannot be judged.
 
-    resume: restart the job from selected saves. These are saves around the end of a pass over the data, a save in the
-    middle of a gradient accumulation, the first and the last save, and saves of a resumed job. Each restart must do
-    the same steps as the run without a stop. The same command continues a stopped sweep. Exits 1 if a restart does
-    something else. Exits 3 if a save cannot be tried.
+    resume: restart the job from selected saves. The command selects saves around the end of a pass over the data, a
+    save in the middle of a gradient accumulation, the first and the last save, and saves of a resumed job. Each restart
+    must do the same steps as the uninterrupted run. Repeat a stopped command to continue it. Exits 1 if a restart
+    differs from the uninterrupted run. Exits 3 if a restart from an existing save could not be tried.
 
     Example: chaos matrix checkpoint my-scenario.yaml
     """

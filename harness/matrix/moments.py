@@ -1,4 +1,4 @@
-"""Selects the saves from which a job is restarted, first the kinds from which published trainers resumed wrongly.
+"""Selects the saves from which a job is restarted, in an order that tries the causes of known trainer bugs first.
 
 Some bugs of a trainer show themselves only after a restart from certain saves. Saves are tried in this order: saves
 around the end of a pass over the data set, a save in the middle of a gradient accumulation, the first save, saves of a
@@ -24,9 +24,9 @@ AMID = "a save in the middle of a gradient accumulation"
 
 @dataclass(frozen=True)
 class Moment:
-    """A planned restart of a job from a save. `save` is the number in the save's name, or `None` if no restart is
-    possible, for the reason `why`. `step` is the last whole step that the job did before the save. `micro_batches`
-    counts the micro-batches that the job did between the step `step` and the save."""
+    """A planned restart of a job from a save. `save` is the number in the save's name. If no restart is possible,
+    `save` is `None` and `why` holds the reason. `step` is the last whole step that the job did before the save.
+    `micro_batches` counts the micro-batches that the job did between the step `step` and the save."""
 
     words: str
     save: int | None
@@ -47,7 +47,7 @@ class Moment:
 
     @property
     def kind(self) -> str:
-        """Returns the kind of save from which the restart begins: the restart's description without numbers."""
+        """Returns the kind of save from which the restart begins, such as `a save at the end of a pass`."""
         first = self.words.partition(";")[0]
         return re.sub(r"\bresume \d+", "resume", re.sub(r"\bpass \d+", "a pass", first))
 
@@ -83,7 +83,7 @@ class Saves:
 
     def moment(self, found: int | None, words: str, rare: str) -> Moment:
         """Returns the planned restart from the save `found`. If `found` is `None`, or the harness did not copy the
-        save, the result says why no restart is possible."""
+        save, the returned `Moment` says why no restart is possible."""
         if found is None:
             return Moment(words, None, why=self.none_found or rare)
         moment = self.placed(Moment(words, found))
@@ -110,8 +110,8 @@ class Saves:
         return None if save is None else next((each for each in self.made if each > save), None)
 
     def every(self, number: int) -> str:
-        """Returns the option that makes the job save at each multiple of `number`, such as `--save-every 5`. If there
-        is no such option, returns advice to the user."""
+        """Returns the option that makes the job save at each multiple of `number`, such as `--save-every 5`. If no
+        option sets the interval of saves, returns advice to the user."""
         return f"{self.option} {number}" if self.option else f"a save every {number}, by the trainer's own arguments"
 
     @property

@@ -33,7 +33,7 @@ def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
 
 
 def not_repeated(run: Timeline, made: Timeline) -> str:
-    """Returns the reason why `made` is no repeat of `run`, such as an unequal seed, or an empty text for a repeat."""
+    """Returns why `made` does not repeat the run `run`, such as another seed, or an empty text if `made` repeats it."""
     if made.outcome != "completed":
         return f"it {made.outcome or 'was cut off'}"
     return Asked.by(run, resumes_at=0).broken_by(made)
@@ -52,7 +52,7 @@ def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
 
 
 def began_again(made: Timeline) -> str:
-    """Returns a message if a worker of a restarted job started a second time by itself, and otherwise an empty text."""
+    """Returns a message if a worker of a restarted job started twice, and otherwise an empty text."""
     worked = [each for each in made.processes if each.restored_step is not None or each.first_step is not None]
     if len(worked) == len({each.rank for each in worked}):
         return ""

@@ -34,8 +34,8 @@ def answer(
     restart: Restart, newest: int, usual: Losses, tolerance: float, tensor_bytes: int, ended: str, left: bool
 ) -> Answer:
     """Classifies a restart on a damaged checkpoint. `newest` is the step that a restart on undamaged checkpoints
-    restores. `tolerance` is the allowed relative difference between the restart's losses and the losses `usual`.
-    `ended` says how the restarted job failed, or is empty. `left` is True if the job still had an undamaged save."""
+    restores. `tolerance` is the allowed relative difference of the restart's losses from expected losses. `ended` says
+    how the restarted job failed, or is empty. `left` is True if the job still had an undamaged save."""
     if restart.step is None:
         if ended or restart.failed_workers:
             return Answer(Came.CRASHED, detail=ended or "its workers failed")
@@ -63,7 +63,7 @@ def answer(
 
 
 def _from_scratch(restart: Restart, left: bool, judged: bool, differ: str) -> Answer:
-    """Classifies a restart on a damaged checkpoint after which the job began from scratch. A job that begins from
+    """Classifies a restart on a damaged checkpoint if the restarted job began from scratch. A job that begins from
     scratch loads no save, so losses unlike those of an undamaged restart do not prove that the job loaded damaged
     data."""
     if left and not restart.told:

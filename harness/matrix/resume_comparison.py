@@ -1,8 +1,8 @@
 """Compares a job that was restarted from a save with the uninterrupted run that made the save.
 
-Findings go from cause to consequence: the restored save, the samples, the learning rate, losses and gradients, the next
-save. After a save in the middle of a gradient accumulation, the restarted job may do the whole step again, or only the
-remaining micro-batches of the step."""
+Findings are listed from cause to consequence: the restored save, the samples, the learning rate, losses and gradients,
+the next save. After a save in the middle of a gradient accumulation, the restarted job may do the whole step again, or
+only the remaining micro-batches of the step."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def on_other_ranks(usual: Usual, again: Timeline, moment: Moment) -> Compared:
 
 def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
     """Returns True if a repeat has the losses, weights and saves of the uninterrupted run, bit for bit, and False if
-    any differs or nothing can be compared. Also returns the largest relative difference between run and repeat, by
-    logged quantity."""
+    any of these differs or none can be compared. Also returns the largest relative difference between run and repeat,
+    by logged quantity."""
     found, told = dict[str, float](), 0
     for name in (*COMPUTED, "lr", "applied"):
         both = _told_by_both(usual, repeat, name, untold=-1 if name == "applied" else None)
@@ -332,9 +332,9 @@ def _figure(
     usual: Usual, again: Timeline, moment: Moment, name: str, kind: Kind, tolerance: float | None, compared: Compared
 ) -> None:
     """Compares one logged quantity, such as the loss, in run and restart. `tolerance` is the allowed relative
-    difference, or `None` if values are not compared. The restart's first value after a save between two logged steps is
-    skipped, because this value may be a mean over fewer steps than the run's value. The restart's first loss after a
-    save within a step is skipped, because this loss may be a sum over fewer micro-batches than the run's loss."""
+    difference, or `None` if values are not compared. If the save lies between two logged steps, the restart's first
+    value is skipped, because it may be a mean over fewer steps than the run's value. If the save was made within a
+    step, the restart's first loss is skipped, because it may be a sum over fewer micro-batches than the run's loss."""
     both = _told_by_both(usual.run, again, name)
     stride = max(usual.run.stride, again.stride)
     between = (kind is Kind.COMPUTED and moment.step % stride) or (name == "loss" and moment.micro_batches)

@@ -82,7 +82,7 @@ class Setting:
 
 
 class _NotHad(Exception):
-    """Raised if the job cannot make a planned restart, or if nothing in the planned restart can be compared."""
+    """Raised if the job cannot make a planned restart, or if the restart yields no values to compare."""
 
 
 class _Lost(Exception):
@@ -91,14 +91,14 @@ class _Lost(Exception):
 
 
 class _Stopped(Exception):
-    """Raised if the user asks to stop. A restart that the stop cut short is not judged."""
+    """Raised if the user asks to stop. A restart that was cut short by the user's stop is not judged."""
 
 
 def run_sweep(plan: Plan, setting: Setting) -> Sweep:
     """Restarts a job from several saves (a sweep), or continues a stopped sweep of the same job and code.
 
     Raises `ChaosError` if the job fails in the run without faults. Raises `CannotRunError` if the harness cannot see
-    the job's saves, or if a restart would find and report the trainer's log lines of an earlier run again."""
+    the job's saves, or if it reads the trainer's own logs, in which a restart would find lines of the earlier run."""
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"this needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
     if plan.workload.trainer.reader() is not None:
@@ -309,7 +309,7 @@ class _Sweep:
         return tried
 
     def _restart(self, name: str, source: pathlib.Path, moment: Moment) -> tuple[pathlib.Path, Outcome]:
-        """Restarts the job; a second time if the first restart did another task, or started a worker twice."""
+        """Restarts the job, and repeats the restart once if it did another task or started a worker twice."""
         follow = self._follows(moment)
         for last in (False, True):
             place = self._place(name, source)
@@ -327,7 +327,7 @@ class _Sweep:
 
     def _follows(self, moment: Moment) -> bool:
         """Returns True if a restart is to run to the end of the job. If time allows, one restart from each kind of save
-        runs to the end of the job. A restart that is to make the save for a further restart ends early."""
+        runs to the end of the job. A restart ends early if its purpose is to make the save for the next restart."""
         if moment.elsewhere or any(each.moment.kind == moment.kind and each.to_end for each in self.sweep.tried):
             return False
         row = (each for each in self.todo if each.save is not None and each.resume == moment.resume + 1)
@@ -517,7 +517,7 @@ class _Sweep:
 
 @dataclass
 class _Notice(drill.Watch):
-    """Watches a job that gets a preemption notice. `taken` becomes True when the harness takes away the node."""
+    """Watches a job that gets a preemption notice. `taken` becomes True when the harness preempts the node."""
 
     taken: bool = False
 

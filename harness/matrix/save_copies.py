@@ -80,7 +80,7 @@ class Copies:
             self._look()
 
     def _look(self) -> None:
-        """Copies the saves if no file changed since the last call, and again if they change later. If files outside the
+        """Copies the saves if no file changed since the last call, and again after a change. If files outside the
         newest save keep changing, the saves are copied once the newest save has not changed for `STILL_S` seconds."""
         try:
             place, listing = look(self._plan, self._run_dir)

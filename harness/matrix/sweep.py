@@ -64,7 +64,7 @@ class Tried:
 
     @property
     def waits(self) -> bool:
-        """Returns True if the uninterrupted run must be repeated again, because the restart may differ by chance."""
+        """Returns True if another repeat of the uninterrupted run must show if the restart differs only by chance."""
         return bool(self.unsure) and bool(self.compared)
 
     @property
@@ -133,7 +133,7 @@ class Sweep:
 
     @property
     def findings(self) -> list[str]:
-        """Returns what is wrong with the uninterrupted run's saves, and how each wrong restart first differs from that
+        """Returns errors in the uninterrupted run's saves, and the first difference of each wrong restart from that
         run. A difference that several restarts share is listed once."""
         tried = []
         for first, *others in self.causes:
@@ -159,12 +159,12 @@ class Sweep:
 
     def spoilt_by(self, tried: Tried) -> Tried | None:
         """Returns the restart that made the save from which the restart `tried` began, if both restarts went wrong. One
-        error may explain two restarts that went wrong in a row."""
+        error of the trainer can make two successive restarts go wrong."""
         before = None if tried.right else self.before_in_row(tried.moment)
         return None if before is None or before.right else before
 
     def before_in_row(self, moment: Moment) -> Tried | None:
-        """Returns the restart that made the save from which the restart `moment` begins, or `None` if there is none."""
+        """Returns the restart that made the save for the restart `moment`, or `None` if no restart made this save."""
         if moment.resume == 1:
             return None
         first = (each for each in self.tried if each.moment.resume == moment.resume - 1)
@@ -191,9 +191,9 @@ class Sweep:
 
     @property
     def verdict(self) -> Verdict:
-        """Returns the verdict on all restarts together. A planned restart does not count if the job did not make the
-        save for it. Without findings, the verdict is inconclusive if a restart from an existing save was not tried, or
-        if the logs hold neither samples nor losses."""
+        """Returns the verdict on all restarts together. A planned restart is ignored if the job did not make the save
+        for this restart. Without findings, the verdict is inconclusive if a restart from an existing save was not
+        tried, or if the logs hold neither samples nor losses."""
         if self.findings:
             return Verdict.FAIL
         shown = self.compared.get(Kind.SAMPLES.name, 0) or self.compared.get(Kind.COMPUTED.name, 0)
@@ -207,8 +207,8 @@ class Sweep:
 
     @property
     def _files_unseen(self) -> str:
-        """Returns the reason why files were not judged although the option `--files` asks for this. The text is empty
-        if files were judged, or without the option."""
+        """Returns the reason why files were not compared although the user gave `--files`. Returns an empty text if
+        files were compared, or if the user did not give `--files`."""
         if not self.files:
             return ""
         unseen = next((each for each in self.tried if each.beside.unseen), None)

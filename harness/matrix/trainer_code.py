@@ -1,5 +1,5 @@
 """Identifies the version of the trainer's code. A stored sweep (restarts from several saves) is used again only if the
-trainer's code is unchanged since then."""
+trainer's code has not changed since the sweep."""
 
 from __future__ import annotations
 

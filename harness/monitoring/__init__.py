@@ -1,1 +1,1 @@
-"""Provides live metrics of a running job for monitoring systems that people already have."""
+"""Provides live metrics and exports of runs for common monitoring tools."""

@@ -1,5 +1,5 @@
 """Holds the present values of all metrics that a job's monitoring serves. A metric that was never measured is absent.
-Each metric has at most `SERIES_MAX` series."""
+Each metric has at most `SERIES_MAX` time series, one for each combination of label values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass
 class Distribution:
-    """A histogram: the number of values in each bucket, the last of which has no upper end, and their sum."""
+    """A histogram: the number of values in each bucket (the last has no upper limit), and the sum of all values."""
 
     counts: list[int]
     total: float = 0.0
@@ -33,13 +33,13 @@ class Distribution:
 
 @dataclass
 class Board:
-    """The present values of all metrics. A `Board` is not thread-safe: its users share a lock."""
+    """The present values of all metrics. A `Board` is not thread-safe: threads that use it must share a lock."""
 
     values: dict[str, dict[Labels, float]] = field(default_factory=dict)
     distributions: dict[str, dict[Labels, Distribution]] = field(default_factory=dict)
 
     def set(self, name: str, value: float, *labels: str) -> None:
-        """Sets the value of a gauge, or of a counter that is counted elsewhere. `labels` holds the values of the
+        """Sets the value of a gauge, or of a counter whose count is kept elsewhere. `labels` holds the values of the
         metric's labels, in the order in which the metric declares them."""
         series = self._series(name, labels, self.values)
         if series is not None:
@@ -65,7 +65,7 @@ class Board:
         return self.values.get(name, {}).get(labels)
 
     def _series(self, name: str, labels: Labels, kept: dict[str, dict[Labels, T]]) -> dict[Labels, T] | None:
-        """Returns the values of one metric by labels, or `None` if a value with new labels exceeds the limit."""
+        """Returns one metric's values by labels, or `None` if new labels would exceed the limit `SERIES_MAX`."""
         assert len(labels) == len(BY_NAME[name].labels), f"{name} has the labels {BY_NAME[name].label_names}"
         series = kept.setdefault(name, {})
         if len(series) < SERIES_MAX or _short(labels) in series:

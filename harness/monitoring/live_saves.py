@@ -1,8 +1,8 @@
 """Counts complete and failed checkpoints during a run, and measures the usual time between two commits.
 
 Each rank may commit its own part of a checkpoint. A checkpoint is complete when all ranks that began it have committed
-their parts, and no earlier checkpoint since the job's restart had more parts. After the run, the judge counts the
-checkpoints again from the complete log.
+their parts, and it has at least as many parts as each earlier checkpoint since the job's restart. After the run, the
+judge counts the checkpoints again from the complete log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Save:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished checkpoint of a running job. `took_s` is `None` if neither its begin nor its duration is logged."""
+    """A complete or failed checkpoint. `took_s` is its duration, or `None` if it failed or the duration is unknown."""
 
     step: int
     whole: bool
@@ -45,7 +45,7 @@ class Saves:
     _commits_s: deque[float] = field(default_factory=lambda: deque(maxlen=COMMITS_KEPT))
 
     def absorb(self, restarts: int, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> Done | None:
-        """Takes a checkpoint event after `restarts` job restarts. Returns a checkpoint that is complete or failed."""
+        """Counts an event after `restarts` job restarts. Returns a checkpoint that the event completes or fails."""
         if restarts > self._restarts:  # workers were replaced: those that saved are gone
             self._open.clear()
             self._restarts, self._parts = restarts, 1
@@ -80,7 +80,7 @@ class Saves:
         return Done(step, whole=True, took_s=save.took_ns / 1e9 if save.took_ns > 0 else None)
 
     def interval_s(self, every_steps: int | None, usual_step_s: float | None) -> float | None:
-        """Returns the usual time between two commits in s, or `None` while it is unknown."""
+        """Returns the usual seconds between two checkpoint commits, or `None` while this time is unknown."""
         if len(self._commits_s) >= COMMITS_MIN:
             return statistics.median(after - before for before, after in itertools.pairwise(self._commits_s))
         return every_steps * usual_step_s if every_steps and usual_step_s else None

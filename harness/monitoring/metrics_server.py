@@ -36,8 +36,8 @@ Answer = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def place(where: str) -> tuple[str, int]:
-    """Returns address and port of `:9464`, `10.0.0.5:9464` or `[::1]:9464`. Without an address, returns 127.0.0.1.
-    Raises `UsageError` if `where` has another form."""
+    """Splits `where`, such as `:9464`, `10.0.0.5:9464` or `[::1]:9464`, into address (default 127.0.0.1) and port.
+    Raises `UsageError` if `where` is not of the form `ADDRESS:PORT` or `:PORT`."""
     found = _WHERE.fullmatch(where)
     if found is None or int(found["port"]) > 65535:
         raise UsageError(f"--metrics {where!r}: write :PORT, or ADDRESS:PORT to serve others, e.g. :9464")
@@ -51,9 +51,9 @@ def place(where: str) -> tuple[str, int]:
 
 
 def is_own_host(host: str) -> bool:
-    """Returns False for a host name that DNS rebinding may use: a web page could then read the metrics in a browser.
-    Allows IP addresses, names that are not public, and this host's own names. Allows an empty name, which old scrapers
-    send."""
+    """Returns False for a public host name, because a web page could read the metrics in a browser by DNS rebinding.
+    Returns True for IP addresses, names that are not public, and this host's own names. Returns True for an empty name,
+    which old scrapers send."""
     name = re.sub(r":\d*\Z", "", host.lower())
     if "." not in name:
         return True
@@ -70,8 +70,8 @@ def _full_name() -> str:
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """A web server for metrics, whose threads end with this process. Above `CONNECTIONS_MAX` connections, a new one
-    replaces the oldest. The server does not look up host names."""
+    """A web server for metrics, whose threads end with this process. Above `CONNECTIONS_MAX` connections, a new
+    connection replaces the oldest connection. The server does not look up host names."""
 
     daemon_threads = True
     request_queue_size = 32
@@ -114,7 +114,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Shuts a connection down. The thread that serves the connection then ends."""
+    """Shuts a connection down. The shutdown also ends the thread that serves the connection."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 

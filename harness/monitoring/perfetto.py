@@ -1,8 +1,8 @@
 """Defines the export `perfetto`: a run as a trace for ui.perfetto.dev. The trace has a track for each rank with its
 processes and steps, tracks for phases, recoveries, faults and checkpoints, and the loss as a counter.
 
-The format is Chrome's JSON trace, which Perfetto reads. Times are in microseconds. Slices of one track nest; events
-that may overlap (faults, checkpoints) are asynchronous pairs.
+The format is Chrome's JSON trace, which Perfetto reads. Times are in microseconds. Slices of one track must nest, so
+events that may overlap (faults, checkpoints) are written as asynchronous pairs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Event = dict[str, Any]
 
 
 def write(run: Timeline, file: IO[str]) -> int:
-    """Writes a run as a trace for ui.perfetto.dev, in JSON. Returns how many steps share one slice."""
+    """Writes a run as a trace for ui.perfetto.dev, in JSON. Returns how many steps each slice of the trace holds."""
     together = max(1, math.ceil(len(run.steps) / SLICES_MAX))
     file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
     for number, event in enumerate(events_of(run, together)):
@@ -41,8 +41,8 @@ def write(run: Timeline, file: IO[str]) -> int:
 
 
 def events_of(run: Timeline, together: int = 1) -> Iterator[Event]:
-    """Yields the events of a run's trace for ui.perfetto.dev. `together`: number of consecutive steps of a process that
-    share a slice."""
+    """Yields the events of a run's trace for ui.perfetto.dev. `together` is the number of consecutive steps of a
+    process that one slice shows."""
     yield from _names(run)
     for number, span in enumerate(spans_of(run)):
         yield from _span(run, span, number)
@@ -79,7 +79,7 @@ def _span(run: Timeline, span: Span, number: int) -> Iterator[Event]:
 
 
 def _lives(run: Timeline) -> Iterator[Event]:
-    """Yields a trace's slice for each worker process, cut where its successor starts, because slices must nest."""
+    """Yields a slice for each worker process, which ends at the latest when the next process of the rank starts."""
     after: dict[int, int] = {}
     for process in sorted(run.processes, key=lambda each: -each.started):
         end = process.last_seen if process.exited is None else max(process.exited, process.last_seen)

@@ -1,6 +1,6 @@
 """Computes the metrics of a running job from its events and its live state.
 
-A trainer's event counts only if its values are possible.
+A trainer's event with impossible values is counted, but otherwise ignored.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SPENT = {
 
 @dataclass
 class Tally:
-    """The metrics of one job that are computed from its events and its live state. `now_s` is the harness's wall clock
-    when the events were read."""
+    """The metrics of one job that are computed from its events and its live state. The argument `now_s` is the
+    wall-clock time at which the harness read the events."""
 
     board: Board
     progress: LiveProgress = field(default_factory=lambda: LiveProgress(steps_kept=1))
@@ -90,7 +90,7 @@ class Tally:
             self.board.set("chaos_checkpoint_interval_seconds", interval)
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_s: float) -> None:
-        """Counts one event of the job. An event with impossible values only raises the number of odd events."""
+        """Counts one event of the job. An event with impossible values is counted as odd."""
         role, name = header.get("role"), event["event"]
         self.board.add("chaos_harness_events_total", 1, role if role in ROLES else OTHER)
         odd = not self.progress.absorb(header, event, int(now_s * 1e9))

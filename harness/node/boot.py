@@ -1,4 +1,4 @@
-"""Starts the harness's modules on a node, from the folder or zip archive that holds the harness there."""
+"""Starts the harness's modules on a node, from the node's copy of the harness (a folder or zip archive)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def place() -> str:
 
 
 def command(python: str, where: str, module: str, arguments: Sequence[str] = (), packages: bool = False) -> list[str]:
-    """Returns the command that starts `module`. No file in the working folder and no environment variable on the node
-    can change which code runs. With `packages`, the module can import the interpreter's installed packages, too."""
+    """Returns the command that runs `module`. Files in the working folder and environment variables of the node do not
+    change which code runs. If `packages` is True, the module can import installed packages."""
     return [python, "-I", *([] if packages else ["-S"]), "-c", _CODE, where, module, *arguments]
 
 
 def with_delivered(env: Mapping[str, str], where: str) -> dict[str, str]:
-    """Returns the environment for a trainer, with the harness's folder or archive first in PYTHONPATH. If the trainer
-    is to be observed, the folder of a `sitecustomize` module precedes the harness. The harness's fault libraries come
-    first in LD_LIBRARY_PATH and LD_PRELOAD."""
+    """Returns the environment for a trainer, with the harness's folder or archive first in PYTHONPATH. If the harness
+    observes the trainer, the folder of a `sitecustomize` module comes before the harness. The harness's fault libraries
+    come first in LD_LIBRARY_PATH and LD_PRELOAD."""
     if env.get(GPU_ENV):
         libraries = [env[GPU_ENV], *([env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else [])]
         env = {**env, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
@@ -51,7 +51,7 @@ def archive_digest() -> str:
 
 
 def trainer_digest(folders: Sequence[str]) -> str:
-    """Returns the digest of the reference trainer in the first of these folders that holds one, or an empty text."""
+    """Returns the digest of the reference trainer in the first of `folders` that holds one, or an empty text."""
     for folder in folders:
         files = sorted(pathlib.Path(folder).glob("reference_trainer/*.py"))
         if files:

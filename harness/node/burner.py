@@ -1,9 +1,9 @@
-"""A process that loads the CPU, the memory bandwidth or a GPU of a node, as other tenants do. Standard library only.
+"""A process that loads the CPU, the memory bandwidth or a GPU of a node, as other tenants do. Only a GPU needs PyTorch.
 
     burner KIND DESCRIPTOR NUMBER
 
-`DESCRIPTOR` is an open file with one float: the number of burners that are busy on average. Burner `NUMBER` (from 0)
-takes its part of the load, in turns of 20 ms.
+`DESCRIPTOR` is the descriptor of a file with one float: the number of burners that are busy on average. In each period
+of 20 ms, burner `NUMBER` (from 0) is busy for its share of the load.
 """
 
 from __future__ import annotations

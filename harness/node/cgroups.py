@@ -1,8 +1,8 @@
-"""Manages the control groups of a node, one for CPU and one for memory, which count and limit its use (v1 and v2).
+"""Manages the two control groups (v1 or v2) that measure and limit a node's use of CPU and memory.
 
-A node's groups exist from its start, so that they count all of its use. A group's name is
-`chaos-<harness>@<run>@<node>`, where `<harness>` identifies the process that made it. After the processes of a node
-have ended, the function `sweep` removes the groups of one run, or those of dead harnesses.
+Each group is made when its node starts, so that the group measures the node's whole use. A group's name is
+`chaos-<harness>@<run>@<node>`, where `<harness>` identifies the harness process that made the group. After a node's
+processes have ended, `sweep` removes the groups of one run or of dead harness processes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ SELF = pathlib.Path("/proc/self")
 
 @dataclass(frozen=True)
 class Parent:
-    """The control group below which new groups are made: the caller's own group, or the nearest possible group
-    above."""
+    """The control group in which new groups can be made: the caller's own group, or the nearest suitable ancestor."""
 
     controller: str
     version: int
@@ -37,7 +36,7 @@ class Parent:
 
 
 def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | str:
-    """Returns the group below which new control groups can be made, or the reason why that is impossible."""
+    """Returns the control group in which new groups can be made, or the reason why no group can be made."""
     proc = proc or SELF
     own = groups.of_process(proc / "cgroup")
     unified: Parent | str = f"no cgroup hierarchy with the controller `{controller}` is mounted"
@@ -50,7 +49,7 @@ def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | s
 
 
 def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
-    """Returns the nearest cgroup v2 group that delegates this controller to its child groups, or why there is none."""
+    """Returns the nearest cgroup v2 group that delegates `controller` to its child groups, or why no group does."""
     path = mount.locate(own)
     while True:
         handed_down = ""
@@ -64,7 +63,7 @@ def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
 
 
 def why_not(controller: str) -> str | None:
-    """Returns why no control group with this controller can be made here, or `None` if one can."""
+    """Returns why no control group with the controller `controller` can be made, or `None` if one can be made."""
     parent = find_parent(controller)
     if isinstance(parent, str):
         return parent
@@ -79,7 +78,7 @@ def why_not(controller: str) -> str | None:
 
 @dataclass
 class Group:
-    """A node's control group for CPU or memory. `restore` puts settings back in reverse order, byte for byte."""
+    """A node's control group for CPU or memory. `restore` writes the original settings back in reverse order."""
 
     version: int
     path: pathlib.Path
@@ -103,7 +102,7 @@ class Group:
         return int((self.path / name).read_text())
 
     def table(self, name: str) -> dict[str, int]:
-        """Returns the numbers in a file of the control group with lines `key value`."""
+        """Reads a file of the control group with lines `KEY NUMBER`, and returns the numbers by key."""
         pairs = (line.split() for line in (self.path / name).read_text().splitlines())
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].lstrip("-").isdigit()}
 
@@ -131,7 +130,7 @@ def limit_cpu(group: Group, cpus: float) -> None:
 
 
 def throttled_ns(group: Group) -> int:
-    """Returns for how many ns, summed over CPUs, the group's quota has kept its processes from running."""
+    """Returns for how many ns, summed over CPUs, the group's CPU quota has stopped its processes."""
     stat = group.table("cpu.stat")
     return stat["throttled_usec"] * 1000 if group.version == 2 else stat["throttled_time"]
 
@@ -143,8 +142,8 @@ _MEMORY_FILES = {
 
 
 def limit_memory(group: Group, limit_bytes: int) -> None:
-    """Limits memory: above the limit, the kernel kills a process instead of swapping. Raises `FaultError` if the group
-    already uses more memory, which cannot be freed."""
+    """Limits a group's memory: above the limit, the kernel kills a process instead of swapping. Raises `FaultError` if
+    the group already uses more memory than the limit, and the kernel cannot free this memory."""
     memory, swap = _MEMORY_FILES[group.version]
     try:
         group.write(memory, str(limit_bytes))
@@ -170,7 +169,7 @@ def kills(group: Group) -> int:
 
 
 def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
-    """Returns the control groups left behind by the run `run_id` or, without `run_id`, by all dead harnesses."""
+    """Returns the control groups of the run `run_id`, or those of all dead harness processes if `run_id` is `None`."""
     # Searched everywhere: the sweeping process may be in another group than the harness was.
     roots = {m.point for m in groups.mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
     # One that vanishes during the search is skipped: `os.walk` omits what it cannot list.
@@ -184,7 +183,7 @@ def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
 
 
 def sweep(run_id: str | None = None) -> int:
-    """Removes leftover control groups and returns their number. A second call does no harm. Tries to remove every
+    """Removes leftover control groups and returns their number. The function is idempotent. Tries to remove every
     group, then raises `BackendError` if some groups are still in use."""
     found = leftovers(run_id)
     deadline = time.monotonic() + REMOVED_S_MAX

@@ -3,10 +3,10 @@
 A trainer renames a finished checkpoint into the node's checkpoint folder. The node then sends the checkpoint to the
 vault, and the other nodes ask the vault for new checkpoints. A checkpoint that is deleted on one node is deleted on all
 nodes. Copies are made in the background: if a node dies just after it made a checkpoint, the checkpoint is lost, and
-the job goes on from the one before. Files whose names begin with a dot are unfinished and are not copied.
+the job resumes from the previous checkpoint. Files whose names begin with a dot are unfinished and are not copied.
 
-A vault answers `GET /entries?after=N` (waits for news), and GET, PUT and DELETE of `/entries/<name>`, a tar archive.
-Each request must carry the run's token.
+A vault answers `GET /entries?after=N` (waits for a new version), and GET, PUT and DELETE of `/entries/<name>`, a tar
+archive. Each request must carry the run's token.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DELETED = ".deleted-"
 
 @dataclass
 class Shelf:
-    """The checkpoints in the vault. `version` grows with every change; an entry has the version of its last change."""
+    """The checkpoints in the vault. `version` counts changes; `entries` maps names to their latest version."""
 
     folder: pathlib.Path
     version: int = 0
@@ -75,7 +75,7 @@ class Shelf:
 
 
 class Vault:
-    """The server that holds all nodes' checkpoints. The constructor starts to listen at `address`."""
+    """The server that holds all nodes' checkpoints. The constructor starts the server at the IP address `address`."""
 
     def __init__(self, folder: pathlib.Path, address: str, token: str):
         folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing, because a line for each request would hide important ones."""
+        """Logs no requests, because a line for each request would hide important log lines."""
 
 
 class Copies:
@@ -175,7 +175,7 @@ class Copies:
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
-        """Copies the vault's checkpoints, then goes on in the background. Raises `OSError` if the vault is down."""
+        """Copies the vault's checkpoints, then changes in the background. Raises `OSError` if the vault is down."""
         place = urllib.parse.urlsplit(self._url)
         try:
             socket.create_connection((place.hostname, place.port), REACH_S_MAX).close()
@@ -209,7 +209,7 @@ class Copies:
                     self._upload(name, inode)
 
     def pull(self, after: int) -> int:
-        """Copies the vault's changes to this node. Waits a moment for a change if the version is still `after`."""
+        """Copies the vault's changes to this node. Waits up to 1 s for a change if the version is still `after`."""
         news = json.loads(self._ask("GET", f"/entries?after={after}"))
         version, entries = int(news["version"]), news["entries"]
         with self._lock:

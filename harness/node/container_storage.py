@@ -1,4 +1,4 @@
-"""Lets a container's file operations be delayed or refused, by a file system that only this container sees.
+"""Delays or refuses file operations of a container, through a file system that only this container sees.
 
 For each folder of a node, one process on the daemon's host mounts a file system over the folder in the container's
 mount namespace, and then runs as the containers' user. This process carries out the node's file operations, or makes
@@ -27,7 +27,7 @@ END_S_MAX = 5.0
 
 
 def why_not(address: str, user: str) -> str:
-    """Returns why file operations of the daemon's containers, run as `user` (uid:gid), cannot be disturbed; or ""."""
+    """Returns why faults cannot disturb file operations of containers run as `user` (uid:gid), or "" if they can."""
     if not address.startswith("unix://"):
         return "the daemon is on another machine, and a file system can be mounted into a node only from its own host"
     if os.geteuid() != 0 or user.startswith("0:"):
@@ -36,7 +36,7 @@ def why_not(address: str, user: str) -> str:
 
 
 class Storage:
-    """The folders of a node in which faults can disturb file operations. Answers calls such as `storage.add`."""
+    """The folders of a node in which faults can disturb file operations. Handles remote calls such as `storage.add`."""
 
     def __init__(
         self, pid: int, folders: Sequence[pathlib.Path], user: str, marks: Mapping[str, str], log: pathlib.Path
@@ -100,7 +100,7 @@ def _start(arguments: list[str], marks: Mapping[str, str], log: pathlib.Path) ->
 
 
 def _become(uid: int, gid: int) -> None:
-    """Switches to the nodes' user: files get the right owner, and this process may do no more than that user."""
+    """Switches this process to the user `uid`, who then owns new files and whose rights limit the process."""
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

@@ -1,6 +1,6 @@
-"""Writes the event log: the events as each process saw them. A run is judged by this log alone.
+"""Writes the event log, in which each process logs what it observed. The harness judges a run by its event log alone.
 
-Any trainer may import this file: standard library only, no thread, no buffer.
+Any trainer may import this file, which uses only the standard library, and no threads or buffers.
 
     from harness.node.emitter import Emitter
     emit = Emitter.open("trainer", rank=rank, local_rank=local_rank, world_size=world_size)
@@ -8,10 +8,10 @@ Any trainer may import this file: standard library only, no thread, no buffer.
 
 Each writer in each process has a file of its own: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<rank>-<start>.jsonl`.
 Each event is one line, written by one `os.write` to an `O_APPEND` descriptor, so that SIGKILL tears at most the last
-line. Outside a harness (`CHAOS_EVENTS` unset) every call returns at once.
+line. If the variable `CHAOS_EVENTS` is unset, every call returns at once and writes nothing.
 
-Each attempt to write a line gets the next number, from 0 for the header. A missing number means that a line was lost,
-for example because the disk was full. A forked process numbers its own lines.
+Lines are numbered from 0 (the header), and each attempt to write a line uses up a number. A missing number means that a
+line was lost, for example because the disk was full. A forked process numbers its lines separately.
 
 The first line, the header, names the writer. `harness.log.vocabulary` declares the fields of the header and of each
 event; docs/events.md lists these fields. A number that is not finite is written as the string `"nan"`, `"inf"` or
@@ -104,7 +104,7 @@ class Emitter:
     @classmethod
     def open(cls, role: str, **identity: Any) -> Emitter:
         """Returns an emitter for this process, which writes nothing if the variable `CHAOS_EVENTS` is not set. `began`
-        is when the process began, a `Moment`; by default now. All other arguments go into the header."""
+        is the `Moment` when the process began (default: now). All other arguments go into the header."""
         began = identity.pop("began", None)
         directory = os.environ.get(EVENTS_DIR_ENV)
         if not directory:
@@ -121,11 +121,11 @@ class Emitter:
         return self._fd >= 0
 
     def __call__(self, event: str, **fields: Any) -> int:
-        """Writes one event, and returns its time `mono_ns`, so that the next event can begin exactly there."""
+        """Writes one event, and returns its monotonic time in ns, at which the next event can begin without a gap."""
         return self.tell(event, fields)
 
     def tell(self, event: str, fields: dict[str, Any], at: Moment | None = None) -> int:
-        """Writes one event with these fields, which happened at the given moment (by default now)."""
+        """Writes one event with the fields `fields` and the time `at` (by default now)."""
         if self._fd < 0:
             return time.monotonic_ns()
         mono_ns = self._append({"event": event} | fields, at)
@@ -135,7 +135,7 @@ class Emitter:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Logs the begin of a named phase and, unless an exception leaves the phase, its end."""
+        """Logs the begin of a named phase, and also its end unless the phase raises an exception."""
         self("phase", name=name, edge="begin")
         yield
         self("phase", name=name, edge="end")
@@ -153,7 +153,7 @@ class Emitter:
         return self
 
     def __reduce__(self) -> tuple[type[Emitter], tuple[None]]:
-        """Pickles as an emitter that writes nothing, because file descriptors are not valid in another process."""
+        """Makes an unpickled emitter write nothing, because file descriptors are not valid in another process."""
         return Emitter, (None,)
 
     def close(self) -> None:
@@ -181,14 +181,14 @@ class Emitter:
         return mono_ns
 
     def _go_on_in_fork(self) -> None:
-        """Numbers a fork's lines separately in the parent's file. The fork writes nothing if the file has no header
-        yet."""
+        """Numbers the lines of a forked process separately from its parent's lines in the same file. The forked process
+        writes nothing if the file has no header yet."""
         self._begin_to_count(0, f',"line_fork":{time.monotonic_ns()}')
         if self._header:
             self._fd = -1
 
     def _write(self, line: bytes) -> bool:
-        """Writes a line to the event file. Writes the header first if a full disk has refused it before."""
+        """Writes a line to the event file. Writes the header first if the file has no header yet."""
         data = self._header + line
         try:
             written = os.write(self._fd, data)
@@ -203,13 +203,13 @@ class Emitter:
 
 
 def _line(record: dict[str, Any], at: Moment | None = None) -> tuple[bytes, int]:
-    """Returns the record with its time as JSON without the closing brace, and the record's monotonic time."""
+    """Adds the time to a record. Returns its JSON text without the closing brace, and its monotonic time."""
     record["wall_ns"], record["mono_ns"] = _, mono_ns = at or (time.time_ns(), time.monotonic_ns())
     return json.dumps(finite(record), separators=(",", ":"))[:-1].encode(), mono_ns
 
 
 def finite(value: Any) -> Any:
-    """Returns the value, or the name of a float that is not finite, because JSON has no NaN."""
+    """Replaces floats that are not finite by texts such as `nan`, because JSON has no NaN."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, dict):

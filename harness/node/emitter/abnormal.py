@@ -1,7 +1,7 @@
-"""Defines when events of a training are abnormal, for trainers, judge, live metrics, and the alert rules in
-`examples/monitoring/`. Standard library only.
+"""Defines which events of a training run are abnormal, for trainers, the judge, live metrics, and the alert rules in
+`examples/monitoring/`. Uses only the standard library.
 
-The limits are those at which practitioners of large runs raise warnings.
+The limits follow the warnings that operators of large training runs use.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a 
 
 
 def loss_improvement(losses: Sequence[float]) -> float | None:
-    """Returns by what share the mean of the last 50 losses is below that of the 100 before; `None` if under 150."""
+    """Returns by what share the mean loss fell from 100 steps to the last 50, or `None` for fewer than 150 losses."""
     if len(losses) < LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS:
         return None
     recent = losses[-LOSS_RECENT_STEPS:]
@@ -82,7 +82,7 @@ def loss_spikes(loss: float, before: Sequence[float]) -> bool:
 
 
 def steps_are_slow(times: Sequence[float]) -> bool:
-    """Returns True if the median time of the last 50 steps is over 15 % above that of the 100 steps before."""
+    """Returns True if the median time of the last 50 steps is over 15 % above the median of the 100 steps before."""
     if len(times) < TIMES_RECENT + TIMES_BEFORE:
         return False
     usual = statistics.median(times[-TIMES_RECENT - TIMES_BEFORE : -TIMES_RECENT])
@@ -90,23 +90,23 @@ def steps_are_slow(times: Sequence[float]) -> bool:
 
 
 def waits_for_data(waited: Sequence[float], times: Sequence[float]) -> bool:
-    """Returns True if waiting for data took more than a tenth of the last steps' time."""
+    """Returns True if waiting for data took more than a tenth of the time of the last 50 steps."""
     return len(times) >= TIMES_RECENT and sum(waited[-TIMES_RECENT:]) > DATA_WAIT_SHARE * sum(times[-TIMES_RECENT:])
 
 
 def checkpoint_is_late(since: float, interval: float) -> bool:
-    """Returns True if the time since the last commit exceeds two intervals, both in steps or both in seconds."""
+    """Returns True if more than two checkpoint intervals passed since the last commit (both in steps or in seconds)."""
     return since > CHECKPOINT_INTERVALS * interval
 
 
 def replay_from(steps: int) -> int:
-    """Returns the step from which a new `Watch` must see steps again to reach the decisions of one that saw all steps.
-    A `Watch` keeps 150 steps, and checks for lasting states, such as slow steps, at every 50th."""
+    """Returns the step from which a new `Watch` must be given the steps again to decide like a `Watch` that saw all
+    steps. A `Watch` keeps 150 steps, and checks for lasting states, such as slow steps, at every 50th step."""
     return max(0, steps // LOSS_RECENT_STEPS - 4) * LOSS_RECENT_STEPS
 
 
 class Watch:
-    """Finds abnormal events in one process's steps, given in order. Reports a lasting state once in 50 steps."""
+    """Finds abnormal events in one process's steps. Reports lasting states, such as slow steps, once in 50 steps."""
 
     def __init__(self) -> None:
         kept = LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS
@@ -117,12 +117,12 @@ class Watch:
         self._steps = 0
 
     def norm_spikes(self, grad_norm: float) -> bool:
-        """Returns True if this gradient norm, of the step under way, is abnormal beside those of earlier steps."""
+        """Returns True if the current step's gradient norm is abnormally high compared with earlier steps."""
         return gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float, took: float, waited: float) -> list[str]:
-        """Adds a step, and returns the kinds of its abnormal events. `took` is the duration of the step, and `waited`
-        is the time spent waiting for data, in the same unit."""
+        """Adds a finished step, and returns the kinds of abnormal events found. `took` is the duration of the step, and
+        `waited` is the time spent waiting for data, in the same unit."""
         self._steps += 1
         found = [GRADIENT] if self.norm_spikes(grad_norm) else []
         self._losses.append(loss)
@@ -138,7 +138,7 @@ class Watch:
 
 
 class Growth(NamedTuple):
-    """How fast a process's memory grows. `full_in_s` is the time in seconds until the memory limit at this rate."""
+    """How fast a process's memory grows. If growth goes on, the memory is full after `full_in_s` seconds."""
 
     bytes_per_s: float
     full_in_s: float
@@ -147,10 +147,10 @@ class Growth(NamedTuple):
 class Leak:
     """Finds out whether a process's memory grows steadily and comes near its limit.
 
-    Readings lie ever further apart, so that slow leaks are found as well as quick ones. The newer half of the readings
-    is used, so that the growth at the start is forgotten. The rate is the Theil–Sen slope of the readings: the median
-    of the slopes between all pairs (Sen, 1968, doi:10.1080/01621459.1968.10480934). A process leaks if it would reach
-    its limit within the time that the used readings span, or within 60 s.
+    Memory is read at ever longer intervals, so that slow leaks are found as well as quick leaks. Only the newer half of
+    the readings is used, so that growth at the process's start is ignored. The growth rate is the Theil–Sen slope: the
+    median of the slopes between all pairs of readings (Sen, 1968, doi:10.1080/01621459.1968.10480934). A process leaks
+    if it would reach its limit within the time that the used readings span, or within 60 s.
     """
 
     def __init__(self) -> None:
@@ -178,8 +178,8 @@ class Leak:
 
 
 class Spikes:
-    """Counts successive steps with a loss or gradient norm far above the usual. Three such steps in a row mean
-    divergence. Abnormal values are never added to the usual values, however long they last."""
+    """Counts successive steps with a loss or gradient norm far above the median. Three abnormal steps in a row mean
+    divergence. The medians leave out the values of abnormal steps, however many there are."""
 
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=LOSSES_KEPT)
@@ -187,11 +187,11 @@ class Spikes:
         self.in_a_row = 0
 
     def abnormal(self, loss: float, grad_norm: float) -> bool:
-        """Returns True if these values, of the step under way, are far above those of earlier steps."""
+        """Returns True if the current step's loss or gradient norm is far above the median of earlier steps."""
         return loss_spikes(loss, self._losses) or gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float) -> bool:
-        """Counts a finished step. Returns True if the training diverges by the values in this and earlier steps."""
+        """Counts a finished step. Returns True if at least the last three steps were abnormal."""
         if self.abnormal(loss, grad_norm):
             self.in_a_row += 1
         else:
@@ -201,7 +201,7 @@ class Spikes:
         return self.in_a_row >= SPIKE_STEPS
 
     def state(self) -> dict[str, Any]:
-        """Returns the usual losses and gradient norms for a checkpoint, so that a restarted process knows them."""
+        """Returns the state for a checkpoint, so that a restarted process knows the usual losses and norms."""
         return {"losses": list(self._losses), "norms": list(self._norms), "in_a_row": self.in_a_row}
 
     def load(self, state: dict[str, Any]) -> None:
