@@ -113,8 +113,7 @@ def _is_ours(frame: types.FrameType | None) -> bool:
 
 
 def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
-    """Takes memory at `rate` bytes/s, and writes to it to make it resident. Frees the memory once `over` returns
-    True."""
+    """Takes memory at `rate` bytes/s, and writes to it to make it resident. Frees all of it when `over` returns True."""
     begin, taken = time.monotonic(), list[mmap.mmap]()
     while not over():
         due = min(most, rate * (time.monotonic() - begin))
