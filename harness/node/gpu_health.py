@@ -66,8 +66,8 @@ def prepare(run_dir: pathlib.Path, places: Sequence[str] = PLACES) -> dict[str, 
 
 
 def make_states(run_dir: pathlib.Path, nodes: Sequence[str], gpus: int) -> None:
-    """Creates the file with the simulated GPU health of each node, before the node's processes start. Does nothing if
-    no fault makes a GPU sick."""
+    """Creates the file with the simulated GPU health of each node, before the node's processes start. Does nothing in a
+    run without simulated GPU health."""
     for node in nodes if (run_dir / FOLDER).is_dir() else ():
         if not (run_dir / FOLDER / node).exists():
             _write(run_dir, node, gpus, {})

@@ -103,7 +103,7 @@ def _address(gpu: Any) -> int | None:
 
 
 def samples(nvml: Any, xids: Xids | None = None) -> list[Sample]:
-    """Returns the figures of every GPU of this machine, such as its temperature."""
+    """Returns the measured values of every GPU of this machine, such as its temperature."""
     if xids:
         xids.new()
     return [sample(nvml, number, xids) for number in range(_told(nvml.nvmlDeviceGetCount) or 0)]
@@ -148,7 +148,8 @@ def uuids(nvml: Any) -> list[str | None]:
 
 
 def sample(nvml: Any, number: int, xids: Xids | None = None) -> Sample:
-    """Returns the figures of one GPU, such as its temperature. `xids` holds the XID errors of all GPUs so far."""
+    """Returns the measured values of one GPU, such as its temperature. `xids` holds the XID errors of all GPUs so
+    far."""
     seen: dict[str, Any] = {"xid": xids.last.get(number), "xids": xids.count.get(number)} if xids else {}
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(number)

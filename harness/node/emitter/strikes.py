@@ -30,7 +30,7 @@ Append = Callable[[dict[str, Any]], int]
 
 
 class Inside:
-    """The argument of a user's `inject` function: rank and last step. An unknown value is `None`."""
+    """The argument of a user's `inject` function: rank and last step (`None`: unknown)."""
 
     def __init__(self, rank: int | None, step: int | None, append: Append):
         self.rank, self.step = rank, step
@@ -113,7 +113,7 @@ def _is_ours(frame: types.FrameType | None) -> bool:
 
 
 def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
-    """Takes memory at `rate` bytes/s, and writes to it to make it resident. Frees all of it when `over` returns True."""
+    """Takes memory at `rate` bytes/s, and writes to it to make it resident. Frees it when `over` returns True."""
     begin, taken = time.monotonic(), list[mmap.mmap]()
     while not over():
         due = min(most, rate * (time.monotonic() - begin))

@@ -161,7 +161,7 @@ class FileSystem:
                 time.sleep(DYING_LOOK_S)
 
     def clear(self) -> None:
-        """Ends all rules, so that the file system disturbs no operation any more."""
+        """Ends all rules that delay or refuse file operations."""
         for rule in self._rules:
             self.remove(rule.number)
 
