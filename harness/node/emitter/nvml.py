@@ -148,8 +148,7 @@ def uuids(nvml: Any) -> list[str | None]:
 
 
 def sample(nvml: Any, number: int, xids: Xids | None = None) -> Sample:
-    """Returns the measured values of one GPU, such as its temperature. `xids` holds the XID errors of all GPUs so
-    far."""
+    """Returns the measured values of one GPU, such as its temperature. `xids` holds all GPUs' XID errors so far."""
     seen: dict[str, Any] = {"xid": xids.last.get(number), "xids": xids.count.get(number)} if xids else {}
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
