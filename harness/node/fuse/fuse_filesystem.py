@@ -147,8 +147,8 @@ class FileSystem:
             return self._numbers
 
     def remove(self, number: int) -> None:
-        """Ends a rule. If the rule simulates a power failure, ends the failure, and discards all data that was not
-        durable. A second call does nothing. Raises `OSError` if an operation still waits for the rule afterwards."""
+        """Ends a rule. If the rule simulates a power failure, operations work again, but data that was not durable
+        stays lost. A second call does nothing. Raises `OSError` if an operation still waits for the rule afterwards."""
         with self._lock:
             ended = [rule for rule in self._rules if rule.number == number]
             self._rules = tuple(rule for rule in self._rules if rule.number != number)
