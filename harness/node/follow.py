@@ -1,7 +1,7 @@
 """Sends files below a folder to the harness while they are written, so that a pod's logs outlive the pod.
 
-The kernel reports every write (inotify). Therefore, the last lines of a killed process are sent a moment later, and no
-volume has to be read after the run.
+The kernel reports every write (inotify). Even the last lines of a killed process are sent, so no volume has to be read
+after the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Follower:
-    """Reports new data in files to `tell`, as `{"event": "wrote", "name", "offset", "data"}` with `data` in Latin-1.
+    """Passes new data in files to `tell()` as `{"event": "wrote", "name", "offset", "data"}` with `data` in Latin-1.
 
     Sends only whole lines of event files, because an emitter may remove a half-written line.
     """

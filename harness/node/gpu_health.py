@@ -1,8 +1,8 @@
-"""Makes GPUs seem sick to the processes of a node, by a small C library in place of NVIDIA's, and a file for each node.
+"""Makes GPUs seem sick to a node's processes: a small C library replaces NVIDIA's, and reads a file for each node.
 
 The library is first on the library path of all processes of the node from their start (`boot.with_delivered`). The
-library reads the node's file at each call, so that running processes see changes. Calls to functions that it lacks go
-to the node's real library, if there is one. No driver, no GPU and no process outside of the node is affected.
+library reads the node's file at each call, so that running processes see changes. The library passes calls that it does
+not know to the node's real library, if there is one. No driver, no GPU and no process outside of the node is affected.
 
     python -m harness.node.gpu_health      prints, several times a second, what a process of this node is told
 """
@@ -66,8 +66,8 @@ def prepare(run_dir: pathlib.Path, places: Sequence[str] = PLACES) -> dict[str, 
 
 
 def make_states(run_dir: pathlib.Path, nodes: Sequence[str], gpus: int) -> None:
-    """Makes the file that says how sick a node's GPUs seem, for each node before its processes start. Does nothing if
-    no fault makes a GPU sick."""
+    """Creates the file with the simulated GPU health of each node, before the node's processes start. Does nothing in a
+    run without simulated GPU health."""
     for node in nodes if (run_dir / FOLDER).is_dir() else ():
         if not (run_dir / FOLDER / node).exists():
             _write(run_dir, node, gpus, {})
@@ -126,7 +126,7 @@ def _figure(call: Any, handle: ctypes.c_void_p, *before: int, wide: bool = False
 
 
 def _device(nvml: Any, number: int) -> dict[str, Any]:
-    """Asks NVML for the figures of one GPU, by the names in `FIELDS`, or NVML's `error` number if the GPU is lost."""
+    """Returns the values that NVML reports for one GPU, or NVML's `error` number if the GPU is lost."""
     handle = ctypes.c_void_p()
     if error := nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(handle)):
         return {"gpu": number, "error": error}

@@ -17,7 +17,7 @@ TAIL_BYTES = 2**18
 
 
 class GpuWatch:
-    """Reads GPUs as one process of the node sees them, by a program with this process's environment."""
+    """Reads GPUs as one process of the node sees them, in a child process with that process's environment."""
 
     def __init__(self, children: spawn.Children):
         self._children = children
@@ -25,7 +25,7 @@ class GpuWatch:
         self._lines = -1
 
     def watch(self, pid: int | None) -> str | None:
-        """Begins to read GPUs as process `pid` sees them; `None` stops. Returns the process's CUDA_VISIBLE_DEVICES."""
+        """Reads GPUs as process `pid` sees them (`None`: stops reading). Returns the process's CUDA_VISIBLE_DEVICES."""
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)

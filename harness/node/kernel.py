@@ -66,7 +66,7 @@ def be_punctual() -> None:
 
 
 def enter_network(pid: int) -> None:
-    """Moves this thread into the network namespace of process `pid`. Its open sockets stay in the old namespace."""
+    """Moves this thread to process `pid`'s network namespace. The thread's open sockets stay in the old namespace."""
     _enter(pid, "net", CLONE_NEWNET)
 
 
@@ -82,7 +82,7 @@ def mount(source: str, target: str, kind: str | None = None, flags: int = 0, opt
 
 
 def mount_for(pid: int, source: str, target: str, kind: str, flags: int, options: str) -> None:
-    """Mounts as `mount` does, but in the mount namespace of process `pid`, by a child of the caller."""
+    """Mounts a file system in the mount namespace of process `pid`, by a child of the caller."""
     child = os.fork()
     if child == 0:
         code = errno.EIO
@@ -107,13 +107,13 @@ def prctl(option: int, value: int) -> None:
 
 
 def set_name(name: str) -> None:
-    """Sets the process name that `ps -o comm` shows. The kernel keeps 15 bytes."""
+    """Sets the process name that `ps -o comm` shows, cut to 15 bytes."""
     text = ctypes.create_string_buffer(name.encode()[:15])
     _check(_libc.prctl(PR_SET_NAME, ctypes.addressof(text), 0, 0, 0), "prctl name")
 
 
 def map_user_namespace(uid: int, gid: int, inside: tuple[int, int] = (0, 0)) -> None:
-    """Maps the ids `inside` a new user namespace (by default root) to the caller's own `uid` and `gid` outside."""
+    """Maps the ids `inside` (by default 0, root) of a new user namespace to the ids `uid` and `gid` outside of it."""
     # The kernel lets an ordinary user map a group only after giving up setgroups.
     for name, text in (("setgroups", "deny"), ("uid_map", f"{inside[0]} {uid} 1"), ("gid_map", f"{inside[1]} {gid} 1")):
         pathlib.Path(f"/proc/self/{name}").write_text(text)
@@ -122,8 +122,8 @@ def map_user_namespace(uid: int, gid: int, inside: tuple[int, int] = (0, 0)) -> 
 def enter_mount_namespace() -> None:
     """Gives this process and its children mounts that others do not see, until the last of these processes ends.
 
-    A caller that is not root keeps its ids, but gets a user namespace, in which it may mount. Mounts that are made
-    outside later are visible inside.
+    A caller that is not root also enters a new user namespace, which allows it to mount, and keeps its ids. Later
+    mounts in the original mount namespace are visible in the new one.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0:
@@ -134,6 +134,6 @@ def enter_mount_namespace() -> None:
 
 
 def names_every_user() -> bool:
-    """Returns True if every user and group has an id of its own. In a user namespace, unmapped users share one id."""
+    """Returns True if this user namespace maps every user and group id. Unmapped users would share a single id."""
     maps = (pathlib.Path(f"/proc/self/{name}").read_text().split() for name in ("uid_map", "gid_map"))
     return all(each == ["0", "0", str(2**32 - 1)] for each in maps)

@@ -23,7 +23,7 @@ Call = Callable[..., Awaitable[Any]]  # takes the lab first; its result must be 
 
 
 class Host(Protocol):
-    """The parts of a virtual node that calls in other modules use."""
+    """The attributes and methods of a virtual node on which other modules rely."""
 
     name: str
     address: str
@@ -113,7 +113,7 @@ class Lab(Children):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def living(self, node: str) -> Host:
-        """Returns the virtual node with this key. Raises `NodeGone` if it does not exist, or exists no longer."""
+        """Returns the virtual node with this key. Raises `NodeGone` if the node is unknown or dead."""
         host = self.hosts.get(node)
         if host is None or host.gone.is_set():
             raise NodeGone(f"node {node} is gone")

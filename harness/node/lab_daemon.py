@@ -3,10 +3,10 @@
     harness ──socket──► labd (init of the lab's namespaces) ──socket──► init of each node
        └─────► keeper ────┘
 
-The keeper forks labd and watches it and the harness from outside. If the harness, labd or the keeper dies, the other
-two end the lab: labd watches its socket and the pidfds of the harness and the keeper, and gets a death signal from the
-kernel; the keeper watches the pidfds of both others. When labd ends, the kernel ends its namespaces, with every
-process, device and mount. Without namespaces, labd kills its process tree, and the keeper kills what labd left.
+The keeper forks labd, and watches labd and the harness from outside. If the harness, labd or the keeper dies, the other
+two end the lab. Labd watches its socket and the pidfds of the harness and the keeper, and gets a death signal from the
+kernel. The keeper watches the pidfds of labd and the harness. When labd ends, the kernel ends its namespaces, with
+every process, device and mount. Without namespaces, labd kills its process tree, and the keeper kills what labd left.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CALLS: dict[str, Call] = {
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """The options of labd. `mode` is root, user or plain. The descriptors are inherited from the harness."""
+    """The options of labd. `mode` is root, user or plain (no namespaces). `link` and `harness` are file descriptors."""
 
     mode: str
     run_id: str
@@ -147,7 +147,7 @@ _claims: list[socket.socket] = []
 
 
 def _claim_block() -> int:
-    """Claims a block of loopback addresses for this lab, and returns the third byte. The claim ends with the lab."""
+    """Claims a block of addresses 127.77.N.x for this lab, and returns N. The claim ends with the lab."""
     for block in range(PLAIN_LABS_MAX):
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:

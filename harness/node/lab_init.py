@@ -1,4 +1,4 @@
-"""Runs the init of a node in the local lab, which first builds the node around itself, like a container's init.
+"""Runs the init process of a node in the local lab. The init first sets up the node, like a container's init.
 
 In namespaces, the init is process 1 of the node, and the node dies with it. Without namespaces, the init is the
 subreaper of all processes of the node. The daemon labd forks the init, and talks to it over one socket.
@@ -51,7 +51,7 @@ class Setup:
 
 @contextlib.contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Adds the name of this step of a node's set-up to errors of the kernel within the `with` block."""
+    """Turns an `OSError` in the `with` block into a `StageError` that names the step `name` of a node's set-up."""
     try:
         yield
     except OSError as error:
@@ -145,7 +145,7 @@ def _name(name: str, address: str) -> None:
 
 
 def _mount_sysfs() -> None:
-    """Mounts /sys. If a container forbids the mount, the node sees the host's devices."""
+    """Mounts /sys. If a container forbids the mount of /sys, the node sees the host's devices."""
     outside = os.open(GROUPS, os.O_PATH | os.O_CLOEXEC) if os.path.isdir(GROUPS) else None
     try:
         kernel.mount("sysfs", "/sys", "sysfs", NOTHING_SPECIAL)
@@ -235,7 +235,7 @@ class PlainInit(LabInit):
         return len(told)
 
     def _signal_in_turn(self, signum: int) -> None:
-        """Sends a signal to the node's processes. Searches for new ones only every 0.5 s, because a search is slow."""
+        """Sends a signal to the node's processes. Looks for new processes only every 0.5 s, as this is slow."""
         if time.monotonic() - self._looked > LOOK_FOR_NEW_S:
             self._members, self._looked = self._others(), time.monotonic()
         for process in self._members:

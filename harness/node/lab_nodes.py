@@ -1,7 +1,7 @@
-"""Answers labd's calls on virtual nodes: make one, run its command, signal and kill its processes.
+"""Answers calls to labd about virtual nodes: create a node, run its command, signal and kill its processes.
 
 Two kinds of node share one interface: `NamespaceNode` is a small host of its own, `PlainNode` a process tree. `CALLS`
-are the calls that this module answers. The first argument of each call is the lab.
+maps each remote call, such as `node.kill`, to a function whose first argument is the lab.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LabNode(abc.ABC):
         return f"{self.name}.{self.incarnation}"
 
     async def create(self) -> list[Any]:
-        """Starts a virtual node, or leaves nothing behind. Returns host and port of the node's metadata endpoint."""
+        """Starts a virtual node, and cleans up if that fails. Returns host and port of the node's metadata endpoint."""
         ours, theirs = socket.socketpair()
         try:
             with lab_init.stage("node processes"):
@@ -106,10 +106,10 @@ class LabNode(abc.ABC):
 
     @abc.abstractmethod
     def _fork(self, link: socket.socket) -> int:
-        """Starts the init process of a virtual node, with its end of `link`; returns its process id as labd sees it."""
+        """Starts the init process of a virtual node with the socket `link`; returns the process id as labd sees it."""
 
     def _connect(self) -> None:
-        """Connects the virtual node to the lab's network. Every address in 127.0.0.0/8 is connected from the start."""
+        """Connects the virtual node to the lab's network. Addresses in 127.0.0.0/8 need no connecting."""
         return None
 
     @abc.abstractmethod
@@ -235,7 +235,7 @@ def _fork_init(link: socket.socket, report: int) -> None:
 
 
 class PlainNode(LabNode):
-    """A virtual node without namespaces: its init's descendants, and processes with its name in their environment."""
+    """A virtual node without namespaces: its init's descendants, and processes whose environment names the node."""
 
     def _fork(self, link: socket.socket) -> int:
         return spawn.fork(lambda: lab_init.main(link), keep=(link.fileno(),))

@@ -1,4 +1,4 @@
-"""Finds and removes what is left of a lab if all processes that clean up were killed.
+"""Finds and kills the processes that a lab left behind, if all processes that clean up were killed.
 
 A lab with namespaces leaves nothing, because the kernel cleans up. A lab without namespaces may leave processes if the
 harness, its keeper and labd were killed at once. Only processes with the harness's marker in their environment are

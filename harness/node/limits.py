@@ -170,7 +170,7 @@ class Limits:
             self._watchdog = None
 
     async def _watch(self, limit_bytes: int) -> None:
-        """Kills a process when the node exceeds its memory limit, as the kernel would: by OOM score, then by size."""
+        """Above the node's memory limit, kills the process with the highest OOM score, the largest among equals."""
         own, looked = self.members(), time.monotonic()
         while True:
             if time.monotonic() - looked > LOOK_FOR_NEW_S:
@@ -220,7 +220,7 @@ class Limits:
         return _got(progress)
 
     async def _filled(self, done: asyncio.Event, kills_before: int, spare: bool, full: Callable[[], bool]) -> None:
-        """Waits until the child process has all its memory and the watchdog has seen this, or a process is killed."""
+        """Waits until a process is killed, or the child has all its memory and the memory watchdog has measured it."""
         deadline = time.monotonic() + FILL_S_MAX
         while not done.is_set() and not full() and time.monotonic() < deadline:
             if spare and self.memory_use().kills > kills_before:

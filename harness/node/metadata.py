@@ -1,7 +1,7 @@
 """Serves the cloud metadata endpoint of a node: the eviction notices of EC2, GCP and Azure, at one address.
 
 EC2 requests need a session token (IMDSv2), and `spot/instance-action` answers 404 until an eviction notice. GCP's
-`instance/preempted` answers FALSE or TRUE, at once or after a change. Azure's scheduled events can be acknowledged.
+`instance/preempted` answers FALSE or TRUE, and can wait for a change. Azure's scheduled events can be acknowledged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """An HTTP reply of the metadata endpoint. `notice` is True if it holds the announced eviction."""
+    """An HTTP reply of the metadata endpoint. `notice` is True if the reply holds the announced eviction."""
 
     status: int
     body: str = ""
@@ -234,7 +234,7 @@ def _json(document: object, status: int = 200, notice: bool = False) -> Reply:
 
 
 async def _read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
-    """Reads one HTTP request for a node's metadata. Returns `None` if it is no HTTP request."""
+    """Reads one HTTP request for a node's metadata. Returns `None` if the request is invalid or too large."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
     words = first.split(" ")

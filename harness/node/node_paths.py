@@ -15,7 +15,7 @@ def events_of(node: str) -> str:
 
 
 def answers_of(node: str) -> str:
-    """Returns the folder of the answers that a node's trainers write to the harness (that they wait for a fault)."""
+    """Returns the folder in which a node's trainers create files to tell the harness that they wait for a fault."""
     return f"{ANSWERS}/{node}"
 
 

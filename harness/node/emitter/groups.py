@@ -1,4 +1,4 @@
-"""Finds the control groups of a process and their mount points, in versions 1 and 2. Standard library only."""
+"""Finds the control groups (cgroup v1 and v2) of a process and their mount points. Standard library only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def mounts(path: pathlib.Path) -> Iterator[Mount]:
 
 
 def of_process(path: pathlib.Path) -> dict[str, str]:
-    """Returns a process's control group for each controller. The key of the cgroup v2 group is an empty text."""
+    """Returns a process's control group for each controller. The empty key "" maps to the cgroup v2 group."""
     groups: dict[str, str] = {}
     for line in path.read_text().splitlines():
         _, controllers, group = line.split(":", 2)

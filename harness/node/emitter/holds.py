@@ -1,8 +1,8 @@
-"""Injects a fault into a trainer when it logs a planned event: pauses, ends or disturbs it, or gives it a wrong rank.
+"""Pauses, ends or disturbs a trainer, or gives the trainer a wrong rank, when it logs a planned event.
 
 The emitter loads this module only if `CHAOS_HOLDS` names a file with planned faults. The harness arms a fault, and ends
-a pause, by files that a node can only read. A process claims a fault by a file in the node's folder `CHAOS_ANSWERS`,
-and carries out the fault once the harness has granted the claim, so that the harness logs the fault first.
+a pause, by files that nodes cannot write. A process claims a fault by a file in the node's folder `CHAOS_ANSWERS`, and
+carries out the fault once the harness has granted the claim, so that the harness logs the fault first.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ UNLIMITED = 2**60  # bytes; version 1 of control groups names a number above it 
 
 
 class Room(NamedTuple):
-    """A limit on memory, and the bytes that all processes below this limit use together."""
+    """A limit on memory, and the bytes used by all processes to which the limit applies."""
 
     used: int
     limit: int
@@ -43,7 +43,7 @@ def _machine() -> Iterator[Room]:
 
 
 def _groups() -> Iterator[Room]:
-    """Yields limits of this process's control group and the groups above. Inactive caches do not count as used."""
+    """Yields the memory limits of this process's cgroup and its parents. Inactive file caches count as free."""
     try:
         own = groups.of_process(SELF / "cgroup")
         mounts = list(groups.mounts(SELF / "mountinfo"))

@@ -21,7 +21,7 @@ NVLINK_ERROR_KINDS = 4  # replays, recoveries, bad checksums of flits and of dat
 
 @dataclass(frozen=True)
 class Sample:
-    """The figures of one GPU at one moment. A figure is `None` if the GPU or its driver does not tell it."""
+    """Values measured on one GPU at one time. A value is `None` if the GPU or its driver does not report it."""
 
     gpu: int
     busy_percent: float | None = None  # share of the driver's last sampling period with a running kernel
@@ -71,7 +71,7 @@ def facts() -> dict[str, Any]:
 
 
 class Xids:
-    """Collects the errors (XID) that the GPU driver reports from now on: for each GPU, the number and the last one."""
+    """Collects the XID errors that the GPU driver reports from now on: their count and the last one for each GPU."""
 
     def __init__(self, nvml: Any):
         self.count, self.last = dict[int, int](), dict[int, int]()
@@ -86,7 +86,7 @@ class Xids:
         self._numbers[_address(gpu)] = number
 
     def new(self) -> list[tuple[int, int]]:
-        """Returns the GPU and number of each error since the last call, the oldest first."""
+        """Returns the GPU index and XID number of each XID error since the last call, the oldest first."""
         found = []
         for _ in range(XIDS_MAX if self._events is not None else 0):
             event = _told(lambda: self._nvml.nvmlEventSetWait(self._events, 0))
@@ -103,7 +103,7 @@ def _address(gpu: Any) -> int | None:
 
 
 def samples(nvml: Any, xids: Xids | None = None) -> list[Sample]:
-    """Returns the figures of every GPU of this machine, such as its temperature."""
+    """Returns the measured values of every GPU of this machine, such as its temperature."""
     if xids:
         xids.new()
     return [sample(nvml, number, xids) for number in range(_told(nvml.nvmlDeviceGetCount) or 0)]
@@ -129,7 +129,7 @@ def unwell(limit_s: float = 10.0) -> list[str]:
 
 def number_of(local_rank: int, visible: str | None, uuids: Sequence[str | None]) -> int | None:
     """Returns NVML's number of the GPU that CUDA calls `local_rank`, or `None` if there is no such GPU. `visible` is
-    CUDA_VISIBLE_DEVICES, with numbers or beginnings of UUIDs, or `None` for all GPUs. `uuids` holds the UUIDs of all
+    CUDA_VISIBLE_DEVICES (GPU numbers or prefixes of UUIDs), or `None` for all GPUs. `uuids` holds the UUIDs of all
     GPUs."""
     named = range(len(uuids)) if visible is None else [each.strip() for each in visible.split(",")]
     name = str(named[local_rank]) if local_rank < len(named) else ""
@@ -148,7 +148,7 @@ def uuids(nvml: Any) -> list[str | None]:
 
 
 def sample(nvml: Any, number: int, xids: Xids | None = None) -> Sample:
-    """Returns the figures of one GPU, such as its temperature. `xids` holds the XID errors of all GPUs so far."""
+    """Returns the measured values of one GPU, such as its temperature. `xids` holds all GPUs' XID errors so far."""
     seen: dict[str, Any] = {"xid": xids.last.get(number), "xids": xids.count.get(number)} if xids else {}
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
@@ -184,7 +184,7 @@ def _health(nvml: Any, handle: Any) -> dict[str, int | None]:
 
 
 def _nvlink_errors(nvml: Any, handle: Any) -> int | None:
-    """Returns the number of errors of all kinds on all links, or `None` for a GPU that counts none."""
+    """Returns the number of a GPU's NVLink errors of all kinds, or `None` if the GPU does not count errors."""
     found = [
         _told(lambda: nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, kind))  # noqa: B023
         for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 0))
@@ -209,7 +209,7 @@ def _nvlink_bytes(nvml: Any, handle: Any) -> int | None:
 
 
 def _told(ask: Callable[[], Any]) -> Any:
-    """Returns the driver's answer to a call, or `None` if the driver refuses."""
+    """Returns the result of the NVML call `ask`, or `None` if the call fails."""
     try:
         return ask()
     except Exception:

@@ -1,6 +1,6 @@
-"""Corrupts one bit of one number in a rank's process, without any sign to the training. The next step of an optimizer
-chooses the number, and the bit is wrong from the step after that. If a fault corrupts the bit in several steps, the bit
-is set to the same wrong value each time."""
+"""Corrupts one bit of one number in a rank's process, without any sign to the training. The number is chosen in the
+next optimizer step, and corrupted from the following step on. If a fault corrupts the bit in several steps, the bit is
+set to the same wrong value each time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def corrupt(order: str, append: Append, step: int | None, over: Callable[[], bool], seed: int) -> None:
-    """Begins to corrupt a number in memory. `order` holds `what`, `bit`, `every` and `steps` of the fault
-    `silent_data_corruption` as JSON. `step` is the last finished step. If `over` returns True, the corruption ends
+    """Begins to corrupt a number in memory. `order` is JSON with the parameters `what`, `bit`, `every` and `steps` of
+    the fault `silent_data_corruption`. `step` is the last finished step. If `over` returns True, the corruption ends
     early."""
     if "torch" not in sys.modules:
         append({"event": "failpoint", "name": CHOSEN, "text": "this process has not imported torch"})
@@ -31,7 +31,7 @@ def corrupt(order: str, append: Append, step: int | None, over: Callable[[], boo
 
 
 class Corruption:
-    """The corruption of one bit of a weight, gradient, activation (the weight's module's output) or optimizer state."""
+    """Corrupts one bit of a weight, gradient, optimizer state or activation (the output of the weight's module)."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class Corruption:
         self.handles: list[Any] = []
 
     def begin(self) -> None:
-        """Registers a hook for optimizer steps. The hook `after` is registered later: PyTorch fails if a running hook
-        adds another of its kind. Optimizer hooks are never removed, because they may be running."""
+        """Registers the hook `before` for optimizer steps, but not yet `after`: PyTorch fails if a running hook adds a
+        hook of its own kind. Optimizer hooks are never removed, because they may be running."""
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_pre_hook(self.before)
 
     def before(self, optimizer: Any, *_: Any) -> None:
-        """In the first step, chooses the number. Later, corrupts a sharded gradient, which no earlier hook sees."""
+        """Chooses the number before the first optimizer step. Before later steps, may corrupt a sharded gradient."""
         if self.ended:
             return
         if self.optimizer is None:
@@ -76,7 +76,7 @@ class Corruption:
             self.spoil(local(self.parameter.grad))
 
     def after(self, optimizer: Any, *_: Any) -> None:
-        """Corrupts a weight or an optimizer state after a step, if that is what the fault asks for."""
+        """Corrupts a weight or optimizer state after an optimizer step, if the fault's `what` names one of them."""
         if self.ended or optimizer is not self.optimizer:
             return
         if self.due and self.what == "weight":
@@ -191,7 +191,7 @@ def local(tensor: Any) -> Any:
 def set_bit(tensor: Any, element: int, bit: int, value: bool | None) -> tuple[list[int], float, float, bool]:
     """Sets one bit of the element with the flat index `element` to `value`, or flips the bit if `value` is `None`.
     Returns the element's index in the tensor, its number before and after, and the bit's new value. `bit` is the bit's
-    number in a float32. Other types use the bit at the same distance from the sign bit, or bit 0."""
+    number in a float32. In other number types, the bit at the same distance from the sign bit is set, or else bit 0."""
     torch = sys.modules["torch"]
     tensor = tensor.data  # its version stays: nobody is to know
     index = [int(each) for each in torch.unravel_index(torch.tensor(element), tensor.shape)]

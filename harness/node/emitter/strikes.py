@@ -1,6 +1,6 @@
 """Faults inside a trainer's process: an exception, a held interpreter lock, a memory leak, or the user's own code. A
-trainer loads this module only when the harness has granted a fault. Each fault logs its begin and end as a
-failpoint."""
+trainer loads this module only when the harness has granted a fault. Each fault logs `failpoint` events at its begin and
+end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Append = Callable[[dict[str, Any]], int]
 
 
 class Inside:
-    """The argument of a user's `inject` function: rank and last step. An unknown value is `None`."""
+    """The argument of a user's `inject` function: rank and last step (`None`: unknown)."""
 
     def __init__(self, rank: int | None, step: int | None, append: Append):
         self.rank, self.step = rank, step
@@ -51,11 +51,11 @@ def strike(
     over: Callable[[], bool] = lambda: False,
     seed: int = 0,
 ) -> None:
-    """Carries out a fault within this trainer's process. `raise` soon raises an exception with the text `argument` in
-    the calling thread. `seize` lets no Python thread run for `argument` seconds. `leak` takes memory until `over`
-    returns True, as `argument` says: "BYTES_PER_S BYTES_AT_MOST". `call` calls the function `inject` in the source code
-    `argument`. `break_device` makes later GPU calls fail with the error `argument`. `corrupt` calls
-    `silent_corruption.corrupt`."""
+    """Carries out a fault within this trainer's process. The fault `raise` soon raises an exception with the text
+    `argument` in the calling thread. The fault `seize` stops all Python threads for `argument` seconds. The fault
+    `leak` takes memory until `over` returns True; `argument` is "BYTES_PER_S BYTES_AT_MOST". The fault `call` calls the
+    function `inject` in the source code `argument`. The fault `break_device` makes later GPU calls fail with the error
+    `argument`. The fault `corrupt` corrupts a number in memory."""
     if what == "raise":
         append({"event": "failpoint", "name": RAISED, "text": str(argument)})
         _raise_soon(str(argument))
@@ -113,7 +113,7 @@ def _is_ours(frame: types.FrameType | None) -> bool:
 
 
 def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
-    """Takes memory at `rate` bytes/s, and writes to the memory to make it resident. At the end, frees the memory."""
+    """Takes memory at `rate` bytes/s, and writes to it to make it resident. Frees it when `over` returns True."""
     begin, taken = time.monotonic(), list[mmap.mmap]()
     while not over():
         due = min(most, rate * (time.monotonic() - begin))
@@ -127,7 +127,7 @@ def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
 
 
 def _seize(seconds: float) -> float:
-    """Stops all Python threads by sleeping in C with the interpreter lock. Returns how long another thread waited."""
+    """Stops all Python threads by sleeping in C with the interpreter lock. Returns how long a test thread waited."""
     over, gap = threading.Event(), [0.0]
 
     def tick() -> None:

@@ -44,8 +44,8 @@ def connections() -> Iterator[Connection]:
 
 
 def by_peer() -> list[dict[str, object]]:
-    """Returns the slowest round trip and the sums of the other values for each pair of different addresses, the worst
-    pair first. Returns an empty list if the kernel does not list the connections."""
+    """Returns the slowest round trip and the sums of `sent_again` and `stuck` for each pair of different addresses, the
+    most stuck and slowest pair first. Returns an empty list if the kernel does not list the connections."""
     found: dict[tuple[str, str], Connection] = {}
     with contextlib.suppress(OSError, struct.error):
         for each in itertools.islice(connections(), CONNECTIONS_MAX):

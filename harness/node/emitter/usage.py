@@ -20,7 +20,7 @@ def watch(emit: Emitter, every_s: float = EVERY_S) -> None:
 
 
 def _watch(emit: Emitter, every_s: float) -> None:
-    """Logs the node's usage for ever. Values that the GPU driver does not tell are left out."""
+    """Logs the use of network, memory and GPUs for ever. Leaves out values that the GPU driver does not report."""
     with nvml.opened() as library:
         xids = nvml.Xids(library) if library else None
         while True:

@@ -1,8 +1,8 @@
 """Detects `sync` and `syncfs` calls by a node's processes, which the kernel does not report to FUSE file systems.
 
 A seccomp filter pauses each `sync` or `syncfs` call. This process then looks up the name `MARK` in each recorded folder
-concerned, which the folder's file system records as a flush, and lets the call continue. Data in mapped memory is
-recorded when the kernel writes it back: `sync` does not flush this data, but `msync` does.
+on the synced file systems, and lets the call continue. The file system records the look-up of `MARK` as a flush. Data
+in mapped memory is recorded when the kernel writes it back: `sync` does not flush this data, but `msync` does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Flushes:
             raise OSError(number, f"sync cannot be watched: {os.strerror(number)}")
 
     def take(self) -> None:
-        """Marks one `sync` call in the folders, then lets the call continue. Call this when `listener` is readable."""
+        """Makes the file systems record a `sync` call, then lets it continue. Call this when `listener` is readable."""
         notice = bytearray(_NOTICE.size)
         with contextlib.suppress(FileNotFoundError):  # the process was killed meanwhile
             fcntl.ioctl(self.listener, _RECEIVE, notice)

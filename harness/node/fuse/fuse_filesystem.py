@@ -3,7 +3,7 @@
 The file system is one process of the lab. The lab mounts the file system over the folder before the nodes are made, so
 that every node sees it, but nothing outside of the lab. Outside, the original folder stays visible and holds the
 durable data. Several threads read requests from the kernel. A request that must wait gets a thread of its own, and
-delays no other one.
+delays no other request.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _SILENT = {Code.FORGET, Code.BATCH_FORGET, Code.INTERRUPT}
 
 
 class Paths:
-    """Maps the node ids by which the kernel names files to the files' current paths."""
+    """Maps each FUSE node id, by which the kernel names a file, to the file's current path."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -122,7 +122,7 @@ class FileSystem:
         }
 
     def mount(self, folder: pathlib.Path, pid: int = 0) -> None:
-        """Mounts the file system for this process or for `pid`. Raises `OSError` if the kernel refuses the mount."""
+        """Mounts the file system for process `pid` (0: this one). Raises `OSError` if the kernel refuses the mount."""
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         owner = f"user_id={os.geteuid()},group_id={os.getegid()}"
         options = f"fd={self._device},rootmode=40000,{owner},allow_other,default_permissions"
@@ -147,8 +147,8 @@ class FileSystem:
             return self._numbers
 
     def remove(self, number: int) -> None:
-        """Ends a rule. If the rule simulates a power failure, the power comes back, without the data that was not
-        durable. A second call does nothing. Raises `OSError` if an operation still waits for the rule afterwards."""
+        """Ends a rule. If the rule simulates a power failure, operations work again, but data that was not durable
+        stays lost. A second call does nothing. Raises `OSError` if an operation still waits for the rule afterwards."""
         with self._lock:
             ended = [rule for rule in self._rules if rule.number == number]
             self._rules = tuple(rule for rule in self._rules if rule.number != number)
@@ -161,7 +161,7 @@ class FileSystem:
                 time.sleep(DYING_LOOK_S)
 
     def clear(self) -> None:
-        """Ends all rules, so that the file system disturbs no operation any more."""
+        """Ends all rules that delay or refuse file operations."""
         for rule in self._rules:
             self.remove(rule.number)
 
@@ -273,7 +273,7 @@ class FileSystem:
     # What the kernel asks for, one method a code
 
     def _init(self, request: FuseRequest) -> bytes:
-        """Makes operations that wait look as if they waited for a disk: in state D, which only SIGKILL ends."""
+        """Makes waiting operations uninterruptible, as with a slow disk: their threads are in state D until SIGKILL."""
         wire.refuse_interrupts(self._device, request.unique)
         _, _, readahead, flags = wire.INIT_IN.unpack_from(request.body)
         pages = wire.WRITE_BYTES_MAX // 4096
@@ -289,8 +289,8 @@ class FileSystem:
         return wire.ENTRY.pack(self._paths.number(path, found.st_ino), 0, 0, 0, 0, 0) + self._shown(found)
 
     def _shown(self, found: os.stat_result) -> bytes:
-        """Returns a file's attributes. An owner or group without an id in this namespace is shown as this process's
-        own, because the kernel would refuse writes. The real file's permissions still apply."""
+        """Returns a file's attributes. An owner or group without an id in this user namespace is replaced by that of
+        this process, because the kernel would refuse writes. The real file's permissions still apply."""
         uid = os.geteuid() if self._strangers and found.st_uid == NO_ID else found.st_uid
         gid = os.getegid() if self._strangers and found.st_gid == NO_ID else found.st_gid
         return wire.pack_attributes(found, uid, gid)

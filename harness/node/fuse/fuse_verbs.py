@@ -1,6 +1,6 @@
 """Answers calls to disturb storage, by a file system process for each folder and rules for its file operations.
 
-`CALLS` are the calls that this module answers. The first argument of each call is the lab.
+`CALLS` maps each remote call, such as `storage.add`, to a function whose first argument is the lab.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _NOT_READY: tuple[type[Exception], ...] = (*TIMEOUTS, ConnectionError)
 
 
 async def mount(lab: Lab, folder: str, record: str = "") -> None:
-    """Covers a folder by our file system for all nodes that start later. The folder `record`, if given, gets a record
-    of all changes by nodes. Raises `StageError` if the mount is refused."""
+    """Mounts the harness's file system over a folder, for all nodes that start later. If given, the folder `record`
+    receives a record of all changes by nodes. Raises `StageError` if the mount is refused."""
     if folder in lab.storage:
         raise UsageError(f"{folder}: is disturbed already")
     ours, theirs = socket.socketpair()
@@ -65,7 +65,7 @@ def why_no_device() -> str:
 
 
 async def examine(lab: Lab) -> str:
-    """Tries out a file system that can disturb operations. Returns why it does not work here, or an empty text."""
+    """Tries to mount a file system that disturbs operations. Returns why that fails, or an empty text if it works."""
     if reason := why_no_device():
         return reason
     with owner_names.temporary_folder() as place:

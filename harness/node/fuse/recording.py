@@ -2,7 +2,7 @@
 
 The record consists of two files in a folder that no node sees: `operations.jsonl`, one operation a line, and `data`,
 the written bytes one after the other. Each operation has the fields of `harness.explore.operations.Operation`. The
-record gives each new file a new number. A line `{"ended": WHY}` says that the record is incomplete.
+record gives each new file a new `inode` number. A line `{"ended": WHY}` says that the record is incomplete.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RecordingFileSystem(FileSystem):
     """A file system that shows a folder, and records each change of its files that succeeded."""
 
     def __init__(self, folder: pathlib.Path, record: pathlib.Path):
-        """Opens the folder, which must be empty, and the record. Raises `OSError` if `record` already holds one."""
+        """Opens the folder, which must be empty, and the record. Raises `OSError` if `record` has a record already."""
         super().__init__(folder)
         if os.listdir(folder):
             raise OSError(errno.ENOTEMPTY, f"{folder}: a folder to be recorded must be empty")

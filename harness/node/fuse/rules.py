@@ -29,7 +29,7 @@ COUNTS = (
 
 @dataclass
 class Verdict:
-    """The answer to a file operation: wait, then do `allowed` bytes of it (`None`: all), or fail with `error`."""
+    """What happens to a file operation: a delay, then an `error` or the transfer of `allowed` bytes (`None`: all)."""
 
     delay_s: float = 0.0
     error: int = 0

@@ -124,7 +124,7 @@ def reply(device: int, unique: int, body: bytes | memoryview = b"", error: int =
 
 
 def refuse_interrupts(device: int, unique: int) -> None:
-    """Tells the kernel, before request `unique` is answered, to interrupt no request. Older kernels ignore this."""
+    """Tells the kernel, before answering request `unique`, to interrupt no requests. Old kernels ignore this call."""
     reply(device, unique | INTERRUPT_BIT, error=errno.ENOSYS)
 
 
@@ -136,7 +136,7 @@ def pack_attributes(found: os.stat_result, uid: int, gid: int) -> bytes:
 
 
 def pack_entries(entries: list[tuple[int, str, int]], start: int, room: int) -> bytes:
-    """Packs as many folder entries (inode, name, type as in `st_mode`) as fit, from number `start` on."""
+    """Packs as many folder entries (inode, name, mode) as fit into `room` bytes, from index `start` on."""
     packed = bytearray()
     for position, (inode, name, mode) in enumerate(entries[start:], start + 1):
         encoded = os.fsencode(name)

@@ -1,6 +1,6 @@
 """Disturbs the network of virtual nodes. Each disturbance begins completely or not at all, and leaves nothing behind.
 
-`CALLS` are the calls that this module answers. The first argument of each call is the lab. Traffic is given as
+`CALLS` maps each remote call, such as `net.cut`, to a function whose first argument is the lab. Traffic is given as
 `{"direction": egress | ingress | both, "peers": null (everything) | "nodes" (all but the control host) | addresses,
 "spared": addresses}`.
 """
@@ -38,7 +38,7 @@ def _wheres(traffic: Traffic) -> list[Where]:
 
 
 def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match, ...]]:
-    """Returns groups of conditions: a packet belongs to `traffic` if it meets all conditions of one group."""
+    """Returns sets of conditions: `traffic` consists of the packets that meet all conditions of at least one set."""
     own: Field = "source" if where == "sent" else "destination"
     other: Field = "destination" if where == "sent" else "source"
     spared = list(traffic["spared"])
@@ -52,7 +52,7 @@ def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match
 
 
 def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
-    """Returns packet rules for a node's own end of the traffic. The rules skip packets from the node to itself."""
+    """Returns rules for the packets of a node's `traffic`. The rules skip packets from the node to itself."""
     rules = []
     for where in _wheres(traffic):
         away = Match("destination" if where == "sent" else "source", host.address, equal=False)
@@ -108,7 +108,7 @@ class Shape(Disturbance):
 
 
 class Impaired(Disturbance):
-    """A disturbance that delays, loses, damages or reorders a node's packets, in a process of its own."""
+    """A disturbance that delays, loses, damages or reorders a node's packets by means of a separate process."""
 
     what = "impairment"
 

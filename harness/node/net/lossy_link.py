@@ -180,7 +180,7 @@ def _bind(queue: int, impairment: Impairment) -> socket.socket:
 
 
 def main(control: socket.socket, queue: int, impairment: Impairment) -> None:
-    """Disturbs packets until `control` closes. The call `pass` ends the disturbance; answers are packet counts."""
+    """Disturbs packets until `control` receives `pass` or closes. Answers each call with the packet counts."""
     kernel.set_name(f"net-line-{queue}")
     kernel.be_punctual()
     try:

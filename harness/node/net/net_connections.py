@@ -1,6 +1,6 @@
 """Lists the TCP connections of a network namespace with the kernel's byte counts, and resets connections.
 
-Layouts: linux/sock_diag.h, linux/inet_diag.h, `struct tcp_info` of linux/tcp.h.
+The message layouts come from linux/sock_diag.h, linux/inet_diag.h and `struct tcp_info` of linux/tcp.h.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _address(family: int, raw: bytes) -> str:
 def inodes_of(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> set[int] | None:
     """Returns the inodes of the sockets of processes with these ids, and of their children.
 
-    Returns `None` without `pids`, or without candidates (the node's processes cannot be seen from here).
+    Returns `None` if `pids` or `candidates` is empty. Without candidates, the node's processes cannot be seen.
     """
     if not candidates or not pids:
         return None
@@ -115,7 +115,7 @@ def _sockets(pid: int) -> Iterator[int]:
 
 
 def rdma_bytes() -> int | None:
-    """Returns the bytes that all RDMA ports here sent and received, or `None` if there are no ports."""
+    """Returns the bytes that all visible RDMA ports sent and received, or `None` if no port's counter can be read."""
     files = [file for name in _RDMA_COUNTERS for file in _RDMA.glob(f"*/ports/*/counters/{name}")]
     found = []
     for file in files:
@@ -125,7 +125,7 @@ def rdma_bytes() -> int | None:
 
 
 def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> dict[str, Any]:
-    """Returns TCP `connections`, `of_processes` (True if they are only those of `pids`), and `rdma_bytes`."""
+    """Returns the TCP `connections`, whether these belong to `pids` only (`of_processes`), and the sum `rdma_bytes`."""
     inodes = inodes_of(candidates, pids)
     found = [each for family in _FAMILIES for each in _dump(family)]
     rows = [row for inode, row in found if inodes is None or inode in inodes]
@@ -133,10 +133,10 @@ def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -
 
 
 def reset_all(link: socket.socket) -> int:
-    """Resets every TCP connection that a process holds, so that its peer gets an error. Returns how many were reset.
+    """Resets every TCP connection that a process holds, so that its peer gets an error. Returns the number of resets.
 
     Call this when a node is about to die: the kernel keeps a dead process's connection while its peer takes no more
-    data. Unless reset, peers still hear from a dead node, and its network namespace stays. `link` is a netlink socket
+    data. Without resets, peers still hear from a dead node, and its network namespace stays. `link` is a netlink socket
     for `SOCK_DIAG` in the node's network namespace. Raises `OSError` if the kernel cannot reset connections.
     """
     count = 0

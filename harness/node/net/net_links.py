@@ -1,6 +1,6 @@
-"""Manages links, addresses and routes by raw rtnetlink. No program is started, so a node takes about a millisecond.
+"""Manages links, addresses and routes by raw rtnetlink. A node's network takes about 1 ms, as no program is started.
 
-Message layouts: linux/rtnetlink.h, linux/if_link.h. All functions act in the network namespace of the caller.
+linux/rtnetlink.h and linux/if_link.h define the messages. All functions act in the network namespace of the caller.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def add_veth(name: str, peer: str, peer_pid: int) -> None:
 
 
 def delete_link(name: str) -> None:
-    """Removes a network device and its peer. A device that is gone already is no error."""
+    """Removes a network device and its peer. Ignores errors, as the device may be gone already."""
     with contextlib.suppress(OSError):
         _request(_DELLINK, 0, link_header(socket.if_nametoindex(name)), f"delete device {name}")
 

@@ -56,8 +56,8 @@ def packets(source: End, destination: End, count: int, interval_s: float, size: 
 def transfer(source: End, destination: End, seconds: float, counter: str | None) -> dict[str, float]:
     """Fills the path with one TCP transfer for `seconds`. Returns `bits_per_s`, the rate on the wire after the ramp-up.
 
-    `counter` is a network device that all packets of the path pass: all of its bytes count, whoever sent them. Without
-    a `counter`, the received bytes count, with headers added.
+    `counter` is a network device that all packets of the path pass: all bytes of the device count, also other traffic.
+    Without a `counter`, the received bytes count, with headers added.
     """
     done = threading.Event()
     with open("/proc/thread-self/net/dev", "rb", buffering=0) as lab_counters, ThreadPoolExecutor(1) as pool:

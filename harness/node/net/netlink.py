@@ -1,6 +1,6 @@
 """Builds and parses netlink messages, and sends single requests or transactions of several requests to the kernel.
 
-Layouts: linux/netlink.h, linux/netfilter/nfnetlink.h. All requests act in the network namespace of the caller.
+linux/netlink.h and linux/netfilter/nfnetlink.h define the messages. All requests act in the caller's network namespace.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def ask(link: socket.socket, kind: int, flags: int, body: bytes, what: str) -> N
 
 
 def transaction(subsystem: int, requests: Sequence[tuple[int, int, bytes]], what: str) -> None:
-    """Carries out all netfilter requests (kind, flags, body) or none. Raises `OSError` if the kernel refuses one."""
+    """Carries out all netfilter requests (kind, flags, body), or none. Raises `OSError` if one fails."""
     edge = struct.pack(">BBH", socket.AF_UNSPEC, 0, subsystem)
     parts = [message(_BATCH_BEGIN, 0, edge, 0)]
     for number, (kind, flags, body) in enumerate(requests, 1):

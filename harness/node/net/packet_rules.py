@@ -1,9 +1,9 @@
 """Adds packet rules in the caller's network namespace: one nftables table for each disturbance.
 
 A node is identified by its address, which no other node of the lab ever gets. Rules act on packets that arrive in the
-namespace (prerouting) or leave it (postrouting). Rules in the lab's namespace thus act on a node's traffic with other
-nodes and with the control host alike. Each table has its own base chains: a packet that passes one disturbance's table
-meets the next table. Layouts: linux/netfilter/nf_tables.h, x_tables' xt_NFQUEUE.h.
+namespace (prerouting) or leave it (postrouting). Rules in the lab's namespace act on a node's traffic with other nodes
+and with the control host. Each table has its own base chains: a packet that passes one disturbance's table meets the
+next table. The message layouts come from linux/netfilter/nf_tables.h and xt_NFQUEUE.h.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BYPASS = 1  # without a reader, packets pass: a dead delay line must not become
 
 @dataclass(frozen=True)
 class Match:
-    """Requires that a packet's source or destination is this address or, with `equal=False`, that it is another one."""
+    """Requires that a packet's source or destination is `address` or, with `equal=False`, any other address."""
 
     field: Field
     address: str

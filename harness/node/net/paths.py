@@ -64,7 +64,7 @@ class PacketReceiver:
         self._thread.start()
 
     def finish(self, wait_s: float) -> dict[str, Any]:
-        """Returns counts and delays of the packets that arrived, once all did or none has come for `wait_s`."""
+        """Returns counts and delays of the received packets, once all arrived or no packet came for `wait_s`."""
         self._wait_s = wait_s
         self._all_sent.set()
         self._thread.join()

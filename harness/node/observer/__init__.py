@@ -1,7 +1,7 @@
 """Watches a training whose code does not use the harness, and writes its event log. Needs only the standard library.
 
 The harness puts `harness/node/observer/entry` first on the Python path of the trainer. Python imports that folder's
-`sitecustomize`, which hooks `import torch`, and runs any `sitecustomize` that it hides. After `import torch`, each
+`sitecustomize`, which hooks `import torch` and runs the user's own `sitecustomize`, if any. After `import torch`, each
 *signal*, a file in `harness/node/observer/signals/`, wraps the functions that it observes.
 
 A signal is one file:

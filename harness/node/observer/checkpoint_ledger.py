@@ -39,7 +39,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Committed:
-    """An entry for a complete checkpoint. `lineages` has a content id for each of the `files` below `root`."""
+    """An entry for a complete checkpoint. `lineages` holds a content id for each of `files` (paths below `root`)."""
 
     path: str  # as told: a file or a folder
     root: str
@@ -51,7 +51,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class Began:
-    """An entry for a rank's parameters before its first step, when no checkpoint had been loaded."""
+    """An entry in the list of saves: a rank's parameters before its first step, if no checkpoint had been loaded."""
 
     rank: int
     state: str
