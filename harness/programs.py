@@ -112,7 +112,7 @@ def members(group: str) -> list[str]:
 
 
 def packages(groups: Iterable[str]) -> list[str]:
-    """Returns the Debian packages that groups need: those of missing programs, and those without a program."""
+    """Returns the Debian packages that groups need: the packages of missing programs, and `FURTHER_PACKAGES`."""
     wanted: dict[str, None] = {}
     for group in groups:
         wanted |= dict.fromkeys(program.package for program in missing(members(group)))

@@ -173,7 +173,7 @@ def can_draw_single(cast: Cast, x: svg.Scale) -> bool:
 
 
 def _seen(cast: Cast, rows: Ints, x: svg.Scale) -> Ints:
-    """Returns those of `rows` (indexes of steps) whose steps overlap a chart's time axis."""
+    """Returns the `rows` (indexes of steps) whose steps overlap a chart's time axis."""
     steps = cast.run.steps
     return np.asarray(rows[(steps.end[rows] > x.low) & (steps.begin[rows] < x.high)])
 
