@@ -3,7 +3,7 @@
 REPORTS/<id>/             a run whose trainer is our own program on the nodes (`node_program`), on the same engine,
                           nodes, Python and environment as the scenario's; `canary/` has the events of the canary
 REPORTS/<id>-drill/       the scenario's trainer with a rank killed: an ordinary run with its own report
-REPORTS/<id>-canary/      the trainer without a fault, only if this run failed
+REPORTS/<id>-canary/      the trainer without a fault, only if this run did not complete
 """
 
 from __future__ import annotations

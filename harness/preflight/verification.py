@@ -78,8 +78,8 @@ class Save:
         return file.removeprefix(folder + slash)
 
     def find(self, state: State, what: str, file: str = "", tensor: str = "") -> None:
-        """Adds a finding on the save. After `FINDINGS_MAX` findings, it only counts further ones, but keeps the first
-        finding of each state."""
+        """Adds a finding on the save. After `FINDINGS_MAX` findings, only counts further findings, but keeps the first
+        of each state."""
         if len(self.findings) < FINDINGS_MAX or all(each.state is not state for each in self.findings):
             self.findings.append(Finding(state, self.short(file), tensor, what))
         else:

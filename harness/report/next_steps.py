@@ -40,7 +40,7 @@ SETTLES: Mapping[str, str] = {
 
 
 def next_steps(card: Scorecard) -> list[str]:
-    """Returns one-line advice that finds the cause of a failure or settles an open question; none after a pass."""
+    """Returns one-line advice that finds the cause of a failure or settles an open question; no advice after a pass."""
     found = {Verdict.FAIL: _of_a_failure, Verdict.INCONCLUSIVE: _to_settle, Verdict.INVALID: _of_an_invalid_run}
     if card.verdict not in found:
         return []

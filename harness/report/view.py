@@ -125,7 +125,7 @@ def lasting_figures(report: Report) -> list[Figure]:
 
 
 def _deciding(report: Report, shown: Container[str]) -> Iterator[Figure]:
-    """Yields figures that decided the verdict and are not shown yet; if no expectation decided it, its main reason."""
+    """Yields figures that decided the verdict and are not shown yet; if no expectation decided, the main reason."""
     if report.verdict is Verdict.PASS:
         return
     gave = [each for each in report.expectations if each.verdict is report.verdict]
@@ -165,7 +165,7 @@ def _bound(report: Report, score: str, *, having: str = "", lacking: str = "\0")
 
 
 def _figure(name: str, value: str, detail: str, expectation: Expectation | None, measured: bool = False) -> Figure:
-    """Makes a figure of a report. With `measured`, it has its share of the bound, for drawing."""
+    """Makes a figure of a report. With `measured`, the figure has a share of its bound."""
     if expectation is None:
         return Figure(name, value, detail)
     bound = expectation.bound.strip()
