@@ -55,7 +55,7 @@ class Cast:
 
 def choose(run: Timeline, most: int = LANES_MAX) -> Cast:
     """Chooses at most `most` ranks for a chart: first those hit by a fault, then those that died or lost the most time.
-    Ranks of a group on the outermost mesh axis stay together; if a fault hit a group, others have one row each."""
+    Ranks of an outermost mesh group stay together; if a fault hit a group, each other group may get one row."""
     steps = run.steps
     took = steps.end - steps.begin
     # Time in surviving steps, for each rank that did any step.

@@ -187,7 +187,7 @@ def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
 
 def links(job: Job, emit: Emitter) -> None:
     """Measures the bytes per second from each rank to other ranks, link by link, until the time is used up. The faster
-    of two measurements of a link counts, as a busy host may slow down the other. Slow links are measured again."""
+    of two measurements of a link counts, as a busy host may have slowed the other. Slow links are measured again."""
     planned, begin, found = rounds(job.nodes, job.ranks), time.monotonic(), dict[int, float]()
     message = job.torch.ones(32 * 2**20 if job.gpu else 2**20, dtype=job.torch.uint8, device=job.device)
     done = 0
@@ -231,7 +231,7 @@ def _slow_rounds(
 
 
 def _send(job: Job, message: Any, to: int) -> float:
-    """Returns the speed of the link to another rank: the fastest of several measurements, as other load slows some."""
+    """Returns the speed of the link to another rank: the best of several measurements, as other load may slow some."""
     count, many, best, looks = job.torch.zeros(1, dtype=job.torch.int64, device=job.device), 1, 0.0, 0
     while looks < LOOKS:
         count[0], begin = many, time.perf_counter()
