@@ -1,6 +1,6 @@
 """Finds plug-ins by their file names: `harness/faults/hang.py` is the fault `hang`. To add a plug-in, add a file.
 
-Other packages add plug-ins by entry points: docs/plugins.md is the contract for this, and `CONTRACT` its version.
+Other packages add plug-ins by entry points: docs/plugins.md gives the rules, and `CONTRACT` the rules' version.
 """
 
 import functools
@@ -142,7 +142,7 @@ def _origin(point: importlib.metadata.EntryPoint) -> str:
 
 
 def not_installed(group: str, before: str = "") -> str:
-    """Returns why no entry point of this group is known, and how to install them; an empty text if any is known."""
+    """Returns why no entry point of this group is known, and how to install this package; "" if any is known."""
     if entry_points(group):
         return ""
     return f"{before}none of {group} are known, as this package is not installed here: {how_to_install()}"

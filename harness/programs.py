@@ -1,6 +1,6 @@
 """Lists every external program that this project or its tests call, with its Debian package and its purpose.
 
-The list is used by `chaos doctor`, by the tests' skips and by `engines/provision.sh`, which runs this file as a script:
+The list is used by `chaos doctor`, by the tests and by `engines/provision.sh`, which runs this file as a script:
 
     python3 harness/programs.py GROUP…      prints the packages of these groups that have to be installed.
 
@@ -112,7 +112,7 @@ def members(group: str) -> list[str]:
 
 
 def packages(groups: Iterable[str]) -> list[str]:
-    """Returns the Debian packages that groups need: those of missing programs, and those without a program."""
+    """Returns the Debian packages that groups need: packages of missing programs, and others such as fonts."""
     wanted: dict[str, None] = {}
     for group in groups:
         wanted |= dict.fromkeys(program.package for program in missing(members(group)))

@@ -89,7 +89,7 @@ Told = Iterator[tuple[Item, Verdict, str]]
 
 def _resumes(report: run_report.Report) -> Told:
     """Yields the verdict of a run with a restore drill, which starts the job again from its last save. The verdict on
-    the whole run counts, because its other findings may concern resumes, too."""
+    the whole run counts, because a finding outside the drill may concern resumes, too."""
     outcome = report.scores.get("last_checkpoint", {}).get("outcome")
     if outcome and "last checkpoint" not in report.not_judged:
         of_run = "" if report.verdict is Verdict.PASS else f"; the run: {(report.reasons or ('no pass',))[0]}"
@@ -113,7 +113,7 @@ def _data(report: run_report.Report) -> Told:
 
 
 def _dry_run(report: run_report.Report) -> Told:
-    """Yields the verdict of a run without faults; for a passed run with faults, that of its fault-free run."""
+    """Yields the verdict of a run without faults; if a run with faults passed, a pass for its fault-free run."""
     if not report.faults and report.run.outcome is not None:
         yield Item.DRY_RUN, report.verdict, f"without faults: {(report.reasons or ('no reason is told',))[0]}"
     elif report.run.fault_free and report.verdict is Verdict.PASS:

@@ -1,7 +1,7 @@
 """Loads a save with the framework that wrote it, in a process with limits of time and memory.
 
-Loading may run code in a pickle: `torch.load` loads weights only, but the metadata of a distributed checkpoint are a
-plain pickle. So saves are loaded only on request.
+Saves are loaded only on request, because loading may run code in a pickle: `torch.load` loads weights only, but the
+metadata of a distributed checkpoint are a plain pickle.
 """
 
 from __future__ import annotations

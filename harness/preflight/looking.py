@@ -3,7 +3,7 @@
 REPORTS/<id>/             a run whose trainer is our own program on the nodes (`node_program`), on the same engine,
                           nodes, Python and environment as the scenario's; `canary/` has the events of the canary
 REPORTS/<id>-drill/       the scenario's trainer with a rank killed: an ordinary run with its own report
-REPORTS/<id>-canary/      the trainer without a fault, only where it did not come to its end
+REPORTS/<id>-canary/      the trainer without a fault, only if this run did not complete
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _PYTHON = re.compile(r"\{python\}|[^\s'\";|&=]*\bpython[0-9.]*(?=[\s]|$)")
 @dataclass(frozen=True)
 class Setting:
     """The options of a preflight, and the backend and folders that it uses. `faults` is True if the scenario's faults
-    act while the nodes measure."""
+    act while the nodes are measured."""
 
     reports: pathlib.Path
     backend: Backend
@@ -67,7 +67,7 @@ class Setting:
 
 def look(plan: Plan, setting: Setting) -> pathlib.Path:
     """Makes the runs that the checks of a preflight need: of a program that measures the nodes, and of the trainer.
-    Returns the preflight's folder, from which the checks are judged."""
+    Returns the preflight's folder, whose logs the checks judge."""
     folder, checks = setting.reports / plan.run_id, [load_check(name) for name in setting.checks]
     asked = Asked(plan=plan.to_json(), checks=[*setting.checks], against=setting.against, faults=setting.faults)
     probes = sorted({check.probe for check in checks if check.probe})
@@ -144,7 +144,7 @@ def _shortened(plan: Plan) -> Plan:
 def _expected(expect: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a scenario's expectations without those that concern the effects of its faults.
 
-    A bound on the loss stays, unless it allows repeated or skipped samples, whose number depends on when a fault acts.
+    A bound on the loss stays, unless it allows repeated or skipped samples: a fault's time decides how many there are.
     """
     asked = {"pace": OFF}  # the few steps after a recovery tell the host's pace, and not the trainer's
     asked |= {name: OFF for name in OF_THE_TRAINER if expect.get(name) == OFF}
@@ -176,7 +176,7 @@ def _try_trainer(plan: Plan, folder: pathlib.Path, asked: Asked, drill: bool, se
 
 
 def _keep_failure(attempt: pathlib.Path, folder: pathlib.Path, asked: Asked, outcome: Outcome) -> None:
-    """Stores a failed run of the trainer beside the preflight's folder with its reports, even if no step was done."""
+    """Moves a failed run of the trainer beside the preflight's folder, and writes the run's reports."""
     place = folder.with_name(f"{folder.name}-{CANARY}")
     attempt.rename(place)
     release(attempt)

@@ -73,7 +73,7 @@ def names_in(root: pathlib.Path, folder: str) -> list[str]:
 
 
 def _place(save: str) -> str:
-    """Returns the path of a save's manifest, in a folder beside the save; any name of a save gives a valid path."""
+    """Returns the path of a save's manifest, in a folder beside the save; every save name gives a valid path."""
     folder, _, name = save.rpartition("/")
     raw = name.encode(errors="surrogateescape")
     file = f"{urllib.parse.quote(raw, safe='=')[:_NAME_CHARS]}-{hashlib.sha256(raw).hexdigest()[:16]}.json"

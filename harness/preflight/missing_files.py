@@ -26,7 +26,7 @@ def kind(file: str) -> str:
 
 
 def with_step(file: str, step: int | None, other: int | str = "#") -> str:
-    """Returns a file's name in the save of another step. A number after `rank` is kept, as it is no step."""
+    """Returns a file's name in the save of another step. A number after `rank` is kept, because it is not a step."""
     if step is None:
         return file
     mine = re.compile(rf"(?<!\d)(?<!rank)(?<!rank[-_=])0*{step}(?!\d)")
@@ -102,7 +102,7 @@ def _numbers(file: str) -> list[int]:
 
 
 def _expected(save: FoundCheckpoint, mine: Sequence[str], other: FoundCheckpoint, files: Sequence[str]) -> list[str]:
-    """Returns the names that a save's files should have: those of another save's files, with this save's step."""
+    """Returns the file names expected in a save: the file names in another save, with this save's step."""
     if save.step is None or set(mine) & set(files):
         return list(files)
     return [with_step(file, other.step, save.step) for file in files]

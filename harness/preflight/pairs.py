@@ -28,8 +28,8 @@ class Joined(FoundCheckpoint):
 
 
 class _Name(NamedTuple):
-    """A file's name, split to find its save. `series` is the folder and the words that all files of all saves of a
-    series share; `part` is the path with a NUL in place of `number`."""
+    """A file's name, split to find its save. `series` is the folder and the words that are equal in all files of a
+    series of saves; `part` is the path with a NUL in place of `number`."""
 
     series: tuple[str, ...]
     part: str
@@ -55,8 +55,8 @@ def joined(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
 
 
 def _name_of(found: FoundCheckpoint) -> _Name | None:
-    """Splits a file's name into what tells its save, and what tells the part of the save. Returns `None` for a folder,
-    and for a name without a number."""
+    """Splits a file's name into series, part of the save, and number. Returns `None` for a folder, and for a name
+    without a number."""
     folder, _, name = names.without_rank(found.path).rpartition("/")
     numbers = list(re.finditer(r"\d+", name))
     if found.path not in found.files or not numbers:

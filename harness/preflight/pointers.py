@@ -34,7 +34,7 @@ class _Named(NamedTuple):
 
 def asked(place: CheckpointFolder, listings: Sequence[Listing], saves: Mapping[str, Save]) -> Iterator[Save]:
     """Yields each file that should name the newest save, but names an older save, or no existing save. In layouts whose
-    pointer marks a save as finished, saves newer than the named save get the finding instead."""
+    pointer marks a save as finished, each save newer than the named save gets the finding, not the pointer."""
     marks = set[str]()
     for listing in listings:
         if listing.pointer and load_layout(listing.layout).marked_beside:
@@ -113,7 +113,7 @@ def _leads_away(place: CheckpointFolder, path: str) -> bool:
 
 
 def _words(place: CheckpointFolder, path: str) -> tuple[list[str], bool]:
-    """Returns the texts and step numbers in a pointer to a save, and True for a link or a single line."""
+    """Returns the texts and step numbers in a pointer to a save, and True if the pointer is a link or one line."""
     if path in place.links:
         return [place.links[path]], True
     text = place.read(path, POINTER_BYTES_MAX).decode(errors="replace").strip()
@@ -165,6 +165,6 @@ def _ask_newer(pointer: Save, named: Save, saves: Mapping[str, Save]) -> None:
 
 
 def _order(save: Save) -> int:
-    """Returns a number by which saves are in order: the step, else the last number in the name, else -1."""
+    """Returns the number by which saves are sorted: the step, else the last number in the name, else -1."""
     number = _LAST_NUMBER.search(save.path.rpartition("/")[2])
     return save.step if save.step is not None else int(number[0]) if number else -1

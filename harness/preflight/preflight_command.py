@@ -211,7 +211,7 @@ def _print_trainers(proofs: Sequence[Proof]) -> None:
 
 
 def _age(seconds: float) -> str:
-    """Formats the age of an answer as `3 d` or `5 h`, and a shorter one in full."""
+    """Formats the age of an answer as `3 d` or `5 h`, and an age below two hours to the second."""
     for unit, length in (("d", DAY_S), ("h", HOUR_S)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

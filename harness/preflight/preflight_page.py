@@ -111,8 +111,8 @@ def _ends(figure: str) -> tuple[str, str] | None:
 
 
 def matrix(links: Mapping[tuple[str, str], float], slow: Mapping[bool, float]) -> Markup | None:
-    """Draws the measured links as a matrix: a row sends, a column receives. Fast links are dark, and slow links have
-    another colour."""
+    """Draws the measured links as a matrix, with senders as rows and receivers as columns. Fast links are dark, and
+    slow links have another colour."""
     names = list(dict.fromkeys(end for link in links for end in link))
     if not names or len(names) > SIDE_MAX:
         return None

@@ -55,8 +55,8 @@ class Series:
                 before.parts = {}
 
     def _ask_files(self, save: Save, kin: str) -> None:
-        """Adds findings on files with a wrong step, if earlier saves had the right one, and on files that always
-        changed, but now repeat old content."""
+        """Adds findings on files that state a wrong step, if they stated the right step in earlier saves, and on files
+        that changed in earlier saves, but now repeat old content."""
         for file, step in save.steps_told.items():
             place = kin, _alike(file, save)
             if step == save.step:

@@ -99,7 +99,7 @@ def _hear(folder: pathlib.Path, seen: Seen) -> None:
 
 
 def _not_acted(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a text for each planned fault whose measured effect is missing, or is not the planned one."""
+    """Yields a text for each planned fault whose measured effect is missing, or differs from the planned effect."""
     planned = {str(each.get("id")) for e in told if e["event"] == "plan" for each in e["plan"].get("faults") or ()}
     effects = [each for each in told if each["event"] == "fault.effect"]
     for each in effects:

@@ -1,4 +1,4 @@
-"""Reads from a stored run's log the digests of its saves' tensors, as the harness saw them, and the loss."""
+"""Reads a stored run's log: the loss, and the digests of the tensors in the run's saves."""
 
 from __future__ import annotations
 

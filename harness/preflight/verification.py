@@ -78,8 +78,8 @@ class Save:
         return file.removeprefix(folder + slash)
 
     def find(self, state: State, what: str, file: str = "", tensor: str = "") -> None:
-        """Adds a finding on the save. After the first `FINDINGS_MAX` findings, others are only counted, except the
-        first of each state."""
+        """Adds a finding on the save. After `FINDINGS_MAX` findings, only counts further findings, but keeps the first
+        of each state."""
         if len(self.findings) < FINDINGS_MAX or all(each.state is not state for each in self.findings):
             self.findings.append(Finding(state, self.short(file), tensor, what))
         else:
@@ -119,7 +119,7 @@ class Place:
 
 
 def begun(place: CheckpointFolder, found: FoundCheckpoint) -> Save:
-    """Returns a `Save` for a found checkpoint, of which nothing is verified yet."""
+    """Returns a `Save` for a found checkpoint that is not verified yet."""
     changed_ns = max((place.changed_ns(file) for file in found.files), default=0)
     return Save(found.path, found.step, changed_ns, sum(place.sizes.get(file, 0) for file in found.files))
 
@@ -220,7 +220,7 @@ class _Verification:
             save.steps_told[save.short(file)] = inside.step
 
     def _spans(self, file: str, spans: Sequence[Span]) -> Sequence[Span]:
-        """Returns the same parts of a file as its stored manifest has, so that each byte is read only once."""
+        """Returns a file's parts as its stored manifest (if any) divides it, so that each byte is read only once."""
         kept = self.kept.files.get(self.save.short(file)) if self.kept else None
         if kept and kept.bytes == self.place.sizes[file]:
             known = {(span.start, span.end): span for span in spans}

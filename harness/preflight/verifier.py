@@ -53,8 +53,8 @@ class Verifier:
         yield from [*saves.values(), *self._without_files(there, saves), *wrong]
 
     def _without_files(self, there: CheckpointFolder, saves: Mapping[str, Save]) -> Iterator[Save]:
-        """Yields saves without files that would be the newest of their series. An older save without files was removed
-        by the job; an empty folder that was made just now may still be filled."""
+        """Yields saves that have no files, if they would be the newest of their series. An older save without files was
+        removed by the job; an empty folder that was made just now may still be filled."""
         newest = dict[tuple[str, str], int]()  # by folder and kind of name
         for path, save in saves.items():
             series = path.rpartition("/")[0], family(path)
@@ -131,8 +131,8 @@ class Verifier:
 
 
 def _left_in(root: pathlib.Path, folder: str) -> Iterator[tuple[str, str, float]]:
-    """Yields name, problem (if it holds no file) and age in seconds of each folder in a folder, and of each save there
-    that has a stored manifest."""
+    """Yields (name, problem, age in s): for each subfolder, as if it were empty, and for each save with a stored
+    manifest, as if the save were deleted."""
     with contextlib.suppress(OSError, FaultError), untrusted_files.opened_folder(root, folder) as opened:
         for entry in os.scandir(opened):
             if entry.is_dir(follow_symlinks=False):

@@ -32,7 +32,7 @@ def command(*words: str) -> str:
 
 
 def copied(name: str) -> str:
-    """Returns a name from a log for use in a command; `…` if the name is a path, an option or several words."""
+    """Returns a name from a log for use in a command; the text `…` if it is a path, option or several words."""
     return name if _NAME.fullmatch(name) else "…"
 
 

@@ -1,4 +1,4 @@
-"""Computes the figures of a run on which scenarios set no bounds, and joins them with the judge's figures."""
+"""Computes the figures of a run for which scenarios set no bounds, and joins them with the judge's figures."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ _LOST = ("interrupted_step", "recompute")
 
 
 def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
-    """Returns all figures of a run by criterion, such as `recovery_time`: the judge's, and those of this file."""
+    """Returns all figures of a run by criterion, such as `recovery_time`: the judge's figures, and this module's."""
     table = {
         "recovery_time": _recoveries,
         "wasted_gpu_hours": _waste,
@@ -39,7 +39,7 @@ def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
 
 
 def metrics(card: Scorecard) -> dict[str, Any]:
-    """Returns all figures of the job as a whole, such as its duration: the judge's, and those computed in this file."""
+    """Returns all figures of the job as a whole, such as its duration: the judge's figures, and this module's."""
     return {**_worked_out(_of_the_job, card.evidence), **card.metrics}
 
 
@@ -150,9 +150,9 @@ def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
 
 def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
     """Returns measured figures beside those that formulas (Young, Daly) predict; figures are `None` without a failure.
-    Measured and predicted figures may differ: a run has one or two failures at chosen moments, formulas assume many at
-    random. `restart_s` and `lost_s` are seconds for each failure, `interval_s` is the work between two checkpoints,
-    `checkpoint_s` the stop of training for a checkpoint, and `ettr` covers the first step to the last."""
+    Measured and predicted figures may differ: a run has one or two failures at chosen times, but the formulas assume
+    many at random times. `restart_s` and `lost_s` are seconds for each failure, `interval_s` is the work between two
+    checkpoints, `checkpoint_s` the stop of training for a checkpoint, and `ettr` covers the first step to the last."""
     values: dict[str, Any] = dict.fromkeys((*_NAMES, *_FORMS))
     over = [episode for episode in run.episodes if episode.t_regained is not None and episode.furthest_step > 0]
     values["failures"] = len(over)

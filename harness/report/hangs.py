@@ -14,7 +14,7 @@ Told = Mapping[str, Any]
 
 
 def hangs(run: Timeline) -> list[str]:
-    """Returns sentences on at most `HANGS_SHOWN` hangs of process groups, and on as many that the job diagnosed."""
+    """Returns sentences on at most `HANGS_SHOWN` hangs of process groups and on as many of the job's diagnoses."""
     groups = grouped((str(event["group"]), event) for event in run.collectives)
     found = sorted((hang for events in groups.values() for hang in _hangs(events)), key=lambda hang: int(hang[0]["at"]))
     sizes = {process: epoch.size for epoch in run.epochs for process in epoch.processes}  # of its last world
@@ -44,7 +44,7 @@ def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
 
 
 def _in_words(size: int, hang: Sequence[Told]) -> str:
-    """Describes a hang in a sentence. `size` is the number of ranks at the first reporting rank's last step, or 0."""
+    """Describes a hang in a sentence. `size` is the last world size of the process that reported first, or 0."""
     newest = max(event["number"] for event in hang)
     waiting = [event for event in hang if event["number"] == newest]
     behind = [event for event in hang if event["number"] < newest]

@@ -1,4 +1,4 @@
-"""Makes the HTML report: one file without network access, drawn from a `Report`; its charts from the event log."""
+"""Makes the HTML report, a file without network access: texts are from a `Report`, charts from the event log."""
 
 import base64
 import functools

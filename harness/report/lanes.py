@@ -55,7 +55,7 @@ class Cast:
 
 def choose(run: Timeline, most: int = LANES_MAX) -> Cast:
     """Chooses at most `most` ranks for a chart: first those hit by a fault, then those that died or lost the most time.
-    Ranks of a group on the outermost mesh axis stay together; if a fault hit a group, others have one row each."""
+    Ranks of an outermost mesh group stay together; if a fault hit a group, each other group may get one row."""
     steps = run.steps
     took = steps.end - steps.begin
     # Time in surviving steps, for each rank that did any step.
@@ -173,7 +173,7 @@ def can_draw_single(cast: Cast, x: svg.Scale) -> bool:
 
 
 def _seen(cast: Cast, rows: Ints, x: svg.Scale) -> Ints:
-    """Returns those of `rows` (indexes of steps) whose steps overlap a chart's time axis."""
+    """Returns the `rows` (indexes of steps) whose steps overlap a chart's time axis."""
     steps = cast.run.steps
     return np.asarray(rows[(steps.end[rows] > x.low) & (steps.begin[rows] < x.high)])
 

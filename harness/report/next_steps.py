@@ -40,7 +40,7 @@ SETTLES: Mapping[str, str] = {
 
 
 def next_steps(card: Scorecard) -> list[str]:
-    """Returns one-line advice that finds the cause of a failure or settles an open question; none after a pass."""
+    """Returns one-line advice that finds the cause of a failure or settles an open question; no advice after a pass."""
     found = {Verdict.FAIL: _of_a_failure, Verdict.INCONCLUSIVE: _to_settle, Verdict.INVALID: _of_an_invalid_run}
     if card.verdict not in found:
         return []
@@ -97,12 +97,12 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
 
 
 def _takes_s(card: Scorecard) -> float:
-    """Estimates how many seconds another run takes: as many as this run, its fault-free run and its restarts."""
+    """Estimates how many seconds another run takes: the sum for this run, its fault-free run and its restarts."""
     return _whole_s(card.evidence) + sum(_restart_s(card, score) for score in ("last_checkpoint", "second_restart"))
 
 
 def _whole_s(evidence: Evidence) -> float:
-    """Returns the seconds of a run and its fault-free run; for a rehearsal, those of the game day's whole job."""
+    """Returns the total seconds of a run (for a rehearsal: of the game day's whole job) and of its fault-free run."""
     job = evidence.run.beside.job
     if job is None:
         alone = evidence.fault_free or evidence.run
@@ -115,7 +115,7 @@ def _whole_s(evidence: Evidence) -> float:
 
 
 def _restart_s(card: Scorecard, score: str) -> float:
-    """Returns the seconds that a restart after the run took, or else (for a rehearsal) that the job's start took."""
+    """Returns the measured seconds of a restart after the run; if unknown, of a rehearsed job's start, or else 0."""
     told = card.scores.get(score, {}).get("seconds")
     if isinstance(told, float):
         return told
@@ -124,7 +124,7 @@ def _restart_s(card: Scorecard, score: str) -> float:
 
 
 def _to_compare(card: Scorecard) -> str:
-    """Returns how to get a fault-free run for comparison, or an empty text if there is one."""
+    """Returns how to get a fault-free run for comparison, or an empty text if such a run is not missing."""
     bounds = (card.evidence.run.plan.get("expect") or {}).get("loss_continuity")
     if card.evidence.run.beside.job and card.evidence.fault_free is None:
         return OF_A_DAY

@@ -271,7 +271,7 @@ def from_scorecard(card: Scorecard) -> Report:
 
 
 def _provenance(card: Scorecard) -> dict[str, str]:
-    """Returns the versions of code, data and GPUs, without this machine's GPUs if the nodes are elsewhere."""
+    """Returns the versions of code, data and GPUs, but no GPUs if the nodes are other machines."""
     other = card.backend not in _ON_THIS_MACHINE
     found = {}
     for name in PROVENANCE:
@@ -342,7 +342,7 @@ def read(path: pathlib.Path) -> Report:
 
 
 def read_as(path: pathlib.Path, kind: type[T]) -> T:
-    """Reads a JSON file as a value of this type. Raises `ReportError` if the file is unreadable or does not fit."""
+    """Reads a JSON file as a value of this type. Raises `ReportError` if the file cannot be read as this type."""
     try:
         content = read_regular(path)
         if len(content) <= MAX_BYTES:

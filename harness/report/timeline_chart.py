@@ -109,7 +109,7 @@ def struck(run: Timeline) -> list[FaultRecord]:
 
 
 def finished_saves(run: Timeline) -> list[tuple[str, int, object]]:
-    """Returns for each finished checkpoint how and when it ended, and its step."""
+    """Returns (outcome, time, step) of each finished checkpoint; the outcome is, for example, `committed`."""
     ended = ((str(each.get("event", "")).rpartition(".")[2], each["at"], each.get("step")) for each in run.checkpoints)
     return [save for save in ended if save[0] in SHAPES]
 

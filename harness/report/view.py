@@ -1,4 +1,4 @@
-"""Computes the figures and tables that HTML, Markdown and terminal show of a `Report`."""
+"""Computes a `Report`'s figures and tables for HTML, Markdown and terminal."""
 
 import json
 import math
@@ -96,7 +96,7 @@ def headline_alone(report: Report) -> str:
 
 
 def not_judged(report: Report) -> str:
-    """Returns `Not judged: loss, pace (the log does not report it); …` and what a pass does not prove; may be empty."""
+    """Returns a text on what was not judged and why, and on what a pass does not prove; may be an empty text."""
     alike = grouped((why, item) for item, why in report.not_judged_because.items())
     told = "; ".join(f"{', '.join(items)} ({why})" for why, items in alike.items())
     return " ".join([f"Not judged: {told}."] * bool(told) + beyond(report))
@@ -114,7 +114,7 @@ def beyond(report: Report) -> list[str]:
 
 
 def figures(report: Report) -> list[Figure]:
-    """Returns the figures at the top of a report: those that prevented a pass, four that all runs have, and others."""
+    """Returns the figures at the top of a report: what prevented a pass, four of every run, restarts and files."""
     found = [*lasting_figures(report), *_restarts(report), *_files(report)]
     return [*_deciding(report, {figure.of for figure in found}), *found]
 
@@ -125,7 +125,7 @@ def lasting_figures(report: Report) -> list[Figure]:
 
 
 def _deciding(report: Report, shown: Container[str]) -> Iterator[Figure]:
-    """Yields the figures of expectations that decided the verdict and are not shown yet, or else its main reason."""
+    """Yields figures that decided the verdict and are not shown yet; if no expectation decided, the main reason."""
     if report.verdict is Verdict.PASS:
         return
     gave = [each for each in report.expectations if each.verdict is report.verdict]
@@ -165,7 +165,7 @@ def _bound(report: Report, score: str, *, having: str = "", lacking: str = "\0")
 
 
 def _figure(name: str, value: str, detail: str, expectation: Expectation | None, measured: bool = False) -> Figure:
-    """Makes a figure of a report. `measured`: the bound limits its value, so that the share can be drawn."""
+    """Makes a figure of a report. With `measured`, the figure has a share of its bound."""
     if expectation is None:
         return Figure(name, value, detail)
     bound = expectation.bound.strip()

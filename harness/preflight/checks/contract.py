@@ -1,4 +1,4 @@
-"""Defines what all checks of a preflight (such as of links or clocks) share; each check is a file in this folder. A
+"""Defines the common parts of all preflight checks (such as of links or clocks); each check is a file in this folder. A
 check only judges measurements.
 
 A check uses one of three runs of a preflight: `nodes` (`harness.preflight.node_program` measures the nodes; the check
@@ -51,8 +51,8 @@ def doubt(words: str, cause: str = "", nodes: Sequence[str] = ()) -> Finding:
 
 
 class Judged(msgspec.Struct, omit_defaults=True):
-    """The result of one check of the cluster. `not_judged` is the reason if nothing could be checked; the launch may
-    still go ahead."""
+    """The result of one check of the cluster. `not_judged` says why nothing could be checked, which does not stop the
+    launch."""
 
     words: str = ""  # the result in one line, also without findings
     findings: list[Finding] = []
@@ -63,7 +63,7 @@ class Judged(msgspec.Struct, omit_defaults=True):
 
     @property
     def verdict(self) -> Verdict | None:
-        """Returns the check's verdict, or `None` if nothing was judged; the launch may then still go ahead."""
+        """Returns the check's verdict; `None` if nothing was judged, which does not stop the launch."""
         if self.not_judged and not self.findings:
             return None
         found = [Verdict.FAIL if each.certain else Verdict.INCONCLUSIVE for each in self.findings]
@@ -201,8 +201,8 @@ FAR_BELOW = 0.1  # of the others: so much slower is nothing because a host is bu
 
 
 def accused(words: str, cause: str, share: float, others: int, seen: Seen, **more: Any) -> Finding:
-    """Makes a finding on a slow part of the cluster, whose speed is `share` times that of the others. The finding is
-    uncertain if chance may explain it: with only one part to compare with, or if all nodes share one host's CPUs."""
+    """Makes a finding on a slow part of the cluster: its speed is `share` times the other parts' speed. The finding is
+    uncertain if chance may explain it: if only one other part was measured, or if all nodes share one host's CPUs."""
     why = "all nodes share the CPUs of one host, and what else it does slows some of them" if seen.one_host else ""
     why = why or ("there is one other to compare with" if others < OTHERS_MIN else "")
     if not why or share < FAR_BELOW:
@@ -215,7 +215,7 @@ def measured_again(times: int) -> str:
 
 
 def below_the_others(values: Mapping[K, float], share: float) -> dict[K, float]:
-    """Returns each part of the cluster that has less than this share of the others' median speed, with the median."""
+    """Maps each part of the cluster that is slower than `share` times the other parts' median speed to this median."""
     found = {}
     for who, value in values.items():
         others = [each for other, each in values.items() if other != who]
@@ -242,7 +242,7 @@ class Reduced(msgspec.Struct):
 
     @property
     def bus_bandwidth(self) -> float:
-        """Returns the bytes per second on each link at the largest message size: smaller messages fit into buffers."""
+        """Returns the bytes per second on each link at the largest message size, which buffers distort least."""
         return max(self.bus_bandwidths())[1]
 
 

@@ -1,7 +1,7 @@
 """Checks that each link is as fast as others of its kind: a ring all-reduce is only as fast as its slowest link.
 
 A rank's fastest link to another rank shows what its port can send, and the fastest link from another rank what its port
-can receive. Both rates of all ranks distinguish a slow port from a slow link between two good ports.
+can receive. Send and receive rates of all ranks show whether a port is slow, or only a link of two good ports.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Restore(Check):
 
 
 def _of_the_restart(headline: str) -> str:
-    """Returns a run's headline without the clause on expectations, because the drill's plan has none."""
+    """Returns a drill's headline without the clause on expectations, because a drill's plan sets no expectations."""
     clauses = [each for each in headline.split("; ") if each != "the scenario expects nothing else"]
     return "; ".join(each.replace("not judged: ", "not judged in this step: ", 1) for each in clauses)
 

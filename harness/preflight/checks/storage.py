@@ -58,7 +58,7 @@ class Storage(Check):
 
 
 def _wrong(values: Told) -> tuple[str, str] | None:
-    """Returns a flaw that a storage test shows, with its usual cause, or `None` if it shows none."""
+    """Returns the flaw that a storage test found, with its usual cause, or `None` if the test found no flaw."""
     if values.error:
         return values.error, "a full disk or quota, a mount that is read-only, or rights"
     if not values.same:

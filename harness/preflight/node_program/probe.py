@@ -176,7 +176,7 @@ def tournament(count: int) -> Iterator[list[tuple[int, int]]]:
 
 def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
     """Returns rounds of rank pairs; the pairs of a round are measured at the same time. Pairs within nodes come first,
-    then pairs with equal local ranks on two nodes, as each GPU has its network card."""
+    then pairs with equal local ranks on two nodes, as each GPU has its own network card."""
     firsts = range(0, nodes * ranks, ranks)
     within = [[(first + a, first + b) for first in firsts for a, b in pairs] for pairs in tournament(ranks)]
     between = [[(a * ranks + own, b * ranks + own) for a, b in p] for p in tournament(nodes) for own in range(ranks)]
@@ -186,8 +186,8 @@ def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
 
 
 def links(job: Job, emit: Emitter) -> None:
-    """Measures the bytes per second from each rank to other ranks, link by link, until the time is used up. Of two
-    measurements of a link, the faster counts, as a busy host is no slow link. Slow links are measured again."""
+    """Measures the bytes per second from each rank to other ranks, link by link, until the time is used up. The faster
+    of two measurements of a link counts, as a busy host may have slowed the other. Slow links are measured again."""
     planned, begin, found = rounds(job.nodes, job.ranks), time.monotonic(), dict[int, float]()
     message = job.torch.ones(32 * 2**20 if job.gpu else 2**20, dtype=job.torch.uint8, device=job.device)
     done = 0
@@ -231,7 +231,7 @@ def _slow_rounds(
 
 
 def _send(job: Job, message: Any, to: int) -> float:
-    """Returns the speed of the link to another rank: the best of several measurements, as other load only lowers it."""
+    """Returns the speed of the link to another rank: the best of several measurements, as other load may slow some."""
     count, many, best, looks = job.torch.zeros(1, dtype=job.torch.int64, device=job.device), 1, 0.0, 0
     while looks < LOOKS:
         count[0], begin = many, time.perf_counter()
@@ -296,7 +296,7 @@ def _reduce(job: Job, which: str, group: Any, ranks: int, first: int) -> None:
 
 
 def storage(job: Job, emit: Emitter) -> None:
-    """Measures write, sync, read and list in the checkpoint folder; nodes take turns, unless they are many."""
+    """Measures write, sync, read and list in the checkpoint folder; up to `ALONE_NODES` nodes take turns."""
     turns = job.nodes if job.nodes <= ALONE_NODES else 1
     for turn in range(turns):
         if job.local == 0 and turn == job.node % turns:

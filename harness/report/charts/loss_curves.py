@@ -57,7 +57,7 @@ class Curves:
 
 
 def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Markup | None:
-    """Draws losses (or the figure `what`), and below differences to the fault-free run; `None` if no step was done."""
+    """Draws losses (or the figure `what`) above their differences to the fault-free run; `None` if no step was done."""
     ours, fault_free = curves.ours, curves.fault_free
     if not len(ours.step):
         return None
@@ -98,8 +98,8 @@ def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
 
 
 def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
-    """Returns the axis of steps: from the step before the first one to the last step of the run (also if rolled back)
-    or of its fault-free run. The axis starts at 0, except in a rehearsal and in a job that continues another."""
+    """Returns the axis of steps: from just before the first step to the last step of the run (also if rolled back) or
+    of its fault-free run. The axis starts at 0, except in a rehearsal and in a job that continues another."""
     known = [each.step for each in (curves.ours, curves.fault_free) if each] + [step for step, _ in curves.rolled_back]
     drawn = [steps for steps in known if len(steps)]
     apart = int(np.diff(drawn[0]).min(initial=drawn[0][0])) if drawn else 0

@@ -119,7 +119,7 @@ def round_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def multiples(step: float, low: float, high: float) -> list[float]:
-    """Returns the multiples of `step` from `low` to `high`. The list is short, as `step` depends on the range."""
+    """Returns the multiples of `step` from `low` to `high`. Callers choose `step` so that the list is short."""
     if not step:
         return []
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
