@@ -42,7 +42,7 @@ REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints
 
 @dataclass(frozen=True)
 class DrillOutcome:
-    """The result of a restore drill. `step` is the newest checkpoint's; all ranks restored `restored_step`."""
+    """The result of a restore drill. The newest checkpoint is of `step`; all ranks restored `restored_step`."""
 
     outcome: str  # restored · scratch · failed · timeout · untold · error (the drill itself could not be made)
     step: int
@@ -93,7 +93,7 @@ class Watch(Silent):
             self.end.ask("enough is known")
 
     def restored(self, newest: int) -> dict[int, int]:
-        """Maps each rank to the step that it restored, or else to the step before its first one (at most `newest`)."""
+        """Maps each rank to its restored step or, if not logged, to the step before its first (at most `newest`)."""
         workers = self.progress.workers.items()
         told = {rank: worker.restored_step for rank, worker in workers}
         by_step = {rank: min(worker.first_step - 1, newest) for rank, worker in workers if worker.first_step > 1}
@@ -101,7 +101,7 @@ class Watch(Silent):
 
     @property
     def goes_on(self) -> bool:
-        """Returns True if the restarted job's first step is so long ago that all ranks must have logged a restore."""
+        """Returns True if all ranks have had enough time since the restarted job's first step to log a restore."""
         first_ns = self.progress.first_step_ns
         return bool(first_ns) and time.monotonic_ns() - first_ns > OTHERS_TELL_S * 1e9
 

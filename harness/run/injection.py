@@ -58,7 +58,7 @@ class Injection:
         return CheckpointPlace(saved.folder, saved.layout)
 
     def run(self) -> None:
-        """Injects the fault and heals it. Each outcome is logged: an error of the fault is evidence, too."""
+        """Injects the fault and heals it. Logs errors of the fault's code, too."""
         self.log("fault.injecting")
         try:
             self.fault.inject(self.targets, self)

@@ -81,7 +81,7 @@ _SELECTORS = "any, all, a number, a list of numbers, {count: 2}, {percent: 25} o
 
 
 def _form(given: object) -> str | None:
-    """Returns in which form a target is written, because each form has its own mistakes."""
+    """Returns the syntax in which a target is written, such as `[list]`, to select fitting error messages."""
     if isinstance(given, Mapping):
         return {("count",): "Count", ("percent",): "Percent", ("not_rank",): "NotRank"}.get(tuple(given))
     if isinstance(given, Parameters):
