@@ -31,7 +31,7 @@ class Indexes:
 
     def note(self, place: CheckpointFolder, listing: Listing) -> None:
         """Reads the small files beside the saves that have changed. The next call keeps a file's content if it names a
-        finished save, and if the file has not changed since or is complete JSON."""
+        new finished save, and if the file has not changed since or is complete JSON."""
         self.saves |= {each.name for each in listing.checkpoints[: SAVES_MAX - len(self.saves)]}
         newest = [(each.step, each.name.encode()) for each in listing.finished if each.step is not None][:KEPT]
         for path, stamp, text in self._read:

@@ -93,9 +93,9 @@ def run_job(
 ) -> Outcome:
     """Runs the workload of `plan` with these rehearsals in `run_dir`, which may hold only a state to resume from. A
     `director` directs the running job, and is called before the rehearsals in each round of the loop. Ends the job at
-    the checkpoint of step `until_saved`, or soon after if the trainer cannot be paused. For a fault-free run, `before`
-    is the plan of the run with faults that follows. Raises `ChaosError` if there are no nodes. A stop request ends the
-    job as `interrupted`, with its faults undone."""
+    the checkpoint of step `until_saved`, or soon after if the trainer cannot be paused. `before` is the plan with
+    faults for which this fault-free run is the baseline. Raises `ChaosError` if there are no nodes. A stop request ends
+    the job as `interrupted`, with its faults undone."""
     plan = all_faults(plan, rehearsals)
     references = secrets.references(plan.launch().env)
     for name in ("events", "logs"):

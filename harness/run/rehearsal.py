@@ -71,7 +71,7 @@ class Rehearsal:
         job.holds.begin(self.plan.faults)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        """Does what is due in a rehearsal, without blocking. Logs later recoveries."""
+        """Injects due faults, and begins and ends the rehearsal, without blocking. Logs later recoveries."""
         if self.begun_ns is None and self._given_up[0] and not self.over:
             self._finish(job, self._given_up[0])
         self.begin(job, now_ns)
@@ -89,7 +89,7 @@ class Rehearsal:
             injection.cancel(job_goes_on)
 
     def give_up(self, outcome: str, reason: str) -> None:
-        """Ends the rehearsal early and heals its faults; the job goes on. A waiting rehearsal will never begin."""
+        """Ends the rehearsal early and heals its faults; the job goes on. A pending rehearsal never begins."""
         if not self.over and not self._given_up[0]:
             self._given_up = (outcome, reason)
             self.cancel(job_goes_on=True)

@@ -30,7 +30,7 @@ NOTHING_SEEN = Indexes()
 
 @dataclass(frozen=True)
 class SecondRestart:
-    """The result of the second restart. `step` is of the save to restore; `saved_step` is of the newest save."""
+    """The result of the second restart. `step` belongs to the save to restore, `saved_step` to the newest save."""
 
     outcome: str  # done · failed · timeout · skipped (there is nothing to restart from) · error
     step: int | None = None
@@ -103,7 +103,7 @@ def last_two(listing: Listing) -> tuple[int, int]:
 
 
 def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHING_SEEN) -> None:
-    """Removes the last save from a copy of the saves, and makes files that name it name the second-newest save. Raises
+    """Removes the last save from a copy of the saves, and changes files that name it to name the save before it. Raises
     `NothingToShow` if the folder's earlier state cannot be restored, and `CannotDrill` if a file cannot be removed."""
     listing = _listed(run_dir, saved)
     _, before = last_two(listing)

@@ -188,7 +188,7 @@ class Publications:
         return told | ({"tensor_digests": content.listed} if self._listed <= LISTED_MAX else {})
 
     def _is_whole(self, found: FoundCheckpoint) -> bool:
-        """Returns True if a checkpoint is complete by its layout's rules, and lacks no file that it had when logged."""
+        """Returns True if a checkpoint is complete by its layout's rules, and still has all files of its log event."""
         noted = self._noted[found.path][0] if found.path in self._noted else ()
         return found.whole and all(path in self._place.sizes for path, _, _ in noted)
 

@@ -1,4 +1,4 @@
-"""Makes triggers exact by holds: files by which trainers are stopped at an event, and then released or hit by a fault.
+"""Makes trainers wait at a fault's trigger, by files (*holds*), until the fault hits or releases them.
 
 A trainer that uses the harness's emitter waits at the event that triggers a fault (an *armed hold*) until the fault has
 acted. For example, a fault after step 90 acts before step 91. Faults in other trainers depend on logged events alone,
