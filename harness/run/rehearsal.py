@@ -71,7 +71,7 @@ class Rehearsal:
         job.holds.begin(self.plan.faults)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        """Injects due faults, and begins and ends the rehearsal, without blocking. Logs later recoveries."""
+        """Begins or ends the rehearsal or injects due faults, without blocking. Logs recoveries even after its end."""
         if self.begun_ns is None and self._given_up[0] and not self.over:
             self._finish(job, self._given_up[0])
         self.begin(job, now_ns)

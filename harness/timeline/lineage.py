@@ -92,7 +92,7 @@ class Life:
             told.insert(place, value)
 
     def world_at(self, moment: int) -> int:
-        """Returns the index of the process's group at this time (or of its first group), or -1 without a group."""
+        """Returns the index of the process's group at this time, or of its first if later; -1 if it had no group."""
         return self.worlds[max(bisect.bisect_right(self.joins, moment) - 1, 0)] if self.worlds else -1
 
 
