@@ -71,7 +71,7 @@ def minute(iso: str) -> str:
 
 
 def clock_time(iso: str, after_s: float) -> str:
-    """Formats the time some seconds after a UTC time as `06:43:17`; empty if the time is invalid."""
+    """Formats the time `after_s` seconds after a UTC time as `06:43:17`; returns "" for an invalid time."""
     try:
         return f"{datetime.datetime.fromisoformat(iso) + datetime.timedelta(seconds=after_s):%H:%M:%S}"
     except (ValueError, OverflowError):
@@ -79,7 +79,7 @@ def clock_time(iso: str, after_s: float) -> str:
 
 
 def one_line(value: object) -> str:
-    """Returns the text as `plain` does, on one line and without tabs."""
+    """Returns a value as text on one line, without tabs or control characters."""
     return " ".join(plain(value).split())
 
 
@@ -92,7 +92,7 @@ def words(name: str) -> str:
 
 
 def expectation_name(name: str) -> str:
-    """Formats `wasted_gpu_hours.max_percent` as `Wasted GPU-hours, percent`. `max` is left out: bounds show ≤."""
+    """Formats `wasted_gpu_hours.max_percent` as `Wasted GPU-hours, percent`. The text omits `max` and `min`."""
     score, _, bound = name.partition(".")
     if bound.startswith("phases."):
         return f"{words(score)}, {words(bound.removeprefix('phases.')).lower()}"
@@ -115,7 +115,7 @@ def seconds(value: float | None, missing: str = DASH) -> str:
 
 
 def quantity(value: object, unit: str = "") -> str:
-    """Formats a number with few digits and its unit. A text stays as it is."""
+    """Formats a number with few digits and its unit. Returns a text value unchanged, with the unit."""
     if value is None:
         return DASH
     if isinstance(value, float) and unit == "s":

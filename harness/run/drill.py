@@ -42,7 +42,7 @@ REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints
 
 @dataclass(frozen=True)
 class DrillOutcome:
-    """The result of a restore drill. `step` is the newest checkpoint's; all ranks restored `restored_step`."""
+    """The result of a restore drill. `step` is that of the newest checkpoint; all ranks restored `restored_step`."""
 
     outcome: str  # restored · scratch · failed · timeout · untold · error (the drill itself could not be made)
     step: int
@@ -69,7 +69,7 @@ Execute = Callable[[Plan, pathlib.Path, Backend, Observer, StopRequest], Ended]
 
 @dataclass
 class Watch(Silent):
-    """Follows a job that is restarted after the run, and ends it when enough is known or the user wants to stop."""
+    """Follows a job that is restarted after the run, and ends it when `enough` is true or the user wants to stop."""
 
     users: StopRequest
     enough: Callable[["Watch"], bool]
@@ -93,7 +93,7 @@ class Watch(Silent):
             self.end.ask("enough is known")
 
     def restored(self, newest: int) -> dict[int, int]:
-        """Maps each rank to the step that it restored, or else to the step before its first one (at most `newest`)."""
+        """Maps each rank to its restored step or, if not logged, to the step before its first (at most `newest`)."""
         workers = self.progress.workers.items()
         told = {rank: worker.restored_step for rank, worker in workers}
         by_step = {rank: min(worker.first_step - 1, newest) for rank, worker in workers if worker.first_step > 1}
@@ -101,7 +101,7 @@ class Watch(Silent):
 
     @property
     def goes_on(self) -> bool:
-        """Returns True if the restarted job's first step is so long ago that all ranks must have logged a restore."""
+        """Returns True if all ranks have had enough time since the restarted job's first step to log a restore."""
         first_ns = self.progress.first_step_ns
         return bool(first_ns) and time.monotonic_ns() - first_ns > OTHERS_TELL_S * 1e9
 
@@ -180,7 +180,7 @@ class Again:
 def is_wanted(plan: Plan, committed_step: int) -> bool:
     """Returns True unless drills are off, the run has no faults, no checkpoint is logged, or saves cannot be seen.
 
-    If a fault changes the job's command, no drill is made, because the original command would load later saves.
+    No drill is made if a fault changes the job's command: the original command would load the changed job's saves.
     """
     same = not any(fault.action.change() for fault in plan.faults)
     reached = plan.backend in REACHED and plan.workload.checkpoint.store == DIRECTORY
@@ -303,7 +303,7 @@ UNDO = _undo
 
 
 def saved_folders(workload: Launch) -> list[str]:
-    """Returns the folders of a run that a restart needs: those that nodes may write, and that of training data."""
+    """Returns the folders of a run that a restart needs: the training data, and those that nodes may write."""
     return sorted({*written_folders(workload), "data"})
 
 

@@ -1,6 +1,6 @@
-"""Keeps earlier contents of small files beside the saves (a list of saves, a tracker, a log), by the save they name.
+"""Keeps earlier contents of small files beside a job's saves, such as a list of saves, for each save that they name.
 
-A job may find its saves by a file of this kind. To restart from an earlier save, it needs the file's earlier content.
+A job may find its saves by a list of saves. To restart from an earlier save, the job needs the list's earlier content.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _Stamp = tuple[int, int]  # size and time
 
 
 class Indexes:
-    """Keeps contents of small files beside the saves, by the newest save named. `saves` holds all saves' names."""
+    """Maps the newest save that a small file names to the file's content. `saves` holds the names of all saves."""
 
     def __init__(self) -> None:
         self.saves = set[str]()
@@ -30,8 +30,8 @@ class Indexes:
         self._read: list[tuple[str, _Stamp, bytes]] = []  # since the last look at the saves
 
     def note(self, place: CheckpointFolder, listing: Listing) -> None:
-        """Reads the small files beside the saves that have changed. A content is kept at the next call, when its save
-        is listed, if it was read completely: the file has not changed since, or it is a complete document."""
+        """Reads the small files beside the saves that have changed. The next call keeps a file's content if it names a
+        new finished save, and if the file has not changed since or is complete JSON."""
         self.saves |= {each.name for each in listing.checkpoints[: SAVES_MAX - len(self.saves)]}
         newest = [(each.step, each.name.encode()) for each in listing.finished if each.step is not None][:KEPT]
         for path, stamp, text in self._read:
@@ -48,7 +48,7 @@ class Indexes:
             self._read_if_changed(place, path, _stamp(place, path))
 
     def look_again(self, place: CheckpointFolder) -> None:
-        """Reads changed files that named a save before, which costs far less than listing all saves."""
+        """Reads changed files that named a save before. This is much faster than listing all saves."""
         for path in self._texts:
             with contextlib.suppress(OSError, FaultError):
                 status = untrusted_files.status_of(place.root, path)
@@ -61,7 +61,7 @@ class Indexes:
             self._stamps[path] = stamp
 
     def naming(self, step: int) -> Mapping[str, bytes]:
-        """Maps each file to its last content that named the save of this step as the newest."""
+        """Maps each file to the last content in which the newest named save was the save of this step."""
         return {path: texts[step] for path, texts in self._texts.items() if step in texts}
 
 

@@ -58,7 +58,7 @@ class Injection:
         return CheckpointPlace(saved.folder, saved.layout)
 
     def run(self) -> None:
-        """Injects the fault and heals it. Each outcome is logged: an error of the fault is evidence, too."""
+        """Injects the fault and heals it. Logs errors of the fault's code, too."""
         self.log("fault.injecting")
         try:
             self.fault.inject(self.targets, self)
@@ -99,7 +99,7 @@ class Injection:
         return self._nodes[target]
 
     def _home(self, rank: int | None) -> Node | None:
-        """Returns a rank's present node, or `None` if the rank has not started. A restart may move a rank."""
+        """Returns a rank's present node, which a restart may change, or `None` if the rank has not started."""
         worker = None if rank is None else self.progress.workers.get(rank)
         wanted = worker and (worker.node, worker.incarnation)
         return next((node for node in self.cluster.nodes if (node.name, node.incarnation) == wanted), None)

@@ -43,7 +43,7 @@ DESERTED_S = 2.0  # without any node before the job has failed
 
 
 class Direction(Protocol):
-    """Directs a running job, without ever waiting. `done` is the reason to end the job early, or empty."""
+    """Directs a running job. Methods must not block. `done` is the reason to end the job early, or empty."""
 
     done: str
 
@@ -92,10 +92,10 @@ def run_job(
     before: Plan | None = None,
 ) -> Outcome:
     """Runs the workload of `plan` with these rehearsals in `run_dir`, which may hold only a state to resume from. A
-    `director` directs the running job, and is called before the rehearsals in each round of the loop. At the checkpoint
-    of the step `until_saved`, the job is held and then ended, or ended soon after if it cannot be held. `before` is the
-    plan with faults for which this fault-free run is made; its faults must meet traffic on these nodes. Raises
-    `ChaosError` if there are no nodes. A stop request ends the job as `interrupted`, with its faults undone."""
+    `director` directs the running job, and is called before the rehearsals in each round of the loop. Ends the job at
+    the checkpoint of step `until_saved`, or soon after if the trainer cannot be paused. `before` is the plan with
+    faults for which this fault-free run is the baseline. Raises `ChaosError` if there are no nodes. A stop request ends
+    the job as `interrupted`, with its faults undone."""
     plan = all_faults(plan, rehearsals)
     references = secrets.references(plan.launch().env)
     for name in ("events", "logs"):
@@ -260,7 +260,7 @@ class RunningJob:
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 
     def _end(self, outcome: Outcome) -> None:
-        """Ends faults (the last rehearsal's first) and releases nodes. The undo journal undoes remaining effects."""
+        """Ends the faults of all rehearsals in reverse order, and releases nodes. The journal undoes other effects."""
         try:
             with self.cluster:
                 self._host_load.close()
@@ -353,8 +353,8 @@ class RunningJob:
         return Outcome("failed", f"the command on {node.name} ended with {code}: {first_error(logs)}")
 
     def _start_again(self, living: Sequence[Node], codes: Sequence[int | None]) -> None:
-        """Starts commands again once preempted nodes are back: after a preemption notice, all workers may have saved
-        and ended with 0 while their launcher still waits. Engines with a scheduler restart commands themselves."""
+        """Restarts the commands of nodes whose workers ended with code 0 after a preemption notice, once preempted
+        nodes are back. Does nothing on engines whose scheduler restarts commands."""
         steps = self.plan.workload.steps
         faults = [firing.planned for firing in self.live.firings.values() if firing.planned.action.notice_s]
         noticed = {target.node_index for planned in faults for target in planned.targets}

@@ -54,8 +54,8 @@ class FailedWorker:
 
 @dataclass
 class LiveProgress:
-    """The live state of a job by its events, for display and for decisions on when to act. A trainer's events are not
-    trusted: an impossible event changes nothing. The cost of a logged step is equal for any number of ranks."""
+    """The live state of a job, derived from its events, for display and fault triggers. A trainer's events are not
+    trusted: an impossible event changes nothing. Processing a logged step takes equal time for any number of ranks."""
 
     workers: dict[int, Worker] = field(default_factory=dict)
     world_size: int = 0
@@ -106,7 +106,7 @@ class LiveProgress:
             worker.finished = not code
 
     def stuck(self) -> str:
-        """Returns a text on where a job stands still, and on workers that did not end when others did."""
+        """Returns a text that names a stuck job's phase and last step, and workers that did not end when others did."""
         text = f"stuck in {self.phase} after step {self.complete_step}"
         world = {rank: worker for rank, worker in sorted(self.workers.items()) if rank < (self.world_size or math.inf)}
         left = [f"rank {rank} on {worker.node}" for rank, worker in world.items() if not worker.finished]

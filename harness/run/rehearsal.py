@@ -71,7 +71,7 @@ class Rehearsal:
         job.holds.begin(self.plan.faults)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        """Does what is due in a rehearsal, without blocking. Logs recoveries even after the rehearsal has ended."""
+        """Begins or ends the rehearsal or injects due faults, without blocking. Logs recoveries even after its end."""
         if self.begun_ns is None and self._given_up[0] and not self.over:
             self._finish(job, self._given_up[0])
         self.begin(job, now_ns)
@@ -89,7 +89,7 @@ class Rehearsal:
             injection.cancel(job_goes_on)
 
     def give_up(self, outcome: str, reason: str) -> None:
-        """Ends the rehearsal early and heals its faults; the job goes on. A waiting rehearsal will never begin."""
+        """Ends the rehearsal early and heals its faults; the job goes on. A pending rehearsal never begins."""
         if not self.over and not self._given_up[0]:
             self._given_up = (outcome, reason)
             self.cancel(job_goes_on=True)
@@ -124,7 +124,7 @@ class Rehearsal:
         return [FaultStatus(firing.planned.id, firing.newest_moment) for firing in fired]
 
     def _let_trainers_go(self, job: LiveJob, now_ns: int) -> None:
-        """Lets stopped trainers go on `HELD_S_MAX` seconds after an injection: longer stops would look like hangs."""
+        """Releases stopped trainers `HELD_S_MAX` seconds after an injection: longer stops would look like hangs."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is not None and not firing.let_go and now_ns - injected_ns >= HELD_S_MAX * 1e9:
@@ -202,7 +202,7 @@ class Rehearsal:
 
 
 def named(plan: Plan, name: str) -> Plan:
-    """Renames each fault to `name-id`, so that plans can share one log; `kill` in `rank-kill` becomes `rank-kill`."""
+    """Renames each fault to `name-id`, or to `name` if `name` ends with the id, so that plans can share one log."""
 
     def of(fault: str) -> str:
         return name if f"-{name}".endswith(f"-{fault}") else f"{name}-{fault}"

@@ -1,9 +1,9 @@
 """Makes the second restart after a run: the job's command starts from the second-newest save and repeats later steps.
 
-A restart during the run shows that the job recovers. Errors in later saves (a stale or empty state, a lost position in
-the samples) show only in another restart. For the second restart, the newest save is removed from a copy of the job's
-saves. The command must restore the second-newest save, repeat the later steps with equal results, and make equal saves.
-The log of the second restart is in `RUN/second-restart/`; `harness.judge` compares this log with the run's.
+A restart during the run shows that the job recovers. Errors in saves after the recovery (a stale or empty state, a lost
+data position) show only in a second restart. For the second restart, the newest save is removed from a copy of the
+job's saves. The command must restore the second-newest save, repeat the later steps with equal results, and make equal
+saves. The log of the second restart is in `RUN/second-restart/`; `harness.judge` compares this log with the run's.
 """
 
 import os
@@ -30,7 +30,7 @@ NOTHING_SEEN = Indexes()
 
 @dataclass(frozen=True)
 class SecondRestart:
-    """The result of the second restart. `step` is the step of the save to restore, `saved_step` of the newest save."""
+    """The result of the second restart. `step` belongs to the save to restore, `saved_step` to the newest save."""
 
     outcome: str  # done · failed · timeout · skipped (there is nothing to restart from) · error
     step: int | None = None
@@ -77,7 +77,7 @@ def _restart(again: Again, indexes: Indexes) -> SecondRestart:
 
 
 def _nodes(again: Again) -> int | None:
-    """Returns the job's final number of nodes, so that arithmetic is equal, or `None` to use the planned number."""
+    """Returns the job's final number of nodes, for numerically equal steps, or `None` to use the planned number."""
     asked, ranks = again.plan.workload, again.progress.world_size
     nodes, rest = divmod(ranks, asked.ranks_per_node)
     return nodes if not rest and asked.min_nodes <= nodes < asked.max_nodes else None
@@ -103,7 +103,7 @@ def last_two(listing: Listing) -> tuple[int, int]:
 
 
 def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHING_SEEN) -> None:
-    """Removes the last save from a copy of the saves, and makes files that name this save name the one before. Raises
+    """Removes the last save from a copy of the saves, and changes files that name it to name the save before it. Raises
     `NothingToShow` if the folder's earlier state cannot be restored, and `CannotDrill` if a file cannot be removed."""
     listing = _listed(run_dir, saved)
     _, before = last_two(listing)
@@ -127,7 +127,7 @@ def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHIN
 
 
 def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
-    """Returns True if no other save gets this checkpoint's name: it has a step, date or id, or is one of a series."""
+    """Returns True if a checkpoint's name cannot be reused: it has a step, date or id, or is one of a series."""
     alike = [each for each in listing.checkpoints if pattern(each.name) == pattern(saved.name)]
     return names.step_in(saved.name) == saved.step or names.is_unique(saved.name) or len(alike) >= SERIES_MIN
 

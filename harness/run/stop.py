@@ -31,7 +31,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def attended(self) -> Iterator[None]:
-        """Makes signals request a stop during the `with` block. Elsewhere, signals raise `KeyboardInterrupt`."""
+        """Makes signals request a stop in the `with` block; outside the block, signals raise `KeyboardInterrupt`."""
         before, self._attended = self._attended, True
         try:
             yield

@@ -82,7 +82,7 @@ class Publications:
         self._thread.start()
 
     def end(self) -> None:
-        """Logs the folder's final state, after all nodes have ended. Takes at most `END_S`."""
+        """Logs the folder's final state, after all nodes have ended. Takes at most `END_S` seconds."""
         if self._thread is None:
             return
         now_s = time.monotonic()
@@ -163,7 +163,7 @@ class Publications:
         self._settled = self._place == before
 
     def _note(self, found: FoundCheckpoint, stamp: _Stamp) -> None:
-        """Logs a finished checkpoint with its contents, if it did not change while it was read."""
+        """Logs a finished checkpoint with digests of its contents, unless its files changed during the read."""
         held = self._content(found) if time.monotonic() < self._digests_until_s else {}
         if any(_changed(self._run_dir, entry) for entry in stamp):
             return
@@ -188,7 +188,7 @@ class Publications:
         return told | ({"tensor_digests": content.listed} if self._listed <= LISTED_MAX else {})
 
     def _is_whole(self, found: FoundCheckpoint) -> bool:
-        """Returns True if a checkpoint is complete by its layout's rules, and lacks no file that it had when logged."""
+        """Returns True if a checkpoint is complete by its layout's rules, and still has all files of its log event."""
         noted = self._noted[found.path][0] if found.path in self._noted else ()
         return found.whole and all(path in self._place.sizes for path, _, _ in noted)
 

@@ -36,7 +36,7 @@ _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
 @dataclass
 class _File:
-    """An output file of the trainer: the offset up to which it was read or, if read as a whole, time and size."""
+    """An output file of the trainer. `offset` or, for files read as a whole, `state` says what was read already."""
 
     path: str
     node: str
@@ -167,7 +167,7 @@ class Readings:
         return data
 
     def _whole(self, file: _File) -> bytes:
-        """Returns the whole content of an output file if it has changed, else nothing."""
+        """Returns the whole content of an output file if the file has changed, else empty bytes."""
         with untrusted_files.open_reader(self.run_dir, file.path) as content:
             status = os.fstat(content.fileno())
             state = status.st_mtime_ns, status.st_size
@@ -210,7 +210,7 @@ class Readings:
         return step > life.last_step if self.reader.whole else step != life.last_step or life.file is not file
 
     def _started_again(self, rank: int, life: _WorkerLog, file: _File, step: int) -> bool:
-        """Returns True if a logged step is of a new process, which restored, writes another file or repeats steps."""
+        """Returns True if a restore, another output file or a repeated step shows that a step is of a new process."""
         restored = any(each.event == "restored" for each in self._waiting.get(rank, ()))
         return restored or (life.file is not file and not self.reader.whole) or step < life.last_step
 
@@ -256,7 +256,7 @@ class Readings:
         _append(life.out, event, life.last_ns)
 
     def _moment(self, life: _WorkerLog, told: Told, now_ns: int) -> int:
-        """Returns an event's time on the harness's clock, by default now, but never before the last event's time."""
+        """Returns an event's time, or else the present, on the harness's clock, but never before the last event's."""
         at = now_ns if told.wall_ns is None else now_ns - (time.time_ns() - told.wall_ns)
         return max(life.last_ns, min(at, now_ns))
 

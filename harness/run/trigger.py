@@ -9,7 +9,7 @@ from harness.run.live_progress import LiveProgress
 
 @dataclass
 class Firing:
-    """The state of one planned fault, and the times of its events, such as its healing, that others may follow."""
+    """The state of one planned fault, and the times of its events, such as its healing, for dependent faults."""
 
     planned: PlannedFault
     index: int
@@ -23,7 +23,7 @@ class Firing:
     at_once: bool = False  # a person wants it now, whatever it waits for
 
     def due(self, progress: LiveProgress, others: Mapping[str, "Firing"], start_ns: int, now_ns: int) -> bool:
-        """Returns True if a planned fault is due. Sets `armed_ns` once only the awaited phase of the job is missing."""
+        """Returns True if a planned fault is due. Sets `armed_ns` once all conditions but the job's phase hold."""
         if self.at_once:
             return True
         when = self.planned.when

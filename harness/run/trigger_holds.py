@@ -1,8 +1,8 @@
-"""Makes triggers exact by holds: files by which trainers are stopped at an event, and then released or hit by a fault.
+"""Makes trainers wait at a fault's trigger, by files (*holds*), until the fault hits or releases them.
 
-A trainer that logs events with the harness's emitter stops at the event that a fault waits for (an *armed hold*) until
-the fault has acted. A fault after step 90 thus acts before step 91. Faults in other trainers depend on logged events
-alone, and may act some steps later.
+A trainer that uses the harness's emitter waits at the event that triggers a fault (an *armed hold*) until the fault has
+acted. For example, a fault after step 90 acts before step 91. Faults in other trainers depend on logged events alone,
+and may act some steps later.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ class Claim:
 
 
 class TriggerHolds:
-    """The files by which faults stop trainers' processes at planned events, and release them. A stopped process asks to
-    be hit by a file in `<run>/answers/<node>/`, where only its node writes. With `until_saved`, a process that commits
-    the save of this step waits until the job is ended, so that no later save is made."""
+    """The files by which faults stop trainers' processes at planned events, and release them. A stopped process writes
+    a file in `<run>/answers/<node>/` to say that the fault may hit it. A process that commits the save of step
+    `until_saved` waits there for the end of the job, so that no later save is made."""
 
     def __init__(self, run_dir: pathlib.Path, faults: Sequence[PlannedFault], until_saved: int | None = None):
         self.run_dir = run_dir
@@ -86,7 +86,7 @@ class TriggerHolds:
             self._standing.discard(fault_id)
 
     def act(self, fault: PlannedFault, seed: int = 0) -> None:
-        """Makes a fault stop or hit trainers at its events from now on. `seed` decides the fault's random choices."""
+        """Lets a fault stop or hit trainers at its events from now on. `seed` decides the fault's random choices."""
         for hold in self._acts(fault):
             for token in hold.get("tokens", ()):
                 pathlib.Path(token).touch()

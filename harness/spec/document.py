@@ -127,7 +127,7 @@ class Document:
         return self._line(self.mark(path), f"{dotted(path) + ': ' if path else ''}{message}")
 
     def mark(self, path: Path) -> Mark:
-        """Returns the place in the file of the value at `path`, or of the nearest value above it."""
+        """Returns the place in the file of the value at `path`, or of the nearest enclosing value."""
         return mark_in(self.data, path, Mark(1, 1))
 
     def problem(self, path: Path, message: str) -> None:
@@ -147,7 +147,7 @@ class Document:
     def check(
         self, model: type[_Checked], data: Any, at: Path = (), keys: Callable[[Path], Sequence[str]] | None = None
     ) -> _Checked | None:
-        """Builds a model from data, or notes problems and returns `None`. `keys` returns the keys allowed at a path."""
+        """Builds a pydantic model, or notes problems and returns `None`. `keys` returns the keys allowed at a path."""
         found, problems = checked(model, data, keys)
         for path, message in problems:
             if (*at, *path) not in self._told:
@@ -155,7 +155,7 @@ class Document:
         return found
 
     def valid(self, model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None) -> _Checked:
-        """Builds a model from data. Raises `ScenarioError` with all problems."""
+        """Builds a pydantic model from data. Raises `ScenarioError` with all problems."""
         found = self.check(model, data, keys=keys)
         self.raise_problems()
         assert found is not None, "what could not be checked has its problem"
@@ -182,7 +182,7 @@ class _Refused(Exception):
 
 
 class _Reader:
-    """Builds plain data from a YAML parser's events. Data is in memory only once, and limits apply during parsing."""
+    """Builds plain data from a YAML parser's events. Size limits apply during parsing."""
 
     def __init__(self, text: str, document: Document):
         self.events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
@@ -299,7 +299,7 @@ def printable(text: str) -> str:
 def checked(
     model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None
 ) -> tuple[_Checked | None, list[tuple[Path, str]]]:
-    """Builds a model from data. Returns the model, or `None` and (path, message) for each invalid value."""
+    """Builds a pydantic model. Returns the model, or `None` and (path, message) for each invalid value."""
     try:
         return model.model_validate(data), []
     except ValidationError as error:
@@ -368,7 +368,7 @@ def keys_at(model: type[BaseModel], path: Path) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Returns the model in an annotation such as `list[M] | None`, or `None` unless there is exactly one."""
+    """Returns the pydantic model in an annotation such as `list[M] | None`, or `None` unless there is exactly one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = [inner for each in typing.get_args(annotation) if (inner := _model_in(each))]

@@ -1,4 +1,4 @@
-"""Checks a scenario's expected scores. The caller passes the known scores, with a model of the bounds of each."""
+"""Checks a scenario's expected scores. The caller passes a pydantic model of each score's bounds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ OFF = "off"
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a scenario may expect of a score: the fields of `bounds`, or `off` if the score is judged `by_default`."""
+    """The bounds that a scenario may set for a score; a score that is judged `by_default` may also be `off`."""
 
     bounds: type[BaseModel]
     by_default: bool = False

@@ -81,8 +81,8 @@ class Replay:
         return [each for each in within if events is None or each.event in events]
 
     def strikes(self, nodes: int, seed: int) -> Iterator[Strike]:
-        """Yields the faults for a job of this size, in order of time. If the trace names its nodes, and no more than
-        the job has, the seed assigns each name to one node. Otherwise, the seed chooses nodes for each fault."""
+        """Yields the faults for a job of this size, in order of time. If the trace names its lost nodes, and the job
+        has enough nodes, the seed assigns each name to one node. Otherwise, the seed chooses nodes for each fault."""
         dice = random.Random(f"{seed}/{self.trace.digest}")
         names = dict.fromkeys(each.node for each in self.trace.happenings)
         places = {}

@@ -81,7 +81,7 @@ _SELECTORS = "any, all, a number, a list of numbers, {count: 2}, {percent: 25} o
 
 
 def _form(given: object) -> str | None:
-    """Returns in which form a target is written, because each form has its own mistakes."""
+    """Returns the syntax in which a target is written, such as `[list]`, to select fitting error messages."""
     if isinstance(given, Mapping):
         return {("count",): "Count", ("percent",): "Percent", ("not_rank",): "NotRank"}.get(tuple(given))
     if isinstance(given, Parameters):
@@ -371,7 +371,7 @@ def _no_scenario(kind: str, where: str, command: str) -> str:
 
 
 def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
-    """Returns `name` if it is a path, or else its file in `directory`. `what` names the kind of file in errors."""
+    """Returns `name` if it is a path, else `<name>.yaml` in `directory`. `what` names the kind of file in errors."""
     given = pathlib.Path(name)
     is_path = given.suffix in (".yaml", ".yml") or os.sep in name or (os.path.lexists(given) and not given.is_dir())
     return given if is_path else _named(name, directory, what)

@@ -42,7 +42,7 @@ class Happening(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """A record of the nodes that a cluster lost. `nodes` is the most nodes at once, or the number of node names if a
+    """A record of the nodes that a cluster lost. `nodes` is the peak number of nodes, or the number of node names if a
     trace holds only losses. `node_days` is the nodes' total running time, if known. `digest` is the file's SHA-256."""
 
     name: str

@@ -29,7 +29,7 @@ BADPUT = {  # account of the ledger → category of ml-goodput-measurement
 
 def expected_ettr(rate: float, restart_s: float, interval_s: float, checkpoint_s: float = 0.0) -> float:
     """Returns E[ETTR] ≈ (1 − λ(u0 + Δt/2)) / (1 + w/Δt), at least 0: each failure costs a restart and half an interval
-    of work, each interval a checkpoint. The result is good if failures are much rarer than checkpoints."""
+    of work, each interval a checkpoint. This formula is accurate if failures are much rarer than checkpoints."""
     lost = rate * (restart_s + interval_s / 2)
     return max(0.0, 1 - lost) / (1 + checkpoint_s / interval_s)
 

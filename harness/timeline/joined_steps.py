@@ -41,7 +41,7 @@ def join(writers: Sequence[Writer]) -> None:
 
 
 def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: int) -> int:
-    """Renumbers a process's steps after one restore. Returns the number added to each step, in place of `base`."""
+    """Renumbers a process's steps after one restore. Replaces the earlier offset `base`, and returns the new one."""
     rows = slice(int(np.searchsorted(writer.steps["end"], restored["at"], "right")), None)
     mine = writer.steps["step"][rows]
     if step_of(restored) is not None:  # the steps from here on have their right numbers

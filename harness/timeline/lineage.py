@@ -86,13 +86,13 @@ class Life:
         return min(self.gone, self.exiting["at"]) if self.exiting else self.gone
 
     def join(self, at: int, size: int, world: int) -> None:
-        """Records that the process joined a process group at time `at`, which the process itself did not log."""
+        """Records that the process joined a process group at time `at`, although the process logged no join."""
         place = bisect.bisect(self.joins, at)
         for told, value in ((self.joins, at), (self.sizes, size), (self.worlds, world)):
             told.insert(place, value)
 
     def world_at(self, moment: int) -> int:
-        """Returns the index of the process's group at this time or, before it had one, of its first; -1 for none."""
+        """Returns the index of the process's group at this time, or of its first if later; -1 if it had no group."""
         return self.worlds[max(bisect.bisect_right(self.joins, moment) - 1, 0)] if self.worlds else -1
 
 
@@ -136,9 +136,9 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The steps `first` to `last` that one process did in one training period. `before` is the process's step before
-    `first`, `restored` the restore event between the two, if any. `later` holds further restores, each with the next
-    step. `stride` is the smallest difference between steps, or 0 for one step; `jumps` holds pairs further apart."""
+    """The steps `first` to `last` that one process did in one training period. The process did step `before` just
+    before `first`, and `restored` is the restore event between both steps. `later` pairs each later restore with its
+    next step. `stride` is the smallest gap between steps; `jumps` holds steps around larger gaps."""
 
     process: int  # row in Timeline.processes
     epoch: int  # row in Timeline.epochs
@@ -234,7 +234,7 @@ def _read_life(life: Life) -> None:
 
 
 def _logged_before(step: Ints, end: Ints) -> Bools | None:
-    """Marks steps that repeat the number and end time of an earlier line. Returns `None` if no step does."""
+    """Marks steps with the number and end time of an earlier line. Returns `None` if no step is repeated."""
     if not (np.diff(step) <= 0).any():
         return None
     order = np.lexsort((step, end))
@@ -354,8 +354,8 @@ def impossible_places(lives: Sequence[Life]) -> list[str]:
 
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
-    """Returns True if a process can have joined this group. The group must have lost no member by time `at` or, if the
-    process is new (`order` 0), by its start. If a member of an earlier group joins, ranks may change."""
+    """Returns True if a process can have joined this group. The group must have lost no member before time `at` or, for
+    a new process (`order` 0), before its start. If a member of an earlier group joins, ranks may change."""
     if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
         return False
     renumbered = order > 0 or world.renumbered
@@ -460,7 +460,7 @@ def gather(
 
 
 def cells(*keys: Ints) -> tuple[Ints, int]:
-    """Returns a number for each row of `keys`, the same for equal rows, and a limit that all numbers are below."""
+    """Numbers the rows of `keys`, equal rows alike. Returns the numbers, and an exclusive upper bound of them."""
     number, span = np.zeros(len(keys[0]), np.int64), 1
     for key in keys:
         low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
@@ -520,7 +520,7 @@ def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
 
 
 def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
-    """Returns the row of the first step after a restore. Of steps that end at the same time, step numbers decide."""
+    """Returns the row of the first step after a restore. Step numbers decide between equal end times."""
     first, last = np.searchsorted(end, restored["at"]), np.searchsorted(end, restored["at"], "right")
     at_once = range(int(first), min(int(last) + 1, len(step), int(first) + _TIES_MAX))
     state = step_of(restored)
@@ -534,7 +534,7 @@ def _complete(
     columns: Mapping[str, Column], epoch: Ints, size: Ints, heard: Ints, cut: Sequence[tuple[int, int]]
 ) -> tuple[Bools, Progress]:
     """Marks the rows of complete steps, and returns the complete steps. `heard` holds the number of ranks with a log in
-    each training period. `cut` holds, for each log without its end, the training period and the last step."""
+    each training period. `cut` holds the training period and last step of each log whose end is missing."""
     if not len(epoch):
         return np.zeros(0, bool), no_progress()
     group, groups = cells(epoch, columns["step"])

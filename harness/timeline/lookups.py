@@ -25,7 +25,7 @@ def first_from(moments: Sequence[int], since: int) -> int:
 
 
 def last_by(told: Sequence[tuple[int, T]], moment: int) -> T | None:
-    """Returns the newest value at or before `moment`, or `None`. `told` holds pairs (time, value) in order of time."""
+    """Returns the newest value at or before `moment`, if any. `told` holds pairs (time, value) in order of time."""
     place = bisect.bisect_right(told, moment, key=operator.itemgetter(0))
     return told[place - 1][1] if place else None
 

@@ -112,7 +112,7 @@ def _evidence(story: Story) -> Iterator[Event]:
 
 
 def _restarts(lives: Sequence[Life]) -> Iterator[Event]:
-    """Yields an event, as a sign of a failure, for each restart of a rank. Other ranks' workers may work on."""
+    """Yields an event, as a sign of a failure, for each restart of a rank. The workers of other ranks may continue."""
     seen_ranks: set[int] = set()
     for life in lives:
         if life.rank in seen_ranks:
