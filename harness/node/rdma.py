@@ -1,7 +1,7 @@
 """Lists a node's RDMA devices, and disturbs the RDMA traffic of its processes by a small C library.
 
 The library is loaded into every process of the nodes from the start (`boot.with_delivered`). The library reads the
-node's fault settings every few milliseconds, so that no process has to start again. Each process writes its RDMA counts
+node's fault settings every few milliseconds, so that no process must be restarted. Each process writes its RDMA counts
 to a file of its own. No device, no driver and no process outside of the node is affected.
 """
 

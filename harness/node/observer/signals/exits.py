@@ -1,4 +1,4 @@
-"""Observes how a process ends: finished, by its own error, or by the loss of a peer. Only the launcher sees kills."""
+"""Observes how a process ends: finished, by its own error, or by the loss of a peer. A killed process logs nothing."""
 
 from __future__ import annotations
 
