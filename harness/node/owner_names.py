@@ -53,7 +53,7 @@ def temporary_folder() -> Iterator[pathlib.Path]:
 
 
 def sweep_folders(dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Removes this user's temporary folders of dead processes. Returns removed folders and error messages.
+    """Removes this user's temporary folders of dead processes. Returns the found folders and error messages.
 
     Old folders of unknown processes stay: the folders are private to this machine, where the processes can be checked.
     """

@@ -105,8 +105,7 @@ class PodInit(node_init.Init):
         self._die(0)  # with any other code a job would bring it back for no use
 
     async def _configure(self, url: str, token: str, shared: str) -> None:
-        """Links the pod's checkpoint folder to `shared` on the volume, or else starts to copy it to and from a
-        server."""
+        """Links the checkpoint folder to `shared` on the volume, or else starts to copy it to and from a server."""
         checkpoints = self._root / "checkpoints"
         if shared:
             folder = pathlib.Path(SHARED) / shared

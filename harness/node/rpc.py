@@ -75,8 +75,7 @@ def send(link: socket.socket, message: Message) -> None:
 
 
 def receive(link: Stream) -> Message:
-    """Reads a message from `link`. Raises `ConnectionError` if the stream ends, `TimeoutError` after the socket's
-    timeout."""
+    """Reads a message from `link`. Raises `ConnectionError` if `link` ends, `TimeoutError` after its timeout."""
     body: Message = json.loads(_receive_exactly(link, _length(_receive_exactly(link, _LENGTH.size))))
     return body
 
@@ -145,7 +144,7 @@ class ChildStream:
 
 
 class Line:
-    """An RPC connection to a harness process; the end of either ends the other. Any thread can make calls.
+    """An RPC connection that ends with the harness process it leads to, and vice versa. Any thread can make calls.
 
     One reader thread hands answers to the callers, and calls `on_event` and `on_end`.
     """

@@ -38,8 +38,7 @@ class GpuReading:
     """The state of a node's GPUs, as NVIDIA's management library (NVML) reports it to a process on the node.
 
     `devices` holds the figures of each GPU, by the names of `harness.node.gpu_health.FIELDS`, or the `error` of a GPU
-    that is lost. `xids` holds GPU index and Xid code of each error since monitoring began. `ours`: the harness supplied
-    NVML.
+    that is lost. `xids`: GPU index and Xid code of each error since the watch began. `ours`: the harness supplied NVML.
     """
 
     devices: list[dict[str, Any]]
@@ -69,8 +68,7 @@ class Impairment:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """How many packets of a measurement arrived: later packets overtook `late` ones, `damaged` ones failed their
-    checksum."""
+    """How many packets of a measurement arrived: `late` ones out of order, `damaged` ones with a wrong checksum."""
 
     sent: int
     received: int
@@ -116,11 +114,11 @@ class StorageRule:
     """A rule for a node's disturbed file operations: which ones, on which files, and whether they wait or fail.
 
     `operations` are some of `STORAGE_OPERATIONS`; `pattern` is a shell pattern for the path below the mount. The first
-    `after_bytes` bytes written to matching files pass; a write beyond this limit is cut at the limit. After the limit,
-    at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an errno. Until the
-    rule ends, every operation waits `delay_s`, and reads and writes keep to `rate_bytes` per second.
+    `after_bytes` bytes written to matching files pass; the write that exceeds this limit is cut at the limit.
+    Afterwards, at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an
+    errno. Until the rule ends, every operation waits `delay_s`, and reads and writes keep to `rate_bytes` per second.
 
-    With `power`, the node's storage acts as in a power failure: operations get no answer, and unsynced data is lost.
+    With `power`, the node's storage loses power: file operations get no answer, and data that was not durable is lost.
     `power` says what is lost: `prefix`, all data after `after_bytes`; `reordered`, any pages since the last fsync;
     `fsync_lied`, all pages since the rule began, fsynced or not; `rename_lost`, the first rename since the rule began.
 

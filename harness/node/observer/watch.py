@@ -248,7 +248,8 @@ class Watch:
             self._emitter.tell(name, fields, at)
 
     def _forked(self) -> None:
-        """Makes a forked child open its own log: the child may train, unless a launched worker (`RANK`) forked it."""
+        """Makes a forked child open its own log, because it may train; a child of a launched worker (`RANK`) logs
+        nothing."""
         self._emitter = None
         self._unwritten.clear()
         self.in_child = "RANK" in os.environ
