@@ -55,7 +55,7 @@ def temporary_folder() -> Iterator[pathlib.Path]:
 def sweep_folders(dry_run: bool = False) -> tuple[list[str], list[str]]:
     """Removes this user's temporary folders of dead processes. Returns the found folders and error messages.
 
-    Old folders of unknown processes stay: the folders are private to this machine, where the processes can be checked.
+    No folder is removed for its age alone, because this machine can check whether the folder's process is alive.
     """
     found, problems = list[str](), list[str]()
     for entry in list(os.scandir(tempfile.gettempdir())):

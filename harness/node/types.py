@@ -114,9 +114,9 @@ class StorageRule:
     """A rule for a node's disturbed file operations: which ones, on which files, and whether they wait or fail.
 
     `operations` are some of `STORAGE_OPERATIONS`; `pattern` is a shell pattern for the path below the mount. The first
-    `after_bytes` bytes written to matching files pass; the write that exceeds this limit is cut at the limit.
-    Afterwards, at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an
-    errno. Until the rule ends, every operation waits `delay_s`, and reads and writes keep to `rate_bytes` per second.
+    `after_bytes` bytes written to matching files pass; the write that exceeds this limit is cut at the limit. Beyond
+    the limit, at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an errno.
+    Until the rule ends, every operation waits `delay_s`, and reads and writes keep to `rate_bytes` per second.
 
     With `power`, the node's storage loses power: file operations get no answer, and data that was not durable is lost.
     `power` says what is lost: `prefix`, all data after `after_bytes`; `reordered`, any pages since the last fsync;

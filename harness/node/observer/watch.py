@@ -248,8 +248,7 @@ class Watch:
             self._emitter.tell(name, fields, at)
 
     def _forked(self) -> None:
-        """Makes a forked child open its own log, because it may train; a child of a launched worker (`RANK`) logs
-        nothing."""
+        """Makes a forked child open its own log, as the child may train, but silences children of launched workers."""
         self._emitter = None
         self._unwritten.clear()
         self.in_child = "RANK" in os.environ
