@@ -144,7 +144,8 @@ class ChildStream:
 
 
 class Line:
-    """An RPC connection that ends with the harness process it leads to, and vice versa. Any thread can make calls.
+    """An RPC connection to a harness process; it ends with the process, and the process with it. Any thread can make
+    calls.
 
     One reader thread hands answers to the callers, and calls `on_event` and `on_end`.
     """

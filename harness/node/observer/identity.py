@@ -5,8 +5,8 @@ Three kinds of text identify content:
 * `lineage` tells which save a file comes from. A lineage hashes a `torch.save` archive's checksum table, a DCP folder's
   `.metadata` (both survive damage to tensors), or samples of any other file.
 * `tensors` tells whether two saves hold the same tensors: it hashes the tensors' checksums, without their names.
-* `digest` tells whether bytes are the same. It covers all bytes of content up to `WHOLE_BYTES_MAX` (`whole:`), or
-  samples of larger content (`sampled:`). Equal `sampled:` digests do not prove that two contents are equal.
+* `digest` tells whether two contents have the same bytes. A digest covers all bytes up to `WHOLE_BYTES_MAX` (`whole:`),
+  or samples of larger content (`sampled:`). Equal `sampled:` digests do not prove equal contents.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Saves:
         self._told("checkpoint.failed", save, error=f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
 
     def beside(self, path: str) -> None:
-        """Records a file without trained state. If its folder has a checkpoint, the file is part of it."""
+        """Records a file without trained state, which belongs to the checkpoint (if any) in the same folder."""
         self._beside.append(path)
 
     def renamed(self, old: str, new: str) -> None:

@@ -122,7 +122,7 @@ class Watch:
     def offer_step(self, source: str, step: int) -> None:
         """Sets how many steps the training has done so far, as reported by `source`, one of `SOURCES`.
 
-        Between calls, each step adds 1. A report is ignored if a more trusted source has reported before.
+        Each later step adds 1 to this number. A step count from a less trusted source than earlier counts is ignored.
         """
         place = SOURCES.index(source)
         self._offers[source] = step
