@@ -144,8 +144,7 @@ class ChildStream:
 
 
 class Line:
-    """An RPC connection to a harness process; it ends with the process, and the process with it. Any thread can make
-    calls.
+    """An RPC connection to a harness process: the end of one also ends the other. Any thread can make calls.
 
     One reader thread hands answers to the callers, and calls `on_event` and `on_end`.
     """
