@@ -1,6 +1,6 @@
 """Names things after the process that made them (a folder, a socket), so that remains of killed processes are found.
 
-Names of this kind are for short-lived things that no run's undo journal records: a probe, a compiler run, a socket.
+These names are for short-lived resources that no run's undo journal lists: a probe, a compiler run, a socket.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def temporary_folder() -> Iterator[pathlib.Path]:
 
 
 def sweep_folders(dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Removes this user's temporary folders of dead processes. Returns the folders, and a message for each that stays.
+    """Removes this user's temporary folders of dead processes. Returns the found folders and error messages.
 
-    Old folders of unknown processes stay: the folders are private to this machine, where the processes can be checked.
+    No folder is removed for its age alone, because this machine can check whether the folder's process is alive.
     """
     found, problems = list[str](), list[str]()
     for entry in list(os.scandir(tempfile.gettempdir())):

@@ -1,4 +1,4 @@
-"""Runs process 1 of a pod, the init of a node, which the harness controls by a Kubernetes attach connection.
+"""Runs process 1 of a pod, the init of a node, which the harness controls over a Kubernetes attach connection.
 
     pod_init node|control
 
@@ -105,7 +105,7 @@ class PodInit(node_init.Init):
         self._die(0)  # with any other code a job would bring it back for no use
 
     async def _configure(self, url: str, token: str, shared: str) -> None:
-        """Sets up the pod's checkpoint folder as a link to the volume's folder `shared`, or as copies from a server."""
+        """Links the checkpoint folder to `shared` on the volume, or else starts to copy it to and from a server."""
         checkpoints = self._root / "checkpoints"
         if shared:
             folder = pathlib.Path(SHARED) / shared
@@ -125,7 +125,7 @@ class PodInit(node_init.Init):
             shutil.rmtree(pathlib.Path(SHARED) / shared)
 
     def _put(self, name: str, data: str | None, append: bool = False) -> None:
-        """Writes a file of the run in place, as it may be mapped into memory. Removes the file if `data` is `None`."""
+        """Writes a file of the run in place, as a process may have mapped it. Removes the file if `data` is `None`."""
         path = (self._root / name).resolve()
         if not path.is_relative_to(self._root.resolve()):
             raise UsageError(f"{name!r} is not below the run's folder")
@@ -175,7 +175,7 @@ class PodInit(node_init.Init):
 
 
 def index_here() -> int:
-    """Returns the pod's place in the job: RANK in Kubeflow's PyTorchJob, else the completion index."""
+    """Returns the pod's index in the job, from JOB_COMPLETION_INDEX or else RANK (in Kubeflow's PyTorchJob)."""
     return int(os.environ.get("JOB_COMPLETION_INDEX", os.environ.get("RANK", "-1")))
 
 

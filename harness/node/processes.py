@@ -125,7 +125,7 @@ def owner_text() -> str:
 
 
 def owner_is_dead(text: str) -> bool:
-    """Returns True if the process that a text of `owner_text` names is gone; False if it lives or this is unknown."""
+    """Returns True if the process that `text` (from `owner_text`) identifies is dead; False if alive or unknown."""
     parts = text.split("-")
     if len(parts) != 3 or not all(part.isdigit() for part in parts):
         return False

@@ -1,8 +1,8 @@
 """Lists a node's RDMA devices, and disturbs the RDMA traffic of its processes by a small C library.
 
 The library is loaded into every process of the nodes from the start (`boot.with_delivered`). The library reads the
-node's fault settings every few milliseconds, so that no process has to start again. Each process writes its RDMA counts
-to a file of its own. No device, no driver and no process outside of the node is affected.
+node's fault settings every few milliseconds, so that no process needs a restart. Each process writes its RDMA counts to
+a file of its own. No device, no driver and no process outside of the node is affected.
 """
 
 from __future__ import annotations

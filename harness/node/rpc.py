@@ -41,7 +41,7 @@ class Stream(Protocol):
 
 
 class StageError(errors.BackendError):
-    """Raised if the kernel refuses a step of building a lab. `stage` names the step; `errno` is the kernel's reason."""
+    """Raised if the kernel refuses an operation for a lab. `stage` names the operation, `errno` the kernel's reason."""
 
     def __init__(self, stage: str, errno: int, message: str):
         super().__init__(f"{stage}: {message}")
@@ -75,7 +75,7 @@ def send(link: socket.socket, message: Message) -> None:
 
 
 def receive(link: Stream) -> Message:
-    """Reads a message from `link`. Raises `ConnectionError` at the end, `TimeoutError` after the socket's timeout."""
+    """Reads a message from `link`. Raises `ConnectionError` if `link` ends, `TimeoutError` after its timeout."""
     body: Message = json.loads(_receive_exactly(link, _length(_receive_exactly(link, _LENGTH.size))))
     return body
 
@@ -101,7 +101,7 @@ async def receive_async(reader: asyncio.StreamReader) -> Message:
 
 
 def error_to_message(error: BaseException) -> Message:
-    """Packs an exception into the `error` of an answer. `to_error` restores the harness's own errors."""
+    """Makes the `error` object of an RPC answer from an exception. `to_error` restores the harness's own errors."""
     kind = type(error).__name__ if isinstance(error, errors.ChaosError) else "BackendError"
     message: Message = {"kind": kind, "message": str(error) or type(error).__name__}
     if isinstance(error, StageError):
@@ -144,7 +144,7 @@ class ChildStream:
 
 
 class Line:
-    """A connection to a process of the harness: when either ends, so does the other. Any thread can make calls.
+    """An RPC connection to a harness process: the end of one also ends the other. Any thread can make calls.
 
     One reader thread hands answers to the callers, and calls `on_event` and `on_end`.
     """

@@ -49,7 +49,7 @@ class Sidecar:
         return lambda place, **params: verb(self._lab, self._host(place), **params)
 
     def _host(self, place: dict[str, Any]) -> Wired:
-        """Returns the node as disturbances need it. `place` has the addresses of node, control host and others."""
+        """Returns this node as `Wired`. `place` has the addresses of this node, the control host and other nodes."""
         self._lab.control_address = place["control"]
         gone = asyncio.Event()
         others = [SimpleNamespace(address=address, gone=gone) for address in place["others"]]

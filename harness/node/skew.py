@@ -1,4 +1,4 @@
-"""Gives a node its own wall clock: a small C library in each of its processes adds the offset that a file holds.
+"""Gives a node its own wall clock: a small C library in each of its processes adds an offset that it reads from a file.
 
 The machine's clock does not change. Only programs that ask the C library for the time see the offset. File times (set
 by the kernel), static binaries and monotonic clocks are not shifted.

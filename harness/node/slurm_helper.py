@@ -1,7 +1,7 @@
 """Acts on the processes of a job's task on a Slurm node; runs beside the task, in the job's own allocation.
 
-This helper does the work of a container's init. Unlike an init, the helper is not process 1, the node belongs to the
-site, and only environment variables (CHAOS_…) mark the run's processes.
+This helper does the work of a container's init. Unlike an init, the helper is not process 1, and it finds the run's
+processes by their environment variables (CHAOS_…).
 
     python -m harness.node.slurm_helper NAME RUN_ID
 """
@@ -26,7 +26,7 @@ from harness.node.node_init import Init
 
 
 async def until_told(serving: Coroutine[Any, Any, None]) -> None:
-    """Runs `serving` to its end, or until Slurm ends the job by a signal and waits for the end of our processes."""
+    """Runs `serving` to its end, or until Slurm ends the job by a signal (SIGTERM, SIGINT or SIGHUP)."""
     task = asyncio.ensure_future(serving)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)

@@ -65,7 +65,7 @@ def _is_ours(peer: socket.socket) -> bool:
 
 
 def _address(key: str, folder: str) -> str:
-    """Returns the name of a socket that only this run's user can know, so that no one else can take it first.
+    """Returns a socket name that other users cannot guess, so that they cannot bind the name first.
 
     The socket has no file. A file in the run's folder would be on the site's shared storage, and a file in /tmp would
     outlive a task that is killed. Raises `OSError` if the run's key cannot be read.
@@ -77,7 +77,7 @@ def _address(key: str, folder: str) -> str:
 
 
 async def connect(key: str, folder: str) -> rpc.AsyncClient:
-    """Connects to our file system over `folder`. Raises `BackendError` if that is missing, late or another user's."""
+    """Connects to our file system over `folder`. Raises `BackendError` if another user or no one answers in time."""
     deadline = time.monotonic() + fuse_filesystem.READY_S_MAX
     while True:
         try:

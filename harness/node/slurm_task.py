@@ -37,7 +37,7 @@ def main(name: str, mounts: Sequence[str], folders: Sequence[str], command: Sequ
 
 
 def _show(run_dir: str, key: str, mounts: Sequence[str], may_write: Sequence[str]) -> str:
-    """Mounts the run's folder as the command may see it. Returns why a needed mount failed, or ""."""
+    """Mounts the run's folder with the command's restricted view. Returns why a needed mount failed, or ""."""
     try:
         kernel.enter_mount_namespace()
         if mounts:

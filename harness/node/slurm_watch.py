@@ -32,7 +32,7 @@ def main(file: str, seconds: float, command: Sequence[str]) -> None:
 
 
 def wait(look: Callable[[], bytes], seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Waits until the result of `look` has been the same, or empty, for this many seconds."""
+    """Waits until `look` has returned no new, non-empty result for this many seconds."""
     seen, since = b"", time.monotonic()
     while time.monotonic() - since < seconds:
         now = look()

@@ -62,8 +62,8 @@ def _forget_parent(keep: Collection[int]) -> None:
 def execute(command: Sequence[str], env: Mapping[str, str], log: str, prepare: Callable[[], None] | None = None) -> int:
     """Starts `command` in a session of its own, with its output appended to the file `log`. Returns the process id.
 
-    The new process calls `prepare` before it becomes the command. A command that cannot be executed exits with 127 (not
-    found) or 126, and the log holds the reason.
+    The new process calls `prepare` before it executes the command. A command that cannot be executed exits with 127
+    (not found) or 126, and the log holds the reason.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     output = os.open(log, flags, 0o644)

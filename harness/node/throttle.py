@@ -14,7 +14,7 @@ TURN_S_MIN = 0.002  # shorter turns are lost in the scheduler's own
 
 
 class DutyCycle:
-    """Slows a node by stopping and continuing it (by `send`). Call `tick` again after the seconds that it returns."""
+    """Slows a node by sending SIGSTOP and SIGCONT in turn. Call `tick` again after the seconds that it returns."""
 
     def __init__(self, send: Callable[[int], object]):
         self._send = send

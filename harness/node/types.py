@@ -18,7 +18,7 @@ class ProcessState:
 
 @dataclass(frozen=True)
 class CpuUse:
-    """The CPU time that the node's living processes used, and the time for which the node was kept from running."""
+    """The CPU time that the node's living processes used, and the time for which the node was throttled."""
 
     used_ns: int
     throttled_ns: int
@@ -27,7 +27,7 @@ class CpuUse:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The bytes of a node's memory that only kills can free, and how many of its processes were killed for memory."""
+    """The bytes of a node's memory that only the end of processes can free, and how many were killed for memory."""
 
     used_bytes: int
     kills: int
@@ -38,7 +38,7 @@ class GpuReading:
     """The state of a node's GPUs, as NVIDIA's management library (NVML) reports it to a process on the node.
 
     `devices` holds the figures of each GPU, by the names of `harness.node.gpu_health.FIELDS`, or the `error` of a GPU
-    that is lost. `xids` holds GPU and Xid of each error since the watch began. `ours`: the library is the harness's.
+    that is lost. `xids`: GPU index and Xid code of each error since the watch began. `ours`: the harness supplied NVML.
     """
 
     devices: list[dict[str, Any]]
@@ -68,7 +68,7 @@ class Impairment:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """How many packets of a measurement arrived: `late` ones were overtaken, `damaged` ones failed their checksum."""
+    """How many packets of a measurement arrived: `late` ones out of order, `damaged` ones with a wrong checksum."""
 
     sent: int
     received: int
@@ -79,8 +79,8 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Connection:
-    """A TCP connection of a node, with its byte counts. `cookie` is a number that the kernel gives no other socket.
-    `sent` and `received` are payload bytes since the connection began, retransmissions included."""
+    """A TCP connection of a node, with its byte counts. `cookie` is the kernel's unique id of the socket. `sent` and
+    `received` are payload bytes since the connection began, retransmissions included."""
 
     cookie: int
     local: str
@@ -114,12 +114,12 @@ class StorageRule:
     """A rule for a node's disturbed file operations: which ones, on which files, and whether they wait or fail.
 
     `operations` are some of `STORAGE_OPERATIONS`; `pattern` is a shell pattern for the path below the mount. The first
-    `after_bytes` written to matching files pass, and the write that exceeds them is cut exactly there. After these
-    bytes, at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an errno.
+    `after_bytes` bytes written to matching files pass; the write that exceeds this limit is cut at the limit. Beyond
+    the limit, at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an errno.
     Until the rule ends, every operation waits `delay_s`, and reads and writes keep to `rate_bytes` per second.
 
-    With `power`, the node's storage loses power: operations get no answer, and data that was not durable is lost.
-    `power` says what is lost: `prefix`, all data after the cut; `reordered`, any pages since the last fsync;
+    With `power`, the node's storage loses power: file operations get no answer, and data that was not durable is lost.
+    `power` says what is lost: `prefix`, all data after `after_bytes`; `reordered`, any pages since the last fsync;
     `fsync_lied`, all pages since the rule began, fsynced or not; `rename_lost`, the first rename since the rule began.
 
     With `hang`, operations are accepted and not answered until the rule ends; then they are carried out.

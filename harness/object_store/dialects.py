@@ -1,7 +1,7 @@
 """Defines the HTTP dialects of object stores: how to read a request, check its key, and refuse it.
 
-S3: Amazon S3 API Reference. GCS: Google Cloud Storage, JSON API v1 (paths begin with `/storage/v1/b/`, or with
-`/upload` or `/download` before that), with a bearer token.
+S3: Amazon S3 API Reference. GCS: Google Cloud Storage, JSON API v1 (paths begin with `/storage/v1/b/`, optionally after
+`/upload` or `/download`), with a bearer token.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FORBIDDEN, ERROR, THROTTLE, MISSING = "forbidden", "error", "throttle", "missing
 
 @dataclass(frozen=True)
 class Head:
-    """The head of an HTTP request or answer: its start line and headers, and the `raw` bytes as they came. In an
-    answer, `method` is the version of HTTP, and `target` the status."""
+    """The head of an HTTP request or answer: its start line, its headers, and its unparsed bytes (`raw`). In an answer,
+    `method` is the version of HTTP, and `target` the status."""
 
     raw: bytes
     method: str
@@ -42,7 +42,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request to an object store asks for: an operation (empty: none that we know) on a bucket or an object."""
+    """What a request to an object store asks for: an operation (empty if it is unknown) on a bucket or an object."""
 
     operation: str
     path: str

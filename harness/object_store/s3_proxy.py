@@ -3,11 +3,11 @@
     s3_proxy HOST PORT UPSTREAM FOLDER
 
 The proxy listens at HOST and PORT only; the store listens at the socket file UPSTREAM. Requests must be signed with the
-run's key (`CHAOS_KEY`), whose name is `chaos`; GCS requests have the key as bearer token. The fault to inject is in
-`FOLDER/rule.json`, read before each request: `kind` (`error`, `throttle`, `slow`, `reset`, `stale`, `short_read`,
-`stale_list`, `lost_part`), `share` of the requests, `seed`, `delay_s`, and `path`, a pattern. Counts of the disturbed
-requests are in `FOLDER/counts.json`. The proxy prints its port once it listens, and serves one request for each
-connection.
+run's key (`CHAOS_KEY`), whose name is `chaos`; GCS requests have the key as bearer token. `FOLDER/rule.json`, read
+before each request, describes the fault: `kind` (`error`, `throttle`, `slow`, `reset`, `stale`, `short_read`,
+`stale_list`, `lost_part`), `share` of the requests, `seed`, `delay_s`, and a `path` pattern of objects. Counts of the
+disturbed requests are in `FOLDER/counts.json`. The proxy prints its port once it listens, and serves one request for
+each connection.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Proxy:
         await self._forward(head, asked, body, answer)
 
     def _due(self, asked: Asked) -> dict[str, Any] | None:
-        """Returns the fault's rule if it disturbs this request whatever the store answers, otherwise `None`."""
+        """Returns the fault's rule if the fault disturbs this request regardless of the store's answer, else `None`."""
         self._load_rule()
         self._counts["requests"] += 1
         rule = self._rule
@@ -115,7 +115,7 @@ class Proxy:
         return acts
 
     def _drawn(self, share: float) -> bool:
-        """Draws whether the next request is disturbed, so that even of a few requests the right share is disturbed."""
+        """Decides at random whether to disturb a request, so that even in few requests about `share` are disturbed."""
         rare = min(share, 1 - share)
         if rare == 0:
             return True
@@ -185,7 +185,7 @@ class Proxy:
         return False
 
     def _listed(self, head: Head, asked: Asked, found: bytes) -> bytes:
-        """Returns the store's list of objects or, for `stale_list`, the list from before the newest change."""
+        """Returns the store's list of objects or, for the fault `stale_list`, a list made before the newest change."""
         now, rule = time.monotonic(), self._rule
         at, before = self._lists.get(head.target, (now, found))
         changed = at < self._changed.get(asked.bucket, 0.0)

@@ -1,7 +1,7 @@
 """Checks that a request to an S3-compatible store was signed with the key of this run.
 
 See AWS, "Authenticating Requests (AWS Signature Version 4)", Amazon S3 API Reference: the signature is an HMAC of the
-request line, the signed headers and the digest of the body that the client names.
+request line, the signed headers and the body's digest as stated by the client.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ POLL_S = 0.1
 
 
 def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Sequence[str]) -> int:
-    """Runs the store, the proxy and the command. Returns the exit code of the first to end; 1 without moto."""
+    """Runs store, proxy and command. Returns the exit code of the process that ends first, or 1 if moto is missing."""
     if importlib.util.find_spec("moto") is None:
         print("object store: moto is not installed: it comes with the extra s3 of the harness", file=sys.stderr)
         return 1

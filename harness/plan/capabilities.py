@@ -1,4 +1,4 @@
-"""Compares the acts on nodes that a plan needs with those that a backend can do on this machine."""
+"""Compares the operations on nodes that a plan needs with those that a backend can do on this machine."""
 
 from harness.backends.contract import NO_LABELS, Capability, Verb, backend_names, load_backend
 from harness.errors import CannotRunError
@@ -8,7 +8,7 @@ from harness.plan.run_plan import Plan
 
 
 def check_capabilities(plan: Plan, capability: Capability) -> None:
-    """Raises `CannotRunError` if a plan needs acts that the backend cannot do here, with the reason for each."""
+    """Raises `CannotRunError` if a plan needs operations that the backend cannot do here, with the reason for each."""
     if not capability.available:
         raise CannotRunError(f"backend {plan.backend}: {capability.summary}")
     found = [f"{reason}{_who_can(plan.backend, verb)}" for verb, reason in lacking(plan, capability)]
@@ -17,7 +17,7 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
 
 
 def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]:
-    """Returns the acts (`None`: another ability) that a plan needs and the backend lacks, each with a reason."""
+    """Returns what a plan needs and the backend lacks, with reasons: operations on nodes, or `None` for other needs."""
     found: list[tuple[Verb | None, str]] = []
     if any(fault.domain for fault in plan.faults) and not load_backend(plan.backend).labels:
         found.append((None, f"workload: node_labels_from: {plan.workload.node_labels_from}: {NO_LABELS}"))
@@ -33,7 +33,7 @@ def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]
 
 
 def never_here(plan: Plan) -> list[str]:
-    """Returns reasons for acts that a plan needs and its backend lacks on all machines, without asking an engine."""
+    """Returns, without a probe, the reasons for operations that a plan needs and its backend lacks on all machines."""
     ways = list(load_backend(plan.backend).lacks().values())
     never = set[Verb].intersection(*(set(way) for way in ways)) if ways else set[Verb]()
     return [

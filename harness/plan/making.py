@@ -25,7 +25,7 @@ from harness.trainers.contract import Workload
 
 
 def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile: str | None = None) -> Plan:
-    """Makes a run's plan. Raises `ScenarioError` for an impossible target, or a trigger that can never come."""
+    """Makes a run's plan. Raises `ScenarioError` for an impossible target, or a trigger that can never fire."""
     planned = _plan_faults(scenario, seed)
     places = {fault.id: fault.place("when") for fault in scenario.faults}
     return _checked(
@@ -60,14 +60,14 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
 
 
 def _abort(spec: AbortSpec) -> Abort:
-    """Returns the time limits of a run. If the scenario has no limit on idle time, a slow first start widens it."""
+    """Returns the time limits of a run. If the scenario sets no idle limit, a slow first start raises the limit."""
     given = spec.if_no_step_for
     limits = {"if_not_started_for_ns": spec.if_not_started_for.ns, "wall_clock_ns": spec.wall_clock.ns}
     return Abort(**limits, if_no_step_for_ns=given.ns) if given else Abort(**limits, widened_by_start=True)
 
 
 def _checked(places: Sequence[str], **parts: Any) -> Plan:
-    """Builds a plan. Raises `ScenarioError` if parts contradict. `places`: where each fault's trigger is written."""
+    """Builds a plan. Raises `ScenarioError` if `parts` contradict. `places`: where each fault's trigger is written."""
     try:
         return Plan(**parts)
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""Decides whether a job's traffic uses RDMA: RDMA traffic bypasses faults of IP, and faults of RDMA need it.
+"""Decides whether a job's traffic uses RDMA: IP faults do not affect RDMA traffic, and RDMA faults need it.
 
-A fault that would meet no traffic is refused before the job starts: on the local backend when the plan is made,
-elsewhere when the job has its nodes, already in the fault-free run.
+A fault that would disturb no traffic is refused before the job starts: on the local backend when the plan is made, on
+other backends when the job has its nodes, also in the fault-free run.
 """
 
 from __future__ import annotations

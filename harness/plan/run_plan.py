@@ -52,7 +52,7 @@ class _Model(BaseModel):
 class When(_Model):
     """The moment at which a fault is injected: all conditions that are given must hold.
 
-    `after_ns` counts from the start or the followed event; `more_steps` from the begin of a rehearsal on a running job.
+    `after_ns` counts from the start or the `event` of the fault `following`; `more_steps` from a rehearsal's begin.
     """
 
     step: int | None = Field(None, ge=1)
@@ -124,7 +124,7 @@ class PlannedFault(NamedFault):
 
 
 class Header(_Model):
-    """The parts of a scenario that reports show."""
+    """The scenario data that reports show: its name, title, tags, price and labels."""
 
     name: str
     title: str
@@ -185,7 +185,7 @@ class Plan(_Model):
         return self
 
     def _contradictions(self) -> Iterator[tuple[Path, str]]:
-        """Yields (where, why) for each contradiction that makes the plan impossible, in linear time."""
+        """Yields the place and reason of each contradiction that makes the plan impossible."""
         if sum(len(fault.targets) for fault in self.faults) > TARGETS_MAX:
             yield ("faults",), f"all faults together have more than the {TARGETS_MAX:,} targets that are allowed"
         ids: set[str] = set()
@@ -235,7 +235,7 @@ class Plan(_Model):
         return cls.model_validate(data)
 
     def launch(self) -> Launch:
-        """Returns all commands that a run of this plan starts on its nodes. Pure."""
+        """Returns all commands that a run of this plan starts on its nodes. Has no side effects."""
         launch = self.workload.trainer.launch(self.workload, self.run_id, self.seed)
         return replace(launch, notice_s=max((fault.action.notice_s or 0.0 for fault in self.faults), default=0.0))
 
@@ -278,7 +278,7 @@ class Plan(_Model):
         return self.model_copy(update={"scenario": header})
 
     def as_control(self) -> Self:
-        """Returns the same plan, marked as that of a run that must fail."""
+        """Returns the same plan, tagged as a control run, which must fail."""
         header = self.scenario.model_copy(update={"tags": tuple(dict.fromkeys([*self.scenario.tags, CONTROL]))})
         return self.model_copy(update={"scenario": header})
 

@@ -2,11 +2,11 @@
 
 Three kinds of text identify content:
 
-* `lineage`: which save does this file come from? A lineage hashes a `torch.save` archive's checksum table, a DCP
-  folder's `.metadata` (both outlive damaged tensors), or samples of any other file.
-* `tensors`: do two saves hold the same tensors? A hash of the checksums, without names, compares exact repeats.
-* `digest`: are these the same bytes? A digest covers all bytes up to `WHOLE_BYTES_MAX`, and samples of more, and says
-  so (`whole:` or `sampled:`). Different `sampled:` digests prove a difference; equal ones prove nothing.
+* `lineage` tells which save a file comes from. A lineage hashes a `torch.save` archive's checksum table, a DCP folder's
+  `.metadata` (both survive damage to tensors), or samples of any other file.
+* `tensors` tells whether two saves hold the same tensors: it hashes the tensors' checksums, without their names.
+* `digest` tells whether two contents have the same bytes. A digest covers all bytes up to `WHOLE_BYTES_MAX` (`whole:`),
+  or samples of larger content (`sampled:`). Equal `sampled:` digests do not prove equal contents.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _opened(path: pathlib.Path | str) -> IO[bytes]:
 
 
 def _samples(file: IO[bytes]) -> str:
-    """Returns a digest of a file's length and of blocks at equal distances, from its begin to its end."""
+    """Returns a digest of a file's length and of evenly spaced blocks from the whole file."""
     size = file.seek(0, io.SEEK_END)
     digest = _hash(str(size).encode())
     places: Iterable[int] = range(0, size, SAMPLE_BYTES)

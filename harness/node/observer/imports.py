@@ -1,7 +1,7 @@
-"""Runs the `install` function of each signal (an observer) after the module that it hooks has been imported.
+"""Runs the `install` function of each observer (a "signal") once the module that the observer hooks is imported.
 
 A finder at the front of `sys.meta_path` lets the other finders find the module. It wraps the module's loader, and
-restores the real loader before the module's code runs. Nothing here imports torch; signals are imported after torch.
+restores the real loader before the module's code runs. Signals are imported only after torch.
 """
 
 from __future__ import annotations

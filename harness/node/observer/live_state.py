@@ -31,9 +31,9 @@ class Live:
         return [name for name, found in (("model", held & model), ("optimizer", held - model)) if found]
 
     def held_by(self, value: Any) -> set[int]:
-        """Returns the trained storages in an object or, if there are none, those that it holds copies of.
+        """Returns the trained storages in an object or, if it has none, the trained storages that it has copies of.
 
-        A copy is recognised by a few of its elements.
+        A copied tensor is recognised by comparing a few elements.
         """
         live = self.storages()
         if not live:

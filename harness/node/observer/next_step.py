@@ -12,7 +12,7 @@ from harness.node.observer.watch import Watch
 
 
 class Next:
-    """Calls a function when training continues: once, however often `expect` was called before."""
+    """Calls a function once when training continues, even if `expect` was called several times."""
 
     def __init__(self, watch: Watch, callback: Callable[[], None]):
         self._watch, self._callback = watch, callback
@@ -23,7 +23,7 @@ class Next:
         sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._before_step)
 
     def expect(self) -> None:
-        """Requests a call when training continues. Only the main thread adds a forward hook: hooks may be running."""
+        """Requests a call when training continues. Only a call from the main thread adds a forward hook."""
         self._expected = True
         if self._forward is None and threading.current_thread() is threading.main_thread():
             modules = sys.modules["torch.nn.modules.module"]

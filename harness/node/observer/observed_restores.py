@@ -2,7 +2,7 @@
 
 Storages of loaded tensors are tagged. A state in a model or optimizer is recognised by tagged storages, or else by
 equal elements. The restored step comes from the first source that knows it: the ledger (by the content's origin), the
-framework, the optimizer's count, the checkpoint's own entry. If no source knows the step, `restored` has none.
+framework, the optimizer's count, the checkpoint's own entry. `restored` omits an unknown step.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Restores:
         self._next.expect()
 
     def await_step(self) -> None:
-        """From now on, logs restores just before an optimizer's step: until then, a state may still be replaced."""
+        """Delays the log of restores to just before an optimizer's step, because a loaded state may be replaced."""
         self._next.steps_only = True
 
     # Loading
@@ -136,7 +136,7 @@ class Restores:
         self._next.expect()
 
     def took(self, load: Load, value: Any) -> None:
-        """Records into which trained state a load has written in place: the model's, the optimizers', or both."""
+        """Records whether a load wrote into the model's tensors, the optimizers' tensors, or both, in place."""
         load.own_step = _own_step(value)
         self.tag(load, value)
         names = {tensors.storage(tensor) for tensor in tensors.tensors_in(value)}
@@ -196,7 +196,7 @@ class Restores:
         return {source: step for source, step in found.items() if step is not None}
 
     def _began(self) -> None:
-        """Logs a start without a loaded checkpoint: at the framework's step, from scratch, or with an unknown state."""
+        """Logs where training starts without an observed load: the framework's step, step 0 or an unknown step."""
         rank = self.watch.rank or 0
         known = (tensors.points(tensor) for tensor in self.live.parameters())
         state = identity.text_of(repr([each for each in known if each][:POINTS_MAX]))
@@ -253,7 +253,7 @@ def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
 
 
 def _root_now(commit: Committed, load: Load, by_path: bool) -> str | None:
-    """Returns the folder of the checkpoint `commit`, or of its copy, if `load` read a file in it, else `None`."""
+    """Returns the folder that `load` read: that of the checkpoint `commit` or of a copy; `None` if it is neither."""
     file = os.path.join(load.source, identity.DCP_METADATA) if os.path.isdir(load.source) else load.source
     for name, lineage in zip(commit.files, commit.lineages):
         if by_path and os.path.join(commit.root, name) == file:

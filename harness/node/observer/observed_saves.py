@@ -2,8 +2,8 @@
 
 A file with trained state belongs to the checkpoint of the current step. Files in one folder belong to one checkpoint,
 unless they hold the same part of the state. A checkpoint is complete when a framework says so (`commit`), or else when
-training continues and all files are written under final names. A file written elsewhere counts once any program has put
-its content into the checkpoint folder.
+training continues and all files are written under final names. A file written elsewhere belongs to a checkpoint once
+any program has copied the file into the checkpoint folder.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Saves:
             self._next.expect()
 
     def buffered(self, lineage: str, held: set[int]) -> None:
-        """Records that trained state was saved to a memory buffer, which is a checkpoint if its content is stored."""
+        """Records that trained state was saved to a memory buffer, whose content may become a checkpoint file."""
         self.wrote(lineage, self.watch.step)
         if held and self._store():
             save = self._begun(MEMORY)
@@ -138,7 +138,7 @@ class Saves:
         self._told("checkpoint.failed", save, error=f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
 
     def beside(self, path: str) -> None:
-        """Records a file without trained state. The file belongs to the checkpoint in its folder, if there is one."""
+        """Records a file without trained state, which belongs to the checkpoint (if any) in the same folder."""
         self._beside.append(path)
 
     def renamed(self, old: str, new: str) -> None:
@@ -168,7 +168,7 @@ class Saves:
             self._next.expect()
 
     def _find(self, save: Save) -> None:
-        """Searches the checkpoint folder for a save's files written elsewhere, at the 1st, 2nd, 4th … call."""
+        """Searches the checkpoint folder for a save's files written elsewhere, on calls 1, 2, 4, 8 and so on."""
         store, save.looks = self._store(), save.looks + 1
         inside = all(_below(file, store) and os.path.isfile(file) for file in save.files)
         plain = inside and save.may_be_whole
@@ -190,7 +190,7 @@ class Saves:
                 self._beside = [_moved(file, old, new) if old else file for file in self._beside]
 
     def _store(self) -> str:
-        """Returns the checkpoint folder, or "" if it is unknown or missing, or if too many saves never came into it."""
+        """Returns the checkpoint folder; "" if it is unknown or missing, or too many saves never appeared in it."""
         named, folder = os.environ.get(STORE_ENV), self.ledger.folder
         if not named or folder is None or self._in_vain > IN_VAIN_MAX:
             return ""
@@ -210,8 +210,8 @@ class Saves:
     def commit(self, path: str, step: int | None = None) -> None:
         """Logs the checkpoint in a folder as committed when a framework says that this process's part is complete.
 
-        Logs only the files that this process wrote, because other ranks may still write into the folder. `step`, the
-        framework's count, is used only if the step is not known otherwise.
+        Logs only the files that this process wrote, because other ranks may still write into the folder. The
+        framework's `step` is used only if the observer does not know the step.
         """
         mine = [save for save in self.open if any(_below(file, path) for file in save.files)]
         if not mine:

@@ -21,7 +21,7 @@ def tensors(data: Any) -> list[Any]:
 
 
 def largest(data: Any) -> tuple[int, int]:
-    """Returns the rows and elements of the largest tensor in `data`, on any device; zeros without a tensor."""
+    """Returns the rows and elements of the largest tensor in `data`, on any device; (0, 0) if there is no tensor."""
     found = itertools.islice((each for each in _walk(data, 0) if len(each.shape)), TENSORS_MAX)
     return max(((int(each.shape[0]), int(each.numel())) for each in found), key=lambda size: size[1], default=(0, 0))
 
@@ -65,7 +65,7 @@ def fingerprint(tensor: Any) -> tuple[Any, ...] | None:
 
 
 def digest(given: list[Any]) -> str | None:
-    """Returns a hash of the tensors' bytes; for large tensors, of pieces from all their parts."""
+    """Returns a hash of the tensors' bytes; of large tensors, only evenly spaced pieces are hashed."""
     found = hashlib.sha1(usedforsecurity=False)
     seen = False
     for tensor in given:

@@ -58,7 +58,7 @@ def weak(tensor: Any) -> Any:
 
 
 def points(tensor: Any) -> tuple[Any, ...] | None:
-    """Returns the shape, type and a few elements of a tensor, to recognise copies; `None` for unsuitable ones."""
+    """Returns shape, type and a few elements of a tensor, to recognise copies; `None` if small, uniform or no float."""
     lib, part = torch(), local(tensor)
     try:
         if part.numel() < POINTS or not part.is_contiguous() or not (part.is_floating_point()):

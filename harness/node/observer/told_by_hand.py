@@ -26,7 +26,7 @@ _ALL = set().union(*_OF_KIND.values())
 
 
 class _Joined(Emitter):
-    """Writes a trainer's own events to the log that the observer has opened before, but repeats no phase events."""
+    """Writes a trainer's own events to the log that the observer has opened, except phase events."""
 
     def __init__(self, log: Emitter):
         super().__init__(None)
@@ -56,5 +56,5 @@ def _open_theirs(cls: type[Emitter], role: str, **identity: Any) -> Emitter:
 
 
 def notice() -> None:
-    """Makes the observer notice, from now on, when the trainer opens an event log of its own."""
+    """Hooks `Emitter.open`, so that the observer notices when the trainer opens an event log of its own."""
     Emitter.open = classmethod(_open_theirs)  # type: ignore[method-assign, assignment, arg-type]

@@ -122,7 +122,7 @@ class Watch:
     def offer_step(self, source: str, step: int) -> None:
         """Sets how many steps the training has done so far, as reported by `source`, one of `SOURCES`.
 
-        Between two calls, steps are counted up. A report is ignored if a more trusted source has reported before.
+        Each later step adds 1 to this number. A step count from a less trusted source than earlier counts is ignored.
         """
         place = SOURCES.index(source)
         self._offers[source] = step
@@ -131,7 +131,7 @@ class Watch:
 
     def count_each_alone(self) -> None:
         """Counts each optimizer's step as a step of its own from now on. A restored step becomes unknown unless the
-        ledger gave it, because other sources count otherwise."""
+        ledger gave it, because other sources count steps differently."""
         if not self.each_alone and not self.fresh and "ledger" not in self._offers:
             self.state_replaced()
         self.each_alone = True
@@ -162,7 +162,7 @@ class Watch:
         self._after_step.append(self.guard("after_step")(callback))
 
     def freeze(self) -> None:
-        """Fixes the fields of the step under way: fields that come later belong to the next step."""
+        """Closes the current step's set of fields: fields that are added later belong to the next step."""
         for ask in self._of_step:
             self._fields.update(ask() or {})
         for name, value in self._fields.items():
@@ -175,14 +175,14 @@ class Watch:
         self._fields = {}
 
     def begin_anew(self) -> None:
-        """Discards the step under way, because this process begins again in another process group."""
+        """Discards the step under way, because this process joins a new torch process group."""
         self.freeze()
         self._frozen = {}
         self.look_again()
 
     def stepped(self, at: Moment, applied: bool = True) -> None:
-        """Counts and logs one more step, whose fields are fixed; called by the signal `steps`. A step is not logged if
-        its number is unknown."""
+        """Counts one more step and logs its frozen fields; called by the observer `steps`. A step is not logged if its
+        number is unknown."""
         if self.step is None and self.fresh:
             self.step = 0
         fields, self._frozen = self._frozen, {}
@@ -248,7 +248,7 @@ class Watch:
             self._emitter.tell(name, fields, at)
 
     def _forked(self) -> None:
-        """Makes a forked child open its own log: the child may train, unless a launched worker (`RANK`) forked it."""
+        """Makes a forked child open its own log, as the child may train, but silences children of launched workers."""
         self._emitter = None
         self._unwritten.clear()
         self.in_child = "RANK" in os.environ

@@ -1,1 +1,1 @@
-"""Holds one file for each signal (see `harness.node.observer`)."""
+"""Holds one module for each observer, called a signal (see `harness.node.observer`)."""

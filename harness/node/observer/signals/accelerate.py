@@ -1,4 +1,4 @@
-"""Observes accelerate: when the folder of `save_state` is complete. The signal `checkpoints` observes loads."""
+"""Observes when accelerate's `save_state` has completed a checkpoint folder. `checkpoints.py` observes loads."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Observes which samples each step consumed, and how long it waited for them.
 
 A data loader knows a batch's sample indices; the input of the outermost module shows which batch the model got. Between
-loader and model, a batch may wait (if fetched ahead) or be dropped (if a resumed job skips it). An input is taken for
-the batch in the same memory, or else for a batch with equal bytes at a few places. If no batch can be recognised (the
+loader and model, a batch may wait (if fetched ahead) or be dropped (if a resumed job skips it). An input is matched to
+the batch in the same memory, or else to a batch with equal bytes at a few places. If no batch can be recognised (the
 input was copied, moved or converted, or comes from another pipeline stage), the batch fetched last counts as consumed,
-or several if the input has several times its rows. If inputs cannot be seen, as many batches count as consumed as there
-were backward passes. If a loader has no indices, or a script no loader, a digest of the inputs is logged. In a script
-with known samples, a step whose inputs come from no loader (such as a GAN's noise) consumed none.
+or several batches if the input has several times the batch's rows. If inputs cannot be seen, one batch counts as
+consumed for each backward pass. If sample indices are unknown, a digest of the inputs is logged. Once indices are
+known, a step without input from a loader (a GAN's noise) consumes no samples.
 
 While torch's compiler traces a module, our hook on the module does nothing.
 """
@@ -50,7 +50,7 @@ class Batch:
         return 1000 * same + len(self.prints & prints)
 
     def times(self, rows: int, elements: int) -> int:
-        """Returns how many batches like this one an input of so many rows holds: 1 unless it has enough elements."""
+        """Returns how many batches of this size an input with so many rows and elements holds, at least 1."""
         times = rows // self.rows if self.rows and not rows % self.rows else 1
         return times if 2 * elements > times * self.elements else 1
 
@@ -88,8 +88,8 @@ class Batches:
             self.look("backward")
 
     def look(self, moment: str) -> None:
-        """Hooks the outermost modules to see their inputs, once for each `moment`: some modules are wrapped only after
-        the optimizer is made, and all exist when the first batch comes."""
+        """Hooks the outermost modules to see their inputs, once for each `moment` (such as the first batch), because
+        some modules are wrapped only after the optimizer is made."""
         if moment not in self._looked:
             self._looked.add(moment)
             for root in _outermost(self._torch):
@@ -229,7 +229,7 @@ def _runs(indices: list[int]) -> list[list[int]]:
 
 
 def _run(indices: list[int], at: int) -> tuple[int, int]:
-    """Returns how many indices from `at` on are equally far apart, and this distance."""
+    """Returns the length and the stride of the run of evenly spaced indices that begins at position `at`."""
     if at + 1 == len(indices):
         return 1, 1
     stride, count = indices[at + 1] - indices[at], 2

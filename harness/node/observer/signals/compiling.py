@@ -1,6 +1,6 @@
 """Tells torch's compiler not to compile our hooks, because compiled hooks would observe nothing.
 
-Hooks on functions that the compiler does trace are not included: these hooks detect by themselves that they are traced.
+Some hooks are on functions that the compiler traces; these hooks detect the tracing by themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Observes the coordinates of this rank in the job's mesh, such as its tensor-parallel rank or pipeline stage.
 
 The *use* of a process group shows its mesh axis: a group used by `fully_shard` is `fsdp`, whatever its name. A group's
-name shows its axis, too, if it is in `NAMES` and not as general as `data`. Other groups' axes stay unknown.
+name also shows its axis, if `NAMES` lists the name. Other groups' axes stay unknown.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Coordinates:
         return [(names[dim] if names else None, (int(index), int(mesh.size(dim)))) for dim, index in enumerate(at)]
 
     def given(self, axes: tuple[str, ...], mesh: Any) -> None:
-        """Records a mesh that a library function was given: the last dimensions of the mesh are `axes`."""
+        """Records a device mesh passed to a library function that uses the mesh's last dimensions as `axes`."""
         for axis, (name, place) in zip(reversed(axes), reversed(self.of_mesh(mesh)), strict=False):
             if NAMES.get(str(name).lower(), GENERAL) == GENERAL:
                 self.used(axis, place)
 
     def known(self) -> dict[str, Place]:
-        """Returns this rank's known coordinates by axis. A group named `data` or the like is not `dp` if it shards."""
+        """Returns this rank's known coordinates by axis. A sharding group named `data` is not `dp`."""
         found = dict(self._named)
         if GENERAL not in self._used and found.get(GENERAL) == self._used.get("fsdp", ()):
             del found[GENERAL]
@@ -99,7 +99,7 @@ def _meshes(watch: Watch, module: Any, found: Coordinates) -> None:
 
 
 def _sharding(watch: Watch, module: Any, found: Coordinates) -> None:
-    """Hooks FSDP 1 and 2 to read their mesh, whose first of two axes replicates. Without a mesh, all ranks shard."""
+    """Hooks FSDP 1 and 2 to read their mesh. In a mesh with two axes, the first replicates and the second shards."""
 
     @watch.guard("coordinates")
     def given(_: Any, *__: Any, mesh: Any = None, **___: Any) -> None:

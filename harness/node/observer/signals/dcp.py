@@ -33,7 +33,7 @@ def install(watch: Watch, module: ModuleType) -> None:
 
 
 def _install_setters(watch: Watch, module: ModuleType, state: Checkpointing) -> None:
-    """Wraps `set_state_dict` and the like, so that tensors that they make of a loaded state count as loaded, too."""
+    """Wraps `SETTERS` such as `set_state_dict`, so that their copies of loaded tensors count as loaded, too."""
 
     def before(*args: Any, **kwargs: Any) -> contextlib.ExitStack | None:
         found = state.restores.whence([*args[1:], *kwargs.values()])

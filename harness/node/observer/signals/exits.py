@@ -1,4 +1,4 @@
-"""Observes how a process ends: finished, by its own error, or by the loss of a peer. Only the launcher sees kills."""
+"""Observes how a process ends: finished, own error, or loss of a peer. A killed process cannot log its end."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def text(error: BaseException) -> str:
 
 
 def _of_peer(error: BaseException) -> bool:
-    """Returns True if the error is the failure of a collective, for which a lost peer may be the cause. An error text
-    of the backend suffices: if a script itself waits for a collective, its traceback ends outside torch."""
+    """Returns True if the error is the failure of a collective, for which a lost peer may be the cause. The error text
+    of Gloo or NCCL suffices, because the traceback of the error may end outside torch."""
     dist = sys.modules.get("torch.distributed")
     classes = tuple(
         each

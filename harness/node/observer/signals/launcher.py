@@ -65,7 +65,7 @@ class Log:
         self._emit("agent.rendezvous", edge="end", round=self._round, **known)
 
     def look(self, agent: Any) -> None:
-        """Logs the exits of workers that have ended since the last look."""
+        """Logs the exits of workers that have ended since the previous call."""
         ranks = {worker.local_rank: worker.global_rank for worker in agent._worker_group.workers}
         # By local rank: the worker's process id, and its exit code once it has ended.
         context = getattr(agent, "_pcontext", None)

@@ -1,10 +1,10 @@
 """Observes steps by hooks around every optimizer's `step`.
 
 A step of the training is over when each optimizer has stepped once. If an optimizer steps again before all have stepped
-(a discriminator may step five times as often as its generator), every call counts as a step from then on. The ledger
-stores this way of counting, so that a restart counts steps as its checkpoint did. Of nested calls only the outermost
-counts, because a sharded optimizer calls another optimizer inside. An update that gradient scaling skips, because a
-gradient is infinite, counts as a step with `applied` false.
+(a discriminator may step five times as often as its generator), every optimizer call counts as a training step from
+then on. The ledger stores this way of counting, so that a restart counts steps as its checkpoint did. If one
+optimizer's `step` calls another's, as in sharded optimizers, only the outer call counts. An update that gradient
+scaling skips, because a gradient is infinite, counts as a step with `applied` false.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ class Steps:
             self.close(self._last)
 
     def cleared(self, *_: Any, **__: Any) -> None:
-        """Records that gradients were discarded unused, as in a warm-up or for a left-out batch. With several
+        """Records that gradients were discarded unused, for example in a warm-up or for a skipped batch. With several
         optimizers nothing is recorded: another optimizer's gradients may be kept."""
         if not self._watch.quiet and not self._inside and len({id(each) for each in self.made} - self._nested) == 1:
             self._watch.discarded()
 
     def _again(self, me: int) -> None:
-        """Ends the step under way if an optimizer steps twice in it while other optimizers have not stepped."""
+        """Ends the current training step if an optimizer steps again before all other optimizers have stepped."""
         if me in self._done:
             self._watch.count_each_alone()
             self.close(self._last)

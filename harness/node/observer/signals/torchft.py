@@ -1,4 +1,4 @@
-"""Observes torchft: process groups that change without a restart, and replicas that take their state from a peer."""
+"""Observes torchft: changes of torch's process group without a restart, and replicas that take state from a peer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Worlds:
 
 
 def _wrap_registration(module: ModuleType, state: Checkpointing) -> None:
-    """Wraps the functions that load a state from a peer, to log this source and the manager's step."""
+    """Wraps the functions that load a state from a peer, to log the peer as source, and the manager's step."""
     register = module.Manager.register_state_dict_fn
 
     def registering(manager: Any, key: str, load_state_dict: Any, state_dict: Any) -> Any:

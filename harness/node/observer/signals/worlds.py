@@ -1,4 +1,4 @@
-"""Observes which process groups the ranks form, and when."""
+"""Observes when the ranks form torch's default process group, and how large it is."""
 
 from __future__ import annotations
 
