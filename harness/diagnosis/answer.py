@@ -42,8 +42,7 @@ _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of the cluster that a diagnoser's answer blames for a failure. `gpu` is a GPU's number on `node`. Fields
-    that the diagnoser does not name are `None`."""
+    """A part of the cluster that a diagnoser's answer blames for a failure. `gpu` is a GPU's number on `node`."""
 
     rank: _Rank | None = None
     node: _Name | None = None
@@ -57,8 +56,7 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A diagnoser's answer. `who` holds the suspects, and is empty if nobody is accused. `at` is the time of the answer
-    in ns of the wall clock, or `None`. `sure` is the diagnoser's confidence, from 0 to 1."""
+    """A diagnoser's answer. `who` holds the suspects. `at` is in ns of the wall clock. `sure` is from 0 to 1."""
 
     kind: Kind
     who: Annotated[tuple[Suspect, ...], msgspec.Meta(max_length=SUSPECTS_MAX)] = ()
@@ -70,8 +68,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def answer_told(event: Mapping[str, Any], at: int | None) -> Answer:
-    """Returns the diagnoser's answer in a checked `diagnosis` event. `at` is the answer's time in ns of the wall
-    clock."""
+    """Returns the answer in a checked event `diagnosis`. `at` is the answer's time in ns of the wall clock."""
     names, decision = Suspect.__struct_fields__, event.get("decision")
     told = [{name: each[name] for name in names if each.get(name) not in (None, "")} for each in event.get("who", ())]
     why = str(event.get("why", ""))[:WORDS_MAX]
@@ -84,8 +81,7 @@ class _Line(Answer, frozen=True, forbid_unknown_fields=True):
 
 
 class AnswersError(UsageError):
-    """Raised for an invalid file of answers. The message names the file, the line, the wrong value and what is
-    allowed."""
+    """Raised for an invalid file of answers. The message names the file, the line and the wrong value."""
 
     def __init__(self, file: str, line: int | None, problem: str):
         super().__init__(f"{file}{'' if line is None else f':{line}'}: {problem}")

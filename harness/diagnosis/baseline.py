@@ -1,7 +1,6 @@
 """Diagnoses a job from data that any cluster has: what broke first, the culprit, the reason, and what to do. Pure.
 
-The input is a `View` of the log, without the plan of the faults and without anything that only the harness knows.
-"""
+The input is a `View` of the log, without the plan of the faults and without anything that only the harness knows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Defines the built-in diagnosers: the baseline, a trainer's own alarms and answers, and four for comparison. Pure.
 
 The diagnosers `right`, `empty`, `rank_0` and `random` show which scores a perfect, a silent, a constant and a random
-diagnoser get.
-"""
+diagnoser get."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ def _baseline(truth: RunTruth, seed: int) -> list[Answer]:
 
 
 def _alarms(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns the trainer's alarms in the log as answers. An answer accuses only the suspect that the alarm names,
-    because the rank that raises an alarm may be innocent."""
+    """Returns the trainer's alarms as answers, each of which accuses only the suspect that the alarm names."""
     found = []
     for event in (event for writer in truth.log.writers for event in writer.events if event.get("event") == "anomaly"):
         if kind := ALARMS.get(str(event.get("kind"))):

@@ -1,9 +1,7 @@
 """Computes the GPU-hours that wrong decisions cost, from runs of the same faults with wrong and right decisions.
 
-Only answers of the job itself count, because the job acts only on its own answers. Runs are compared if the same faults
-hit the same ranks or nodes. If no runs with a wrong decision can be compared with runs with right decisions, the cost
-is not measured.
-"""
+Only the job's own answers count, because the job acts on no others. Runs are compared if the same faults hit the same
+ranks or nodes. Without runs to compare, the cost is not measured."""
 
 from __future__ import annotations
 
@@ -21,9 +19,8 @@ NS_PER_HOUR = 3_600 * 10**9
 
 
 def wasted_by_wrong_decisions(runs: Iterable[tuple[RunGrade, pathlib.Path]]) -> str:
-    """Returns a text on the GPU-hours that wrong decisions cost. For each set of faults, this cost is the mean waste of
-    the runs with a wrong decision, minus the mean waste of the runs with only right decisions. Raises `EventLogError`
-    for an unreadable log."""
+    """Returns a text on the GPU-hours that wrong decisions cost: for each set of faults, the mean waste of runs with a
+    wrong decision, minus the mean waste of runs with only right decisions. Raises `EventLogError`."""
     groups: dict[object, dict[bool, list[pathlib.Path]]] = {}
     for grade, folder in runs:
         told = [each.decision_right for each in grade.faults if each.decision_right is not None]

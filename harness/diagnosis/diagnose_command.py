@@ -133,8 +133,7 @@ def _in_short(name: str, scores: Scores, runs: int) -> tuple[str, ...]:
 
 
 def _truths(runs: Sequence[str], controls: bool, reports: pathlib.Path) -> Iterator[tuple[RunTruth, pathlib.Path]]:
-    """Yields the injected faults of each run and, with `controls`, of the fault-free run stored with it. Skips
-    unreadable runs, and runs that were read before."""
+    """Yields, once, the faults of each readable run and, with `controls`, of the fault-free run stored with it."""
     store, seen = Store(reports), set[str]()
     for name in runs:
         folder = store.find(name)

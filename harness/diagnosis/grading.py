@@ -2,8 +2,7 @@
 
 Each fault gets the grade of the best answer about it. If a wrong answer about the fault came no later than the best
 answer, the fault gets the grade of the wrong answer, because an operator would act on the first answer. An answer that
-fits no fault is a false alarm. A suspect is innocent if no fault had hit it by the time of the answer.
-"""
+fits no fault is a false alarm. A suspect is innocent if no fault had hit it by the time of the answer."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ FOUND = (Grade.RIGHT, Grade.COARSE, Grade.LATE)
 
 @dataclass(frozen=True)
 class GradedFault:
-    """A fault with its grade, and the answer that decided the grade, if any. `after_ns` is the time from the begin of
-    the fault to `answer`."""
+    """A fault, its grade, and the deciding answer, if any. `after_ns` is the time from the fault to `answer`."""
 
     injected: Injected
     grade: Grade
@@ -47,8 +45,7 @@ class GradedFault:
 
     @property
     def decision_right(self) -> bool | None:
-        """Returns True if the answer's decision helps against the fault, or `None` if the answer missed the fault or
-        has no decision."""
+        """Returns True if the answer's decision helps against the fault, `None` after a miss or without a decision."""
         decision = self.answer.decision if self.answer and self.grade in FOUND else None
         return None if decision is None else decision in self.injected.truth.decisions
 
@@ -60,9 +57,8 @@ class GradedFault:
 @dataclass(frozen=True)
 class RunGrade:
     """The grades of all answers about one run. `judged` holds each distinct answer that reports a failure, and whether
-    the answer fits a fault. In a run with an ungraded fault, `judged` holds only answers that fit another fault,
-    because the rest may be about the ungraded fault. `innocents` maps each innocent rank or node to the first answer
-    that accused it."""
+    the answer fits a fault. In a run with an ungraded fault, `judged` holds only answers that fit another fault.
+    `innocents` maps each innocent rank or node to the first answer that accused it."""
 
     truth: RunFaults
     answers: Sequence[Answer]
@@ -85,8 +81,7 @@ class _Timed:
 
 
 def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> RunGrade:
-    """Grades the answers about a run. A right answer is late if it comes more than `within_ns` after the begin of its
-    fault."""
+    """Grades the answers about a run. A right answer is late if it comes over `within_ns` after its fault began."""
     timed = []
     for answer in answers:
         at = truth.moment(answer.at, answer.step)
@@ -113,9 +108,8 @@ def _credited(faults: Sequence[Injected], grades: Sequence[Grade | None], at: in
 
 
 def _best(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault:
-    """Returns a fault with its best grade, and the first answer with this grade. If a wrong answer about the fault came
-    no later than the best answer, returns the wrong answer and its grade. If answers with the best grade differ in
-    their decisions, none of the decisions counts. A benign fault without an answer is graded right."""
+    """Returns a fault with its best grade, and the first answer with this grade. A wrong answer that came no later is
+    returned instead. If the best answers' decisions differ, none counts. A benign fault without an answer is right."""
     mine = [(how, each) for each in timed if (how := each.grades[place]) and not (how is Grade.WRONG and each.true_of)]
     if not mine:
         return GradedFault(fault, Grade.RIGHT if fault.truth.benign else Grade.MISSING)
@@ -130,8 +124,7 @@ def _best(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault:
 
 
 def _about(fault: Injected, answer: Answer) -> bool:
-    """Returns True if an answer is about this fault: it names the fault's kind, or accuses the fault's victim, or
-    accuses nobody."""
+    """Returns True if an answer names the fault's kind, accuses the fault's victim, or accuses nobody."""
     fits = (_fits(fault, suspect) is not None for suspect in answer.who)
     return not answer.who or answer.kind in fault.truth.kinds or any(fits)
 
@@ -152,8 +145,7 @@ def _grade(fault: Injected, answer: Answer, at: int | None, within_ns: int) -> G
 
 
 def _fits(fault: Injected, suspect: Suspect) -> bool | None:
-    """Returns True if a suspect is exactly a fault's victim, False if it is only close (such as the victim's node), or
-    `None` if it is something else."""
+    """Returns True if a suspect is a fault's victim, False if it is only close (such as a node), else `None`."""
     place = fault.truth.place
     if suspect.rank is None and suspect.node is None:
         if place is Place.FILE and suspect.file is not None:
@@ -166,8 +158,7 @@ def _fits(fault: Injected, suspect: Suspect) -> bool | None:
 
 
 def _struck(fault: Injected, suspect: Suspect) -> bool | None:
-    """Returns True if a suspect is a fault's victim, False if it is only the node of the victim, or `None` if it is
-    neither."""
+    """Returns True if a suspect is a fault's victim, False if it is only the victim's node, else `None`."""
     found = [each for victim in fault.victims if (each := _at(fault, victim, suspect)) is not None]
     return any(found) if found else None
 
@@ -190,8 +181,7 @@ def _same_file(told: str, true: str) -> bool:
 
 
 def _innocents(truth: RunFaults, each: _Timed) -> list[str]:
-    """Returns the ranks and nodes that an answer accuses, although no fault had struck them by the time of the
-    answer."""
+    """Returns the ranks and nodes that an answer accuses, although no fault had struck them by that time."""
     begun = [fault for fault in truth.faults if each.at is None or fault.begin - EARLY_NS <= each.at]
     struck = [fault for fault in begun if fault.truth.place is not Place.JOB]
     parts = (suspect for suspect in each.answer.who if suspect.rank is not None or suspect.node not in (None, CONTROL))

@@ -16,8 +16,7 @@ NS = 10**9
 
 @dataclass(frozen=True)
 class Incident:
-    """Something that broke at the time `begin`. The evidence for the incident was complete at the time `known` (both
-    times in ns on the run's clock). `sure` is the confidence, from 0 to 1."""
+    """Something that broke at `begin` and was evident at `known` (ns on the run's clock). `sure` is from 0 to 1."""
 
     begin: int
     known: int

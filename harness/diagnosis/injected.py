@@ -1,7 +1,6 @@
 """Finds the faults that were injected into a run, with their measured effects, for the grading. Pure.
 
-A fault without a measured effect is not graded, because it may have had no effect.
-"""
+A fault without a measured effect is not graded, because it may have had no effect."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ _FILE = re.compile(r"([^\s:]+/[^\s:]+)")
 
 
 class Victim(NamedTuple):
-    """A rank, node or GPU that a fault hit. `rank` is `None` if the fault hit a whole node; `gpu` is the GPU's number
-    on the node."""
+    """A rank, node or GPU that a fault hit. `rank` is `None` for a whole node. `gpu` is a number on the node."""
 
     node: str
     rank: int | None = None
@@ -36,9 +34,8 @@ class Victim(NamedTuple):
 
 @dataclass(frozen=True)
 class Injected:
-    """One injected fault that had an effect. `begin` is in ns on the run's clock. `nodes` maps each rank to its node
-    when the fault begins. `at_index_0` is True if the victim is rank 0 or the first node, and `None` if the fault has
-    no single victim."""
+    """One injected fault that had an effect. `begin` is in ns on the run's clock. `nodes` maps ranks to nodes then.
+    `at_index_0` is True if the victim is rank 0 or the first node, and `None` if there is no single victim."""
 
     id: str
     fault: str
@@ -81,8 +78,7 @@ class RunTruth(RunFaults):
         return at + self.wall_offset_ns
 
     def moment(self, wall_ns: int | None, step: int | None) -> int | None:
-        """Returns the time of a diagnoser's answer on the run's clock, or `None` if it is unknown. An answer that names
-        a step instead of a time counts as given when the first rank ended this step."""
+        """Returns an answer's time on the run's clock, if known. For a step, this is when the first rank ended it."""
         if wall_ns is None and step is not None:
             return self._first_ends.get(step)
         return super().moment(wall_ns, step)
@@ -119,8 +115,7 @@ def truth_of_run(name: str, log: Log) -> RunTruth:
 
 
 def faults_of(run: Timeline) -> RunFaults:
-    """Returns the injected faults of a run, or of one rehearsal, for answers with times on the run's clock (not a wall
-    clock)."""
+    """Returns the injected faults of a run or of one rehearsal, for answers with times on the run's clock."""
     lives = [_Life(each.rank, each.node, each.local_rank, each.started) for each in run.processes]
     others = {each.id for each in run.beside.earlier} | run.beside.faults
     mine = [each for each in run.faults if each.id not in others]
@@ -143,8 +138,7 @@ def _truths(
 def _injected(
     record: FaultRecord, planned: Mapping[str, Any], lives: Sequence[_Life], names: Sequence[str]
 ) -> Injected | str:
-    """Returns a fault by which answers can be graded, or the reason why it cannot serve for grading. `names` holds the
-    names of all nodes."""
+    """Returns a fault, or the reason why the fault cannot be graded. `names` holds the names of all nodes."""
     fault, begin = record.kind or str(planned.get("fault") or ""), record.injected
     truth = truth_of(fault, planned.get("parameters") or {})
     if isinstance(truth, str):

@@ -1,9 +1,7 @@
 """Finds the node whose network is bad, from samples of TCP connections on all nodes, as `ss -ti` shows them. Pure.
 
-A connection has two ends, so one bad connection does not show which of two nodes is bad. The bad node is the one that
-nearly all bad connections have in common. Connections with hosts outside the job, such as the host of the rendezvous
-store, count as well.
-"""
+One bad connection does not show which of its two nodes is bad. The bad node is the one that nearly all bad connections
+have in common. Connections with hosts outside the job, such as the host of the rendezvous store, count as well."""
 
 from __future__ import annotations
 
@@ -32,8 +30,7 @@ SUMS = (  # field of a link, its least sum that counts, and words
 
 
 class Found(NamedTuple):
-    """The node with a bad network, and why. `node` is `None` if no node is bad. `known` is the time of the last sample
-    that was used."""
+    """The node with a bad network, if any, and why. `known` is the time of the last sample that was used."""
 
     node: str | None
     known: int
@@ -42,8 +39,7 @@ class Found(NamedTuple):
 
 @dataclass
 class _Link:
-    """The TCP connections between two nodes: the largest round-trip time (µs), the number of retransmitted segments,
-    and the number of stuck connections."""
+    """The connections of two nodes: largest round-trip time (µs), retransmitted segments, stuck connections."""
 
     rtt_us: float = 0
     sent_again: int = 0
@@ -77,8 +73,7 @@ class Links:
         self._at = [sample.at for sample in self._samples]
 
     def incidents(self) -> Iterator[Incident]:
-        """Yields an incident each time when the connections of one node become bad, as soon as the samples show
-        this."""
+        """Yields an incident as soon as the samples show that the connections of one node became bad."""
         before, at = None, self._samples[0].at if self._samples else 0
         while self._samples and at <= self._samples[-1].at:
             bad = self.bad_node(at, at)
@@ -88,8 +83,7 @@ class Links:
             before, at = bad and bad.node, at + SAMPLES_NS
 
     def bad_node(self, begin: int, end: int) -> Found | None:
-        """Returns the node whose connections were bad from `begin` to `end`, or `None` if too few nodes logged their
-        connections."""
+        """Returns the node whose connections were bad, or `None` if too few nodes logged their connections."""
         until = min(end, begin + LOOK_NS) + SAMPLES_NS
         used = self._samples[bisect.bisect_left(self._at, begin) : bisect.bisect_right(self._at, until)]
         nodes = {each.node for each in used}
@@ -112,8 +106,7 @@ class Links:
         return Found(None, known)
 
     def _links(self, used: Sequence[_Sample]) -> dict[frozenset[str], _Link]:
-        """Returns the TCP connections of each pair of nodes, and counts the segments that were retransmitted during
-        these samples."""
+        """Returns the connections of each pair of nodes, with the segments retransmitted during these samples."""
         links: dict[frozenset[str], _Link] = {}
         since = bisect.bisect_left(self._at, used[0].at - 2 * SAMPLES_NS)
         before = {each.worker: each for each in self._samples[since:] if each.at < used[0].at}
@@ -130,14 +123,12 @@ class Links:
 
 
 def _share(counts: Sequence[int]) -> float:
-    """Returns the share of links that had at least one event, where `counts` holds the number of events of each
-    link."""
+    """Returns the share of links with at least one event. `counts` holds the number of events of each link."""
     return sum(count > 0 for count in counts) / max(1, len(counts))
 
 
 def _usual(links: dict[frozenset[str], _Link], node: str, its_own: bool) -> float:
-    """Returns the median round-trip time (µs) of a node's links or, if `its_own` is False, of all links of other
-    nodes."""
+    """Returns the median round-trip time (µs) of a node's links or, without `its_own`, of other nodes' links."""
     return statistics.median(_rtts(links, node, its_own) or [0.0])
 
 

@@ -2,8 +2,7 @@
 
 Workers die in groups: when one dies, its peers lose the connection, and launchers end the rest. A group of deaths ends
 when the next worker starts. For each group of deaths, these causes are checked in order: a node got an eviction notice;
-a node is gone; no rank had made progress for long; one worker died by itself; all workers lost each other.
-"""
+a node is gone; no rank had made progress for long; one worker died by itself; all workers lost each other."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ _STORAGE = re.compile(r"\[Errno (2|5|28|30|116|122)\]|no space left|input/output
 
 
 class Death(NamedTuple):
-    """The end of a worker that did not complete its work. `said` is the worker's own last log line. `seen` is the log
-    line in which another process reports the worker's end."""
+    """The end of a worker with work left. `said` is the worker's last log line, `seen` another process's report."""
 
     at: int
     worker: Worker
@@ -134,8 +132,7 @@ class _Outages:
         return mine[place] if place < len(mine) else NEVER
 
     def _silence(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns a hang if no rank did a step for long before the first death. Returns a lost link, and no hang, if
-        all ranks waited for each other."""
+        """If no rank did a step for long, returns a hang or, if all ranks waited for each other, a lost link."""
         first = group[0]
         place = bisect.bisect_right(self.starts, first.at)
         newest = {worker.rank: worker for worker in self.workers[max(0, place - 2 * self.size) : place]}
@@ -158,9 +155,8 @@ class _Outages:
         self, members: Sequence[Worker], group: Sequence[Death], quiet: int
     ) -> tuple[tuple[Suspect, ...], int]:
         """Returns the node whose network failed, and the time of the last evidence. The first of these signs decides:
-        the connections of the node were bad; most network errors come from the node or name its address; the node's
-        launcher, which also needs the network, was far behind the others. With only two nodes, returns no node, because
-        both would show the same signs."""
+        the node's connections were bad; most network errors come from the node or name its address; the node's launcher
+        was far behind the others. With only two nodes, returns no node, because both would show the same signs."""
         if len({worker.node for worker in members}) < MANY:
             return (), 0
         bad = self.links.bad_node(quiet, group[0].at)
@@ -183,8 +179,7 @@ class _Outages:
         return (), 0
 
     def _rest(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns an incident for the first worker that died by itself or, if there was none, for a lost link. Returns
-        nothing if all workers left because new nodes joined the job."""
+        """Returns the first worker's own death or else a lost link, but nothing if all workers left for new nodes."""
         evidence, at = told(event for each in group for event in (each.said, each.seen)), group[0].at
         death = next((each for each in group if each.alone), None)
         launchers = {each.worker.key for each in group if each.code in ENDED_BY_LAUNCHER and each.said is None}
@@ -222,8 +217,7 @@ class _Outages:
 
 
 def outages(view: View) -> Iterator[Incident]:
-    """Yields an incident for each outage of workers in order of time, and then for each failure on a node without a
-    worker."""
+    """Yields each outage of workers in order of time, and then each failure on a node without a worker."""
     yield from _Outages(view).incidents()
     used = {worker.key for worker in view.workers}
     for node in view.nodes:
@@ -253,8 +247,7 @@ def _last_progress(worker: Worker, before: int) -> int:
 
 
 def _late(members: Sequence[Worker], alive: set[str]) -> list[Worker]:
-    """Returns the workers for which the others waited: those behind in collectives; if none, those behind in steps; if
-    none, those that did not log that they waited."""
+    """Returns the workers that are behind in collectives or else in steps, or else those that logged no wait."""
     collectives = {worker.rank: worker.told("flight_recorder") for worker in members}
     numbers = {rank: max(event.fields["number"] for event in events) for rank, events in collectives.items() if events}
     furthest, steps = max(numbers.values(), default=0), max(worker.last_step for worker in members)

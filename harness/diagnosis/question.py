@@ -1,7 +1,6 @@
 """Judges the diagnoses that the job logged (events `diagnosis`) against the faults that were injected.
 
-Only a complete log proves that no diagnosis was right, or that no innocent was accused.
-"""
+Only a complete log proves that no diagnosis was right, or that no innocent was accused."""
 
 from collections.abc import Iterator, Sequence
 
@@ -108,9 +107,8 @@ def _right(fault: Injected) -> str:
 
 
 def _innocents(run: Timeline, grade: RunGrade, allowed: int, lost: str) -> Expectation:
-    """Counts the accused ranks and nodes that no fault had struck. If the right answer about a fault is unknown, an
-    answer that fits no other fault can make the result inconclusive. An answer that calls a rank slow can make the
-    result inconclusive if the host was busy, because a busy host slows ranks without a fault."""
+    """Counts the accused ranks and nodes that no fault had struck. The result can be inconclusive if the right answer
+    about a fault is unknown, or if an answer calls a rank slow on a busy host, which slows ranks without a fault."""
     slow = [each.at or 0 for each in grade.innocents.values() if each.kind is Failure.STRAGGLER]
     found, doubt, excused = len(grade.innocents), lost, sum(not _was_idle(run, at) for at in slow)
     why = f"accused, though no fault had struck it: {'; '.join(grade.innocents)}"

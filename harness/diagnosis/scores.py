@@ -1,5 +1,4 @@
-"""Scores a diagnoser over many runs: by kind of fault, with confidence intervals, and separately for faults on the
-first rank or node. Pure."""
+"""Scores a diagnoser over many runs: by kind of fault, and separately for the first rank or node. Pure."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ def fisher(first: Share, second: Share) -> float:
 
 @dataclass
 class KindScore:
-    """The grades that a diagnoser got for all faults of one kind, and how many of its answers with this kind were
-    true."""
+    """A diagnoser's grades for all faults of one kind, and how many of its answers with this kind were true."""
 
     grades: Counter[Grade] = field(default_factory=Counter)
     answers: Counter[bool] = field(default_factory=Counter)  # by whether they are true of a fault
@@ -67,14 +65,12 @@ class KindScore:
 
     @property
     def recall(self) -> Share:
-        """Returns the share of a kind's faults with a right answer. Leaves out faults about which the diagnoser said
-        that it was unsure."""
+        """Returns the share of faults with a right answer. Leaves out faults about which the diagnoser was unsure."""
         return Share(self.grades[Grade.RIGHT], self.grades.total() - self.grades[Grade.UNSURE])
 
     @property
     def found(self) -> Share:
-        """Returns the share of a kind's faults that the diagnoser found, even if its answer was late, or coarse (naming
-        only the node or nobody)."""
+        """Returns the share of a kind's faults that the diagnoser found, even by a late or coarse answer."""
         return Share(sum(self.grades[grade] for grade in FOUND), self.recall.tries)
 
     @property
@@ -92,9 +88,8 @@ class KindScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of a diagnoser over many runs. `controls` is the share of runs without a fault in which the diagnoser
-    accused nothing. `benign` is the share of harmless faults about which the diagnoser gave no wrong answer. `first` is
-    the share of faults on rank 0 or the first node that the diagnoser found, `others` the share found elsewhere."""
+    """A diagnoser's scores. `controls` is the share of fault-free runs without an accusation, `benign` the share of
+    harmless faults without a wrong answer, `first` the share found on rank 0 or the first node, `others` elsewhere."""
 
     kinds: Mapping[Kind, KindScore]
     total: KindScore
@@ -109,8 +104,7 @@ class Scores:
 
     @property
     def index_0_differs(self) -> bool | None:
-        """Returns True if the diagnoser finds faults on rank 0 or the first node significantly more or less often than
-        faults elsewhere, or `None` if one of the two groups is empty."""
+        """Returns True if `first` and `others` differ significantly, or `None` if one of the two groups is empty."""
         return fisher(self.first, self.others) < SIGNIFICANT if self.first.tries and self.others.tries else None
 
     @property

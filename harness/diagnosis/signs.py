@@ -1,5 +1,4 @@
-"""Finds incidents in a single process's log: bad losses, slow or failed saves, damaged checkpoints, scarce memory.
-Pure."""
+"""Finds incidents in one process's log: bad losses, bad saves, damaged checkpoints, scarce memory. Pure."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def signs(view: View) -> Iterator[Incident]:
 
 
 def _losses(worker: Worker) -> Iterator[Incident]:
-    """Yields the first loss or gradient norm that is NaN or infinite, or else the first loss that stays far too
-    high."""
+    """Yields the first NaN or infinite loss or gradient norm, or else the first loss that stays far too high."""
     loss, norm, ends = (worker.steps[name] for name in ("loss", "grad_norm", "end"))
     places, words = np.flatnonzero(_broken(loss) | _broken(norm)), "is no number"
     if not len(places) and len(loss) > BEFORE + 1:
@@ -50,8 +48,7 @@ def _losses(worker: Worker) -> Iterator[Incident]:
 
 
 def _broken(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Marks logged losses or norms that are NaN or infinite. A NaN with a negative sign stands for a value that was not
-    logged."""
+    """Marks logged values that are NaN or infinite. A NaN with a negative sign means that no value was logged."""
     return np.isinf(values) | (np.isnan(values) & ~np.signbit(values))
 
 
@@ -69,8 +66,7 @@ def _memory(worker: Worker) -> Iterator[Incident]:
 
 
 def _saves(view: View) -> Iterator[Incident]:
-    """Yields each save that failed, took far too long, or long held up later saves, unless the save before had the same
-    problem."""
+    """Yields each save that failed, was far too slow or held up later saves, unless the save before did so, too."""
     saves = [event for event in view.told("checkpoint.committed") if event.fields.get("duration_ns")]
     usual = float(np.median([event.fields["duration_ns"] for event in saves])) if len(saves) >= SAVES_MIN else 0.0
     patience, before, skipped = max(SLOW_SAVE_NS, SLOW_SAVE_TIMES * usual), "", list[Event]()

@@ -2,8 +2,7 @@
 
 The time of a rank's step has four parts: its own work, data, checkpointing, and the wait in the gradients' all-reduce.
 A rank that is slow by itself makes its peers wait in the all-reduce. If even the last rank to reach the all-reduce
-waits in it, the network is slow.
-"""
+waits in it, the network is slow."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ Matrix = npt.NDArray[np.float64]  # ns, by rank and step
 
 @dataclass(frozen=True)
 class World:
-    """Workers that did the same steps together. `took` (step times) and `parts` (times of a step's parts) have one row
-    per worker and one column per step."""
+    """Workers that did the same steps. The times `took` and `parts` have a row per worker and a column per step."""
 
     workers: Sequence[Worker]
     steps: npt.NDArray[np.int64]

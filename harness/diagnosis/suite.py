@@ -1,5 +1,4 @@
-"""Reads and runs a suite of jobs with injected faults, on which diagnosers are graded. The given seed decides which
-ranks and nodes the faults hit.
+"""Reads and runs a suite of jobs on which diagnosers are graded. The seed decides which ranks and nodes faults hit.
 
     version: 1
     name: who-was-it
@@ -69,8 +68,7 @@ class Told(Parameters):
         return self.read if isinstance(self.read, str) else next(iter(self.read))
 
     def answers(self, truth: RunTruth, folder: pathlib.Path) -> list[Answer]:
-        """Returns the diagnoser's answers in the run's files, or an empty list if the run left no answer file. Raises
-        `AnswersError`."""
+        """Returns the answers in the run's files, or an empty list without an answer file. Raises `AnswersError`."""
         reader, place = build_reader(yaml.safe_dump(self.read)), folder / self.files
         return read_answers(place, reader) if reader.finds(place) else []
 

@@ -1,10 +1,8 @@
-"""Selects the events of a run's log that the logs of any cluster would show, too. The baseline diagnoser reads only the
-selected events. Pure.
+"""Selects the events of a run's log that any cluster's logs would show, for the baseline diagnoser. Pure.
 
 Only the events and fields in `KEPT` are selected. The selection leaves out the plan, faults, impairments, effects, what
 the harness saw in the checkpoint store, failpoints, the trainer's own alarms, and digests of weights. Keeps only the
-stack trace of a trainer's alarm, which py-spy or faulthandler prints into the trainer's output.
-"""
+stack trace of a trainer's alarm, which py-spy or faulthandler prints into the trainer's output."""
 
 from __future__ import annotations
 
@@ -53,8 +51,7 @@ Key = tuple[str, int]  # node and incarnation
 
 
 class Event(NamedTuple):
-    """One logged event. `at` is in ns on the run's clock; `place` tells who logged the event, such as
-    `rank 3 on node1`."""
+    """One logged event. `at` is in ns on the run's clock. `place` is the logger, such as `rank 3 on node1`."""
 
     at: int
     name: str
@@ -68,8 +65,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker process. Each column of `steps` has one entry per logged step. `ended` is the launcher's event
-    `worker.exit`, or `None` if the launcher logged no exit."""
+    """One worker. Each column of `steps` has an entry per step. `ended` is the launcher's `worker.exit` or `None`."""
 
     rank: int
     key: Key
@@ -99,9 +95,8 @@ class Worker:
 
 
 class Node(NamedTuple):
-    """One node, as seen in the logs of its launcher and of the cluster. `launcher` holds the events of the node's
-    launcher. `ended` is the logged end of the node's command, or `None`. `allocated` is True if the job trains on this
-    node; other nodes serve the job, for example with a store."""
+    """One node. `launcher` holds the events of the node's launcher. `ended` is the logged end of the node's command.
+    `allocated` is True if the job trains on the node; other nodes serve the job, for example with a store."""
 
     key: Key
     launcher: Sequence[Event]
@@ -111,8 +106,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """The part of a run's log that the logs of any cluster would show, too. Times are in ns on the run's clock.
-    `wall_offset_ns` is the wall clock minus the run's clock."""
+    """The part of a run's log that any cluster has. `wall_offset_ns` is the wall clock (ns) minus the run's clock."""
 
     workers: Sequence[Worker]  # in order of start
     nodes: Sequence[Node]

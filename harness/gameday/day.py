@@ -1,7 +1,6 @@
 """Runs a game day as a whole (fault-free run, job, verdict, report), and resumes it after a crash of the harness.
 
-`harness.gameday.starts_and_stops` decides when rehearsals begin and when the day ends early.
-"""
+`harness.gameday.starts_and_stops` decides when rehearsals begin and when the day ends early."""
 
 from __future__ import annotations
 
@@ -123,8 +122,7 @@ def load_day(run_dir: pathlib.Path) -> DayPlan:
 
 
 def find_day(name: str, reports: pathlib.Path) -> pathlib.Path:
-    """Returns the folder of a game day. `name` is the folder's path, the day's id, the beginning of the id, or `last`
-    for the newest day."""
+    """Returns the folder of a game day. `name` is a path, an id or its beginning, or `last` for the newest day."""
     if name != "last":
         for given in (pathlib.Path(name), reports / name):
             if given.is_dir():
@@ -148,8 +146,7 @@ def judge_stored(
     whole = cache(lambda: beside(job.whole, run_dir))
 
     def card(what: str, evidence: Callable[[], Evidence], name: str) -> Scorecard | None:
-        """Judges one rehearsal of a game day, or the whole job. Returns `None`, and tells the observer why, if a log is
-        unreadable."""
+        """Judges one rehearsal, or the whole job. Returns `None`, and tells the observer, if a log is unreadable."""
         try:
             return judge(evidence(), name)
         except EventLogError as error:
@@ -192,9 +189,7 @@ def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[
 
 
 def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:
-    """Returns the evidence on the whole job of a game day, limited to the faults that acted.
-
-    Faults that did not act are judged only in their rehearsals."""
+    """Returns the evidence on the whole job of a game day, limited to the faults that acted."""
     acted = [fault for fault in whole.run.faults if fault.injected is not None]
     ids = {fault.id for fault in acted}
     planned = [fault for fault in whole.run.plan.get("faults") or () if fault.get("id") in ids]
@@ -214,10 +209,8 @@ def write_day(run_dir: pathlib.Path, result: DayResult, cards: Mapping[str, Scor
 
 
 def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> Ended:
-    """Undoes faults that are still active after the harness was killed during a game day, and judges the day.
-
-    Raises `UsageError` if the day is still running, and `FaultError` if a fault could not be undone.
-    """
+    """Undoes faults that a killed harness left active, and judges the game day. Raises `UsageError` if the day is still
+    running, and `FaultError` if a fault could not be undone."""
     load_day(run_dir)
     if journal.is_running(run_dir):
         raise UsageError(f"{run_dir}: this game day is still going on; end that one first")

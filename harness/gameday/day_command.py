@@ -175,10 +175,8 @@ Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 
 
 class Shown(CampaignObserver):
-    """Shows a game day on its page: first the running day, then the end of the job, then the verdict.
-
-    Prints pauses, alerts and people's notes on the terminal. Elapsed times on the page count from the start of the job.
-    """
+    """Shows a game day on its page: the running day, then the job's end, then the verdict. Elapsed times count from the
+    start of the job. Prints pauses, alerts and people's notes on the terminal."""
 
     def __init__(
         self, publish: Callable[[DayView, Sequence[NewsView]], None], url: str = "", director: Director | None = None
@@ -355,8 +353,7 @@ def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
 
 
 def _post(page: Mapping[str, str], body: Mapping[str, str]) -> str:
-    """Sends a request to the live page, trusting only its certificate. Returns the reason if the request failed, else
-    an empty text."""
+    """Posts to the live page, trusting only its certificate. Returns the reason of a failure, or an empty text."""
     headers = {"Authorization": f"Bearer {page['token']}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{page['address']}/notes", json.dumps(body).encode(), headers, method="POST")
     try:

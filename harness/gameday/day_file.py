@@ -210,10 +210,8 @@ class GameDay(Parameters):
 
 
 def load_gameday(path: pathlib.Path) -> tuple[GameDay, Document]:
-    """Reads and checks the plan file of a game day. Raises `ScenarioError` with all mistakes in the file.
-
-    The returned document gives the line of the file for mistakes that later checks find.
-    """
+    """Reads and checks the plan file of a game day. Raises `ScenarioError` with all mistakes in the file. The returned
+    document gives the line of the file for mistakes that later checks find."""
     return parse_gameday(read_text(path), str(path))
 
 

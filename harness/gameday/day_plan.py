@@ -1,8 +1,7 @@
 """Defines the plan of a game day: every rehearsal, with its faults, targets and start.
 
 The file `gameday.json` stores the plan, which includes the results of all random choices. A trigger on a step counts
-steps from the start of its rehearsal, because the job runs before the rehearsal.
-"""
+steps from the start of its rehearsal, because the job runs before the rehearsal."""
 
 from __future__ import annotations
 
@@ -102,9 +101,8 @@ class DayPlan(_Model):
         return [act for scene in self.scenes for act in scene.acts]
 
     def alone(self, name: str, begun: int = 0) -> Plan:
-        """Returns the plan of one rehearsal as a separate run of the same job, with its faults at the same steps.
-        `begun` is the last step before the rehearsal began. If `begun` is 0 (unknown), the rehearsal is taken to begin
-        at the earliest step at which the job can be steady."""
+        """Returns the plan of one rehearsal as a separate run, with its faults at the same steps. `begun` is the last
+        step before the rehearsal; 0 (unknown) stands for the earliest step at which the job can be steady."""
         plan = next(act.plan for act in self.acts if act.name == name)
         faults = []
         for fault in plan.faults:
@@ -124,8 +122,7 @@ class DayPlan(_Model):
         return "", []
 
     def labelled(self, labels: Mapping[str, str]) -> DayPlan:
-        """Returns the day with `labels` added to the labels of the job and of every rehearsal. A new label replaces a
-        label of the same name."""
+        """Returns the day with `labels` on the job and all rehearsals. A label replaces one of the same name."""
         every = {**self.job.scenario.labels, **labels}
         scenes = []
         for scene in self.scenes:
@@ -203,8 +200,7 @@ class _Making:
         return job.model_copy(update={"scenario": job.scenario.model_copy(update={"traces": self.traces})})
 
     def _scene(self, place: int, entry: DayEntry) -> Scene | None:
-        """Plans one entry of a game day. Returns `None` if the entry has mistakes, and adds the mistakes to
-        `self.document`."""
+        """Plans one entry. If the entry has mistakes, adds them to `self.document` and returns `None`."""
         at: Path = ("entries", place)
         try:
             acts = tuple(self._acts(place, entry))
@@ -329,8 +325,7 @@ def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
 
 
 def _immediate(scenario: Scenario) -> Scenario:
-    """Replaces triggers on a step without a phase: their faults act when the rehearsal begins. Faults that follow
-    another fault keep their triggers."""
+    """Makes faults with a trigger on a step, without a phase, act when the rehearsal begins."""
     faults = [
         fault.model_copy(update={"when": AT_ONCE}) if fault.when.step is not None and not fault.when.phase else fault
         for fault in scenario.faults
@@ -355,9 +350,7 @@ def _lasts(scene: Scene, step_s: float) -> float:
 
 def schedule(day: DayPlan, step_s: float | None = None) -> list[str]:
     """Returns a game day's schedule as text lines, with the earliest time of each entry. Recoveries and pauses delay
-    later entries by unknown times.
-
-    `step_s` is the duration of a step in seconds, if known."""
+    later entries by unknown times. `step_s` is the duration of a step in seconds, if known."""
     steps = day.steady.steps
     lines = [f"{_clock(0)}  the job starts; it must be steady for {steps} steps before anything is injected"]
     at_s = steps * (step_s or 0)

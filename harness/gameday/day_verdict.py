@@ -1,8 +1,7 @@
 """Judges a game day (rehearsals, alerts, people, probes) from its event log alone. All functions are pure.
 
 The job, alerts and people are judged separately; the day's verdict is the worst of these three verdicts. A rehearsal
-that did not run, or that a person stopped, is inconclusive.
-"""
+that did not run, or that a person stopped, is inconclusive."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class TimedCheck:
-    """The result of checking one expected alert or reaction. `within_ns` and `took_ns` count from the fault's
-    injection."""
+    """The check of one expected alert or reaction. `within_ns` and `took_ns` count from the fault's injection."""
 
     what: str
     within_ns: int
@@ -145,8 +143,7 @@ class DayResult:
 
     @property
     def to_fix(self) -> list[ActResult]:
-        """Returns the rehearsals that did not pass, then the passed ones whose faults wasted GPU time. Each of these
-        two groups begins with the rehearsal that wasted most GPU time."""
+        """Returns the rehearsals that did not pass, then passed ones that wasted GPU time; most waste first in both."""
         found = [act for act in self.acts if act.card and (act.wasted_gpu_s > 0 or act.verdict is not Verdict.PASS)]
         return sorted(found, key=lambda act: (act.verdict is Verdict.PASS, -act.wasted_gpu_s))
 
@@ -159,7 +156,6 @@ def judge_day(
     probes: Sequence[tuple[str, str]] = (),
 ) -> DayResult:
     """Judges a game day by the harness's events (in order, `at` in ns) and by the scorecards `cards` of its rehearsals.
-
     `probes` says when each probe (a user's check) runs: pairs of its name and `before`, `during` or `after` a fault."""
     begin = int(events[0]["at"]) if events else 0
     acts = _acts(events, expected, cards, begin)
@@ -263,8 +259,7 @@ def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int],
 
 
 def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, int | None, int | None]:
-    """Returns when a rehearsal began, when its first fault was injected, and when the job recovered from all its
-    faults."""
+    """Returns when a rehearsal began, its first fault was injected, and the job recovered from all its faults."""
     begun = next((e["at"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] == name), None)
     plan = next((e.get("plan") or {} for e in events if e["event"] == "plan" and e.get("rehearsal") == name), {})
     ids = {str(fault.get("id")) for fault in plan.get("faults") or ()}
@@ -282,9 +277,8 @@ def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, i
 
 
 def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
-    """Returns time and name of each alert that began to fire. Repetitions before the alert's end do not count.
-
-    The same alert for another rank or node, told apart by its fingerprint, counts as another alert."""
+    """Returns time and name of each alert that began to fire. Repetitions before the alert's end do not count. The same
+    alert for another rank or node, told apart by its fingerprint, counts as another alert."""
     firing: set[tuple[str, str]] = set()
     found = []
     for event in events:
@@ -319,8 +313,7 @@ class _Window:
 
 
 def _windows(acts: Sequence[ActResult]) -> list[_Window]:
-    """Returns the time windows of all expected alerts, in the order in which the faults were injected. Of windows with
-    the same begin, the one with the shortest time limit comes first."""
+    """Returns the time windows of all expected alerts, by injection and then by time limit (shortest first)."""
     wanted = [(act, name, within) for act in acts for name, within in act.expected.alerts]
     found = []
     for act, name, within_ns in wanted:
@@ -374,10 +367,8 @@ def _timed(
 
 
 def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
-    """Returns false alarms: alerts of the plan that fired while no fault acted and no rehearsal expected them.
-
-    An alert rule uses the data of several minutes, so that an alert may fire after the end of a fault. After a fault,
-    an alert counts as false only when the longest time limit for this alert in the plan is over."""
+    """Returns the alerts of the plan that fired while no fault acted and no rehearsal expected them. After a fault, an
+    alert is false only after the plan's longest limit for it, because alert rules use data of several minutes."""
     windows = _windows(acts)
     may_follow = {window.name: max(w.within_ns for w in windows if w.name == window.name) for window in windows}
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
@@ -403,7 +394,6 @@ def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
 
 def _guesses(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
     """Returns a finding if people reported problems without a fault at least as often as during faults (by guessing).
-
     A report counts as right until the fault and the longest time limit for people are both over."""
     longest = max((within for act in acts for within in act.expected.people.values()), default=0)
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
@@ -441,9 +431,8 @@ def _people(
 
 
 def _of_the_job(job: Scorecard | None, acts: Sequence[ActResult]) -> list[Finding]:
-    """Returns the findings on a game day's job as a whole.
-
-    If a person or a harness crash ended a rehearsal early, the verdict `invalid` becomes inconclusive."""
+    """Returns the findings on a game day's job as a whole. If a person or a harness crash ended a rehearsal early, the
+    verdict `invalid` becomes inconclusive."""
     if job is None:
         return [unknown("the job as a whole could not be judged", Code.DAY_JOB_UNKNOWN)]
     cut = job.verdict is Verdict.INVALID and any(act.ended_by_person or act.without_an_end for act in acts)
@@ -491,9 +480,7 @@ def _unanswered(
 
 
 def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable[Finding]:
-    """Yields a finding for each skipped or shortened entry of a game day whose rehearsals, if any, ended normally.
-
-    After a skipped or shortened entry, later entries begin at other times than planned."""
+    """Yields a finding for each skipped or shortened entry whose rehearsals, if any, ended normally."""
     told = {act.expected.scene for act in acts if act.outcome != SETTLED}
     for event in events:
         if event["event"] == "gameday.entry" and event.get("edge") == "end" and event["entry"] not in told:

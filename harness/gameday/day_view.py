@@ -1,7 +1,6 @@
 """Makes the data for the live page of a game day. Functions with a `Director` run in its job's loop, without locks.
 
-The live page's data contains texts of the trainer (phases, names), so every display must escape HTML markup.
-"""
+The live page's data contains texts of the trainer (phases, names), so every display must escape HTML markup."""
 
 from __future__ import annotations
 
@@ -216,9 +215,8 @@ def _outage(director: Director, job: LiveJob) -> list[tuple[str, float]]:
 
 
 def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
-    """Returns the part of the live page's data that a role may see. `feed` holds the news lines for participants.
-
-    Participants see only past entries of the plan, and no title, because they must find the problem by themselves."""
+    """Returns the live page's data that a role may see. `feed` holds the news lines for participants. Participants see
+    only past entries of the plan, and no title, because they must find the problem by themselves."""
     if role != "participant":
         return replace(view, role=role)
     over = [scene for scene in view.scenes if scene.state in OVER]

@@ -37,8 +37,7 @@ def newest_word(progress: LiveProgress) -> str:
 
 
 def phase_now(progress: LiveProgress, standing: bool) -> str:
-    """Returns the job's current phase, under a name that reveals no fault to participants. `standing` is True if the
-    job completes no steps."""
+    """Returns the job's phase by a name that reveals no fault. `standing` is True if the job completes no steps."""
     word = newest_word(progress)
     if word == "training":
         again = progress.complete_step < progress.furthest_step
@@ -50,10 +49,8 @@ def phase_now(progress: LiveProgress, standing: bool) -> str:
 
 
 def phases_of(outage: Sequence[Span], recovered_ns: int | None, node_taken: bool) -> list[tuple[str, float]]:
-    """Returns an outage's phases with their durations in seconds. Joins adjacent parts of the outage with equal phases.
-
-    `recovered_ns` is the time of the recovery from all faults, or `None`. `node_taken` is True if a fault takes a node
-    away, so that the job waits for another node."""
+    """Returns an outage's phases with durations in seconds. Joins adjacent parts with equal phases. `recovered_ns`
+    is the time of the recovery from all faults. `node_taken` is True if the job waits for another node."""
     found: list[tuple[str, float]] = []
     started_ns = None  # last time at which new processes joined; a restore means a new process, too
     for span in outage:

@@ -1,8 +1,7 @@
 """Directs a game day on one job: begins rehearsals, does what people ask, and can end the day early.
 
 The job's loop calls `Director.tick` many times a second. The method `tick` never waits: slow work runs in other
-threads. All events of the game day go to the job's event log, because the verdict on the day uses only this log.
-"""
+threads. All events of the game day go to the job's event log, because the verdict on the day uses only this log."""
 
 from __future__ import annotations
 

@@ -41,8 +41,7 @@ class File(NamedTuple):
 
 
 class AnswerReader(Parameters, abc.ABC):
-    """The base of readers of diagnosers' answers. `pattern` is a regular expression for the names of the files that are
-    read in a folder."""
+    """The base of readers of answers. In a folder, a reader takes the files whose names match `pattern`."""
 
     pattern: ClassVar[str] = r".*\.json"
 
@@ -62,8 +61,7 @@ class AnswerReader(Parameters, abc.ABC):
         """Yields the diagnoser's answers in one file."""
 
     def moment(self, told: object, file: File, line: int | None = None) -> int | None:
-        """Converts a time in a diagnoser's output to ns since 1970, or returns `None` if `told` is `None`. Raises
-        `AnswersError`."""
+        """Converts a time in a diagnoser's output to ns since 1970; `None` stays `None`. Raises `AnswersError`."""
         try:
             return None if told is None else neutral.wall_ns(told, self.utc_offset_h)
         except ValueError as error:
@@ -147,8 +145,7 @@ def text(value: object, most: int = neutral.WORDS_MAX) -> str:
 
 
 def whole(value: object, most: int) -> int | None:
-    """Converts a number, or a text of decimal digits, to a whole number from 0 to `most`. Returns `None` for a value
-    that cannot be converted."""
+    """Converts a number or decimal digits to a whole number from 0 to `most`, or returns `None` if impossible."""
     if isinstance(value, str) and value.isdecimal() and len(value) <= 10:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
@@ -176,8 +173,7 @@ _PATTERNS = [(kind, re.compile(words, re.IGNORECASE)) for kind, words in _WORDS]
 
 
 def kind_by_words(told: str) -> Kind:
-    """Returns the kind of failure with this name, or else the kind that a free text describes. Returns `UNKNOWN` if the
-    text contains no known word."""
+    """Returns the kind of failure that a name or a free text tells, or `UNKNOWN` for a text without known words."""
     if told in [*Kind]:
         return Kind(told)
     return next((kind for kind, words in _PATTERNS if words.search(told[: neutral.WORDS_MAX])), Kind.UNKNOWN)

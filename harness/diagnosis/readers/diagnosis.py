@@ -1,8 +1,7 @@
 """Reads a diagnoser's answers in the harness's own format: one answer per line of `diagnosis.jsonl` (see
 `harness/diagnosis/answer.py`).
 
-In an event log, each event `diagnosis` is a diagnoser's answer, given at the event's time `wall_ns`.
-"""
+In an event log, each event `diagnosis` is a diagnoser's answer, given at the event's time `wall_ns`."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ class Diagnosis(AnswerReader):
 
 
 def _events(file: File) -> Iterator[Answer]:
-    """Yields the diagnoser's answers in an event log. Ignores an incomplete last line, which a killed process can
-    leave."""
+    """Yields the answers in an event log. Ignores an incomplete last line, which a killed process can leave."""
     for number, line in enumerate(file.content.splitlines(keepends=True), 1):
         if b'"diagnosis"' in line and line.endswith(b"\n"):
             try:

@@ -3,8 +3,7 @@
 This reader takes the format of PyTorch 2.13, as pickle or JSON: `entries` with `process_group`, `collective_seq_id`,
 `state` and `retired`. This reader was tried on dumps of PyTorch 2.13 over gloo. As in PyTorch's own analyser, the
 suspects in a process group are the ranks whose newest collective is behind that of other ranks. A dump does not tell
-when it was written, so the reader's answer has no time. Pickles are read as plain data: nothing in them is imported or
-called.
+when it was written, so the reader's answer has no time. Pickles are read as data: nothing is imported or called.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ def _dump(file: File) -> Mapping[str, Any]:
 
 
 def _plain(made: Any, known: dict[int, Any]) -> Any:
-    """Returns plain dictionaries, lists and values; other objects become `None`. `known` holds the objects already
-    converted, by their `id`."""
+    """Returns plain dictionaries, lists and values, and `None` for other objects. `known` holds results by `id`."""
     if not isinstance(made, pickles.Made | tuple):
         return made
     if id(made) not in known:
@@ -70,8 +68,7 @@ def _note(groups: dict[str, Newest], rank: int, entry: Mapping[str, Any]) -> Non
 
 
 def _answer(group: str, newest: Newest) -> Answer | None:
-    """Returns the answer that a process group hangs, or `None` if all ranks reached the same collective or no rank
-    waits in the newest one."""
+    """Returns a group's hang, or `None` if no rank is behind or no rank waits in the newest collective."""
     furthest = max(number for number, _ in newest.values())
     behind = sorted(rank for rank, (number, _) in newest.items() if number < furthest)
     if not behind or (furthest, False) not in newest.values():

@@ -2,8 +2,7 @@
 
 This reader takes the API `v1` (`NodeCondition`, `Taint`), with the conditions of node-problem-detector and the taints
 that Kubernetes and cloud providers document. This reader was not tried on a real cluster. A taint without a time gives
-an answer without a time.
-"""
+an answer without a time."""
 
 from __future__ import annotations
 

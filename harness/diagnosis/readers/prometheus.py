@@ -1,5 +1,4 @@
-"""Reads alerts of Prometheus from a POST of Alertmanager's webhook (version 4), or from the response of
-`/api/v1/alerts`.
+"""Reads alerts of Prometheus: a POST of Alertmanager's webhook (version 4), or the response of `/api/v1/alerts`.
 
 This reader follows the documentation of Prometheus 2 and 3 for both formats. This reader was not tried on a real
 Prometheus server. The label `kind` decides the answer's kind or, without this label, known words in the alert's text,

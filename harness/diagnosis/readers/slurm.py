@@ -1,11 +1,8 @@
-"""Reads the reasons for which Slurm drained nodes from the output of
-`sinfo --noheader --list-reasons --format='%H|%u|%N|%E'`.
+"""Reads why Slurm drained nodes, from `sinfo --noheader --list-reasons --format='%H|%u|%N|%E'`.
 
 This reader follows the manual of `sinfo`, versions 21.08 to 25.05 (%H time, %u user, %N nodes, %E reason). This reader
 was not tried on a real cluster. Slurm prints local times without a time zone; give the zone's offset in hours:
-`slurm: {utc_offset_h: 2}`. Slurm's reason is free text, so known words in it, such as `timeout`, decide the answer's
-kind.
-"""
+`slurm: {utc_offset_h: 2}`. Slurm's reason is free text: known words in it, such as `timeout`, decide the kind."""
 
 from __future__ import annotations
 

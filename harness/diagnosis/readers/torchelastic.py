@@ -1,5 +1,4 @@
-"""Reads error files of torchelastic, `LOG_DIR/RUN_ID/attempt_N/LOCAL_RANK/error.json`, which the decorator `@record`
-writes.
+"""Reads error files of torchelastic's `@record`: `LOG_DIR/RUN_ID/attempt_N/LOCAL_RANK/error.json`.
 
 This reader takes the format of PyTorch 1.9 to 2.13:
 `{"message": {"message", "extraInfo": {"py_callstack", "timestamp"}}}`. This reader was tried on a file that PyTorch

@@ -41,8 +41,7 @@ def not_judged(records: Sequence[Record]) -> list[str]:
 
 
 def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:
-    """Judges the records of faults that were injected into a running job. `planned` is the number of schedule entries
-    that inject a fault."""
+    """Judges the records of faults injected into a running job. `planned` counts the entries that inject a fault."""
     findings = [*_of_the_schedule(records, planned)]
     struck = False
     for record in records:
@@ -93,8 +92,7 @@ def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
 
 
 def _went_on(record: Record, entry: str) -> Iterator[Finding]:
-    """Checks that the job continued after a fault: no node failed or is missing, and its progress (such as the step)
-    rose. Progress is not checked if all nodes exited with code 0."""
+    """Checks that no node failed or is missing after a fault and, unless all nodes exited with 0, progress rose."""
     codes = record["codes"]
     for node, code in codes.items():
         if code != 0:

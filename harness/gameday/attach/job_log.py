@@ -27,8 +27,7 @@ class JobLog:
         self._before: dict[str, list[str]] = {}
 
     def add(self, tails: Mapping[str, Sequence[str]], last: bool = False) -> None:
-        """Adds each node's newest log lines. Leaves the last line, which may be incomplete, to a later call, unless
-        `last` is True."""
+        """Adds each node's newest log lines but, unless `last` is True, not the last line, which may be incomplete."""
         for node, tail in tails.items():
             lines = list(tail if last else tail[:-1])
             before = self._before.get(node, [])
@@ -43,10 +42,8 @@ class JobLog:
 
 
 def done_again(folder: pathlib.Path, reader: Reader) -> Iterator[dict[str, Any]]:
-    """Yields a record for each restart after which a node repeated steps.
-
-    The field `same` is True if the repeated steps equal their first execution, False if they differ, and `None` if they
-    cannot be compared."""
+    """Yields a record for each restart after which a node repeated steps. The field `same` says whether the repeated
+    steps equal their first execution, and is `None` if they cannot be compared."""
     for path in sorted(folder.glob("*.log")):
         try:
             own = own_log.executed([path], reader)

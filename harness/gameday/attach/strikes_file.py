@@ -87,8 +87,7 @@ class AttachedDay(Parameters):
     entries: list[AttachedEntry] = Field(min_length=1, max_length=ENTRIES_MAX)
 
     def nodes_max(self, nodes: int) -> int:
-        """Returns the largest number of nodes on which a fault may act at the same time, in a job with `nodes` nodes.
-        For a job with one node, the result is 0 unless the limit is 100 %."""
+        """Returns on how many nodes a fault may act at once. With one node, this is 0 unless the limit is 100 %."""
         return int(nodes * self.limits.nodes / 100 + 1e-9)
 
 

@@ -1,8 +1,7 @@
 """Injects faults into a job that somebody else started. The method `AttachedRun.run` shows the order of events.
 
 Every fault is recorded in the undo journal before its injection, and is undone even if the harness is killed.
-Observations are appended to `attached.jsonl` in the run's folder, one record a line. This module judges nothing.
-"""
+Observations are appended to `attached.jsonl` in the run's folder, one record a line. This module judges nothing."""
 
 from __future__ import annotations
 
@@ -75,9 +74,7 @@ def run_attached(
     stop: StopRequest,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Injects and undoes all faults of a schedule on a running job. Raises `FaultError` if a fault could not be undone.
-
-    Calls `say` with a line of text before each action."""
+    """Injects and undoes all scheduled faults, and tells `say` each action. Raises `FaultError` if an undo fails."""
     run_dir.mkdir(parents=True)
     (run_dir / LOGS).mkdir()
     journal = Journal(run_dir)
@@ -160,8 +157,7 @@ class AttachedRun:
         self._ask("after", number)
 
     def _undo(self, undos: Iterable[Undo], before: Mapping[str, float], targets: Sequence[str]) -> Mapping[str, float]:
-        """Undoes a fault, even if the job's log is unreadable. Returns the highest progress number (such as the step)
-        that each node logged before the fault was undone."""
+        """Undoes a fault, even if the log is unreadable. Returns each node's highest progress number until then."""
         try:
             after = self._progress(before or targets)
         finally:
@@ -173,8 +169,7 @@ class AttachedRun:
         return {name: max(number, after.get(name, number)) for name, number in before.items()} if before else after
 
     def _ask(self, moment: str, number: int) -> None:
-        """Runs all probes (the user's checks) and waits for their answers. Raises `_Over` if a probe has failed,
-        including a probe that ran during the fault."""
+        """Runs all probes (the user's checks) and waits. Raises `_Over` if one has failed, now or during the fault."""
         self._questions.ask_all(moment, "")
         while self._questions.is_open(moment) or self._questions.is_open("during"):
             self._wait(0.05)
@@ -195,8 +190,7 @@ class AttachedRun:
                 raise _Over("probe_failed", f"probe {heard.probe} failed ({heard.moment}): {heard.detail}")
 
     def _healthy(self) -> None:
-        """Checks the job before a fault. Raises `_Over` if the job has ended, a node is not running, or the progress
-        number does not rise."""
+        """Raises `_Over` if the job has ended, a node is not running, or the progress number does not rise."""
         looked = self.job.look()
         if any(_is_done(seen) for seen in looked.values()):  # the others may end a moment later
             looked = self._until(list(looked), lambda _, now: _is_done(now))
@@ -248,10 +242,8 @@ class AttachedRun:
         return max(self._numbers().values(), default=None)
 
     def _progress(self, names: Iterable[str]) -> dict[str, float]:
-        """Returns the highest progress number of each node in `names` that logs progress numbers.
-
-        If no node in `names` logs a progress number, returns the highest number that any node of the job logs, with an
-        empty name as key."""
+        """Returns the highest progress number of each node in `names`. If none of these nodes logs a progress number,
+        returns the highest number that any node of the job logs, with an empty name as key."""
         numbers = self._numbers()
         own = {name: numbers[name] for name in names if name in numbers}
         return own or ({"": max(numbers.values())} if numbers else {})

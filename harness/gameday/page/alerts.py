@@ -42,8 +42,7 @@ def _alert(each: Any) -> AlertNews:
 
 
 def _fingerprint(alert: dict[Any, Any], labels: dict[Any, Any]) -> str:
-    """Returns a text that tells alerts with the same name apart: Alertmanager's fingerprint, or a hash of the labels.
-    Returns an empty text if the alert has neither fingerprint nor labels."""
+    """Returns Alertmanager's fingerprint of an alert, or a hash of the labels, or an empty text without both."""
     given = alert.get("fingerprint")
     if isinstance(given, str) and given:
         return given[:FINGERPRINT_MAX]

@@ -13,8 +13,7 @@ from harness.report.charts.loss_curves import Curves, Series, loss_chart
 
 
 def drawing(course: Course, fault_free: Callable[[], Series | None]) -> Callable[[bool], str]:
-    """Returns a function that draws the losses and speed of a running job, narrow or wide. The function returns an
-    empty text before the first step."""
+    """Returns a function that draws a job's losses and speed, narrow or wide, or nothing before the first step."""
     read = functools.cache(fault_free)
 
     def draw(narrow: bool) -> str:

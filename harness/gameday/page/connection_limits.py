@@ -17,10 +17,8 @@ _open: dict[Patient, None] = {}  # open connections in the order of arrival
 
 
 class Patient(H11Protocol):
-    """A browser's connection, which the server closes if the browser sends a request or reads an answer too slowly.
-
-    If there are too many connections, the server closes the oldest connection without a complete request, or else the
-    oldest connection, but never the newest connection or a stream."""
+    """A browser's connection, which the server closes if the browser is too slow. Of too many connections, the server
+    closes the oldest one without a complete request, or else the oldest one, but never the newest one or a stream."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)

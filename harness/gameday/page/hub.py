@@ -18,8 +18,7 @@ RECONNECT_MS = 1500
 
 
 class Hub:
-    """The newest data for the live page. Any thread may call `publish` and `close_soon`; all other methods run in the
-    page's event loop."""
+    """The newest data for the live page. Other threads may call only `publish` and `close_soon`."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -66,8 +65,7 @@ class Hub:
         return self._texts.get(role, "null")
 
     async def stream(self, role: str) -> AsyncIterator[str]:
-        """Yields the page's data as server-sent events, beginning with the newest data. A slow browser does not get
-        every version of the data."""
+        """Yields the newest data of the page as server-sent events. A slow browser does not get every version."""
         yield f"retry: {RECONNECT_MS}\n\n"
         async for message in self._messages(role):
             yield message
