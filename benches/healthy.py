@@ -41,6 +41,7 @@ from harness.report.run_report import read
 ROOT = league.ROOT
 PAGE = ROOT / "docs" / "healthy.md"
 KEPT = ROOT / "docs" / "healthy.json"
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 MAKES_RUNS = ("run", "node", "backends", "faults", "trainers", "plan", "spec")  # what judges is left out
 LIMIT_S = 1800
 SEEDS = 5  # of a round
@@ -91,7 +92,7 @@ def meaning(path: pathlib.Path) -> str:
     """The program without its comments and docstrings."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
     return ast.unparse(tree)
 

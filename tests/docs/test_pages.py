@@ -42,8 +42,8 @@ from harness.run.drill import FOLDER
 
 ROOT = DOCS.parent
 MADE = {
-    *["bounds", "commands", "events", "evidence", "fault-api", "faults", "guarantees", "league", "track-record"],
-    "verdict-matrix",
+    *["bounds", "commands", "events", "evidence", "fault-api", "faults", "guarantees", "healthy", "league"],
+    *["track-record", "verdict-matrix"],
 }
 SCENARIOS = {path.stem for path in (ROOT / "scenarios").glob("*.yaml")}
 ALL = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reports" / "README.md", *DOCS.rglob("*.md")]
