@@ -92,6 +92,13 @@ SINCE = "the first since the change,"
         (changed(times("lr", 58), shows="lr"), FAIL, "in 37 of 40 steps"),
         (changed(times("lr", 41), shows="lr"), INCONCLUSIVE, "in 20 of 40 steps"),
         (changed(times("lr", 25), shows="lr"), PASS, ""),
+        (changed(told(31, loss="nan"), updates_only=True), FAIL, "the loss is no number, last at step 60"),
+        (changed(told(31, loss="nan", applied=False, last=31), updates_only=True), PASS, ""),  # loss scaling skips one
+        (changed(told(31, loss="nan")), PASS, ""),  # other code may do anything
+        (changed(times("lr", 21), updates_only=True, shows="lr"), INCONCLUSIVE, "but all losses are the fault-free"),
+        (changed(times("lr", 21), times("loss", 60), updates_only=True, shows="lr"), PASS, ""),
+        (changed(times("lr", 21), times("grad_norm", 60), updates_only=True), PASS, ""),
+        (changed(updates_only=True), PASS, ""),  # perhaps the same settings again
         (changed(no_third), FAIL, "rank 1 (of 2) did not do step 3"),
     ],
 )

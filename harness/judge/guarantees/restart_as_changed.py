@@ -9,7 +9,8 @@ difference is inconclusive. With `shown_by: loss`, loss and gradient norm of the
 The fault `hot_update` may name a logged value that must show the change (`shown_by`), such as the learning rate. In 90
 % of the steps since the change, the named value must differ from that of the fault-free run beyond rounding. If the
 value differs in under 10 % of the steps, the run fails: the job kept the old configuration. If the value differs in 10
-to 90 %, or is not logged, the run is inconclusive. A job that refuses the change is not judged here.
+to 90 %, or is not logged, the run is inconclusive. A job that refuses the change is not judged here. If only optimizer
+settings were changed, losses must stay finite, and another learning rate must not leave exact losses as they were.
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ from harness.units import counted
 def breaches(evidence: Analysis) -> Breaches:
     if evidence.usual_run is not None and not nothing_compared(evidence):
         yield from _other_weights(evidence, evidence.usual_run.steps)
+        yield from _late_losses(evidence, evidence.usual_run.steps) if _of_updates_alone(evidence) else ()
     for name in _named(evidence):
         (differ, both, untold), words = _shown(evidence, name), WORDS.get(name, "number of samples")
         since = f"since the change after step {evidence.run.changed_after}"
@@ -62,6 +64,16 @@ def _shown(evidence: Analysis, name: str) -> tuple[int, int, bool]:
     untold = len(after) >= CALIBRATING_STEPS and (not due.any() or here < CHANGED_SHARE * due.sum())
     both = due & np.isfinite(mine)
     return int((np.abs(mine - other) > rounding)[both].sum()), int(both.sum()), bool(untold)
+
+
+def _late_losses(evidence: Analysis, usual: Steps) -> Breaches:
+    mine, other = (both := losses.compare(evidence.curve, losses.surviving(usual))).run, both.fault_free
+    odd = both.step[is_told(mine.loss) & ~np.isfinite(mine.loss) & np.isfinite(other.loss) & (mine.applied != 0)]
+    if (odd > (evidence.run.changed_after or 0)).sum() > getattr(evidence.continuity, "max_nonfinite_steps", 0):
+        yield breach(f"since the change the loss is no number, last at step {odd[-1]}", tellers.since_change(True))
+    moved = losses.unlike(mine.lr, other.lr) & np.isfinite(other.loss) & (np.round(mine.loss, 4) != mine.loss)
+    if moved.sum() >= CALIBRATING_STEPS and not (both.differs["loss"] | both.differs["grad_norm"]).any():
+        yield breach("the learning rate changed, but all losses are the fault-free run's", tellers.since_change(False))
 
 
 def _other_weights(evidence: Analysis, usual: Steps) -> Breaches:
