@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from judging import EXPECT, acted_as, verdict
-from simulator import Job, Logs, Outage, clocks, simulate
+from simulator import Job, Logs, Outage, clocks, put, simulate, steps
 
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
@@ -14,29 +14,35 @@ KILL = [Outage(30, "rank", victim=1)]
 FORESEEN = EXPECT | {"memory_growth": {"foreseen": True}}
 
 
-def leaking(logs: Logs, told_s: float | None, suspect: int = 1) -> None:
-    """The kill was that of a leak, which the trainer told of `told_s` after the fault's begin, or never."""
+def leaking(logs: Logs, told_s: float | None, suspect: int = 1, early: int | None = None) -> None:
+    """The kill was that of a leak, which rank 0 told of `told_s` after the fault's begin, or never. Rank `early` told
+    of one at step 20."""
     injected = acted_as(logs, "memory_leak", leaks=True, stops=True)
+    alarm = {"event": "anomaly", "kind": "memory", "detail": "it grows", "suspect": suspect}
     if told_s is not None:
-        lines = logs.trainers(rank=0, life=0)[0]
-        stamp = clocks(injected, round(told_s * 1e9))
-        alarm = stamp | {"event": "anomaly", "kind": "memory", "detail": "it grows", "suspect": suspect}
-        lines[1:] = sorted([*lines[1:], alarm], key=lambda line: line["mono_ns"])
+        put(logs.trainers(rank=0, life=0)[0], alarm | clocks(injected, round(told_s * 1e9)))
+    if early is not None:
+        lines = logs.trainers(rank=early, life=0)[0]
+        put(lines, alarm | clocks(steps(lines, 20, 20)[0], 1))
 
 
-def judged(expect: dict[str, Any] = FORESEEN, told_s: float | None = None, suspect: int = 1) -> Scorecard:
-    return verdict(simulate(JOB, KILL, seed=5), lambda logs: leaking(logs, told_s, suspect), expect)
+def judged(expect: dict[str, Any] = FORESEEN, *how: Any) -> Scorecard:
+    return verdict(simulate(JOB, KILL, seed=5), lambda logs: leaking(logs, *(how or [None])), expect)
 
 
-def test_a_leak_that_is_told_of_before_the_rank_ends_was_foreseen() -> None:
-    card = judged(told_s=0.0)
+@pytest.mark.parametrize("early", [None, 1], ids=["no_other", "another_teller_before"])
+def test_a_leak_that_is_told_of_before_the_rank_ends_was_foreseen(early: int | None) -> None:
+    card = judged(FORESEEN, 0.0, 1, early)
     assert card.verdict is Verdict.PASS, card.reasons
     assert card.scores["memory_growth"]["seconds_until_told"] == {"rank 1": pytest.approx(0, abs=0.01)}
 
 
-@pytest.mark.parametrize(("told_s", "suspect"), [(None, 1), (60.0, 1), (0.0, 0)], ids=["never", "late", "another"])
-def test_a_leak_that_nobody_told_of_in_time_fails(told_s: float | None, suspect: int) -> None:
-    card = judged(told_s=told_s, suspect=suspect)
+NEVER, LATE, ANOTHER, BEFORE_TOO = (None, 1, None), (60.0, 1, None), (0.0, 0, None), (0.0, 1, 0)
+
+
+@pytest.mark.parametrize("how", [NEVER, LATE, ANOTHER, BEFORE_TOO], ids=["never", "late", "another", "before_too"])
+def test_a_leak_that_nobody_told_of_in_time_fails(how: tuple[float | None, int, int | None]) -> None:
+    card = judged(FORESEEN, *how)
     assert card.verdict is Verdict.FAIL
     assert "the memory of rank 1 leaked until it ended, and the trainer did not say so" in card.reasons[0]
 

@@ -241,7 +241,7 @@ def contradicted(run: Timeline, found: Sequence[Spike]) -> list[Event]:
     return wrong + [alarm for alarm in false_alarms(run, (), found) if alarm.get("kind") in shown]
 
 
-def _about(alarm: Event) -> int:
+def about(alarm: Event) -> int:
     """Returns the rank that an alarm is about, which need not be the rank that raised the alarm."""
     return int(alarm["rank"] if alarm.get("suspect") is None else alarm["suspect"])
 
@@ -257,7 +257,7 @@ class _Borne:
     def _before(self, alarm: Event) -> Ints:
         """Returns the step rows, up to the alarm's step, of the suspected rank or, if unknown, the reporting rank."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
-        if (rank := _about(alarm)) != alarm["rank"]:
+        if (rank := about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])
             mine = mine if started is None else started
         rows: Ints = order[begins[mine] : begins[mine + 1]]
@@ -313,4 +313,4 @@ class _Borne:
         usual = sorted(medians.values())[(len(medians) - 1) // 2] if medians else 0.0
         # A step's time in the log has a constant part that trainers do not compare: the absolute excess says more.
         excess = max(EXCESS_MIN * usual, SHARE_BORNE_OUT * float(alarm.get("excess_ns", (told - 1) * usual)))
-        return bool(usual > 0 and medians.get(_about(alarm), 0.0) - usual >= excess)
+        return bool(usual > 0 and medians.get(about(alarm), 0.0) - usual >= excess)

@@ -12,13 +12,12 @@ import numpy as np
 
 from harness.evidence import ranks
 from harness.judge.bounds import MemoryBounds
-from harness.judge.facts.alarms import UNTOLD, Said
+from harness.judge.facts.alarms import UNTOLD, Said, about, false_alarms
 from harness.judge.facts.analysis import Analysis
 from harness.judge.guarantee import guarantees
 from harness.judge.score import S, Score, ScoreResult, line
 from harness.node.emitter import abnormal
 from harness.timeline.lookups import first_from, grouped
-from harness.timeline.timeline import Timeline
 
 
 def _sign(name: str, order: int, guarantee: str, values: Callable[[Analysis], dict[str, Any]]) -> Score:
@@ -53,7 +52,7 @@ def _rank_samples(evidence: Analysis) -> dict[str, Any]:
 
 def memory_growth(evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResult:
     """Checks that the trainer reported each memory leak before the leaking rank ended, if a scenario demands this."""
-    seen = _foreseen(evidence.run)
+    seen = _foreseen(evidence)
     if not seen and bounds is None:
         return ScoreResult({})
     values = {"seconds_until_told": {f"rank {rank}": seen[rank] for rank in sorted(seen)}}
@@ -61,27 +60,29 @@ def memory_growth(evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResul
         return ScoreResult(values)
     told = [after for after in seen.values() if after is not None]
     unseen = min((rank for rank, after in seen.items() if after is None), default=None)
-    reason = "" if unseen is None else f"the memory of rank {unseen} leaked until it ended, {UNTOLD}"
-    reason = reason if seen else "no rank's memory leaked"
+    untold = f"the memory of rank {unseen} leaked until it ended, {UNTOLD}, or gave false alarms before"
+    reason = ("" if unseen is None else untold) if seen else "no rank's memory leaked"
     observed = f"{len(told)} of {len(seen)} ranks" if seen else None
     summary = f"the leak was found {max(told):.1f} s after it began" if told else ""
     return ScoreResult(values, [line("memory_growth.foreseen", "each leak", observed, reason)], summary=summary)
 
 
-def _foreseen(run: Timeline) -> dict[int, float | None]:
+def _foreseen(evidence: Analysis) -> dict[int, float | None]:
     """Maps each leaking rank to the seconds from the start of the leak until the trainer reported the leak, or to
-    `None` if the rank's process ended before."""
+    `None` if the rank's process ended before. A process with a false alarm of such a leak before does not count."""
+    run, false = evidence.run, false_alarms(evidence.run, evidence.disturbances, evidence.spikes)
     ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
-    alarms = Said(run, abnormal.MEMORY).all
-    told = grouped((alarm.get("suspect", alarm["rank"]), alarm["at"]) for alarm in alarms)
+    alarms = grouped((about(alarm), alarm) for alarm in Said(run, abnormal.MEMORY).all)
+    false = [alarm for alarm in false if alarm.get("kind") == abnormal.MEMORY]
     leaking = (each for each in run.faults if each.leaks and all(effect.get("ok") for effect in each.effects))
     leaks = ((each.injected, target.get("rank")) for each in leaking for target in each.targets)
     found = dict[int, float | None]()
     for begin, rank in leaks:
         if begin is None or not isinstance(rank, int):
             continue
-        ended = min(first_from(ends.get(rank, ()), begin), run.end)
-        at = first_from(told.get(rank, ()), begin - run.uncertainty_ns)
+        ended, since = min(first_from(ends.get(rank, ()), begin), run.end), begin - run.uncertainty_ns
+        cried = {each["process"] for each in false if about(each) == rank and each["at"] < since}
+        at = first_from([each["at"] for each in alarms.get(rank, ()) if each["process"] not in cried], since)
         found[rank] = (at - begin) / S if at <= ended + run.uncertainty_ns else None
     return found
 
