@@ -103,6 +103,26 @@ def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
     return [int(step) for step in steps.step[told[:1]]]
 
 
+def same_samples(run: Timeline, size: int, least: int) -> dict[str, str]:
+    """Finds `least` kept steps in a row, on `size` ranks, in which a rank processed the samples of its previous step or
+    those of another rank. Returns for each of the two what the first of these steps shows, in words."""
+    steps, lists, found = run.steps, run.samples, dict[str, str]()
+    rows, sizes = by_rank(steps).row, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
+    rows = rows[(steps.samples[rows] >= 0) & (sizes[steps.epoch[rows]] == size) & (steps.applied[rows] != 0)]
+    rows = rows[(lists.counts(steps.samples[rows]) > 0) & (steps.step[rows] <= (run.changed_after or NEVER))]
+    step, rank, told = steps.step[rows], steps.rank[rows], steps.samples[rows]
+    begin, every = lists.runs[lists.offsets[told], 0], np.unique(step)  # equal lists begin with equal indices
+    for whose, order in (("in its previous step", (step, rank)), ("another rank", (begin, step))):
+        place = np.lexsort(order)
+        same = lists.equal(told[place[1:]], lists, told[place[:-1]]) & (np.diff(order[1][place]) == 0)
+        odd = place[1:][same]
+        in_a_row = np.convolve([*np.isin(every, step[odd]), False], np.ones(least))[least - 1 : -1] == least
+        for at in every[in_a_row][:1].tolist():
+            who = rank[odd][step[odd] == at].min()
+            found[whose] = f"at step {at} rank {who} processed the same samples as {whose}"
+    return found
+
+
 def tells_samples(steps: Steps) -> Bools:
     return np.asarray((steps.rank_samples >= 0) & (steps.count >= 0), np.bool_)
 

@@ -288,3 +288,28 @@ def test_amounts_are_those_of_plain_multisets(changes: list[tuple[int, int, int]
 def test_what_is_named_is_short() -> None:
     assert samples.named(np.array([128, 129, 130, 7, 130])) == "7, 128–130"
     assert samples.named(np.arange(0, 100, 2)) == "0, 2, 4, 6, 8, 10, …"
+
+
+def one_batch(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+    return in_order(min(step, 20), rank, ranks)
+
+
+def of_rank_0(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+    return in_order(step, 0, ranks)
+
+
+@pytest.mark.parametrize(
+    ("usual", "now", "odd"),
+    [
+        (in_order, in_order, ""),
+        (in_order, late, ""),  # other samples, but neither twice in a row nor on two ranks
+        (in_order, one_batch, "at step 21 rank 0 processed the same samples as in its previous step"),
+        (one_batch, one_batch, ""),
+        (in_order, of_rank_0, "rank 1 processed the same samples as another rank"),
+        (of_rank_0, of_rank_0, ""),  # as ranks do that share a model's layers
+    ],
+)
+def test_no_rank_repeats_a_batch_or_takes_another_ranks(usual: Told, now: Told, odd: str) -> None:
+    judged = card(run_of(usual, now, expect={"recovery_time": {"max": "60s"}}), fault_free_of(usual))
+    assert judged.verdict is (Verdict.FAIL if odd else Verdict.PASS), judged.reasons
+    assert odd in "".join(each.text for each in judged.findings if each.code == "result.batches_whole")

@@ -2,7 +2,8 @@
 
 Ranks may process different numbers of samples if the fault-free run shares its batches as unevenly at the same world
 size. The run fails if a rank processes no sample of a batch that has enough samples for all ranks, although each rank
-processes some in the fault-free run.
+processes some in the fault-free run. It also fails if in 3 steps in a row a rank processes the samples of its previous
+step, or those of another rank, although no rank of the fault-free run ever does.
 """
 
 import numpy as np
@@ -22,6 +23,12 @@ def breaches(evidence: Analysis) -> Breaches:
         short = ranks.samples_short(evidence.run.steps, rows)
         yield from in_words(unanswered(evidence.run, DATA_SKEW, short))
         yield from _uneven(evidence, rows)
+    usual = evidence.usual_run
+    if usual is not None and (usual.steps.samples >= 0).any() and not evidence.flaw(usual):
+        size = usual.epochs[0].size
+        known, found = ranks.same_samples(usual, size, 1), ranks.same_samples(evidence.run, size, 3)
+        for words in (found[whose] for whose in found if whose not in known):
+            yield breach(f"{words}, and so on for 3 steps; no rank does so in the fault-free run")
 
 
 def nothing(evidence: Analysis) -> str:
