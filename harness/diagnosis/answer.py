@@ -30,8 +30,6 @@ NAME_MAX = vocabulary.NAME_CHARS_MAX
 WORDS_MAX = 2000  # characters of `why`
 SHOWN_MAX = 200  # characters of a bad value, as shown
 WALL_NS_MAX = vocabulary.WALL_NS_MAX
-
-
 BROKEN = tuple(kind for kind in Kind if kind not in (Kind.NONE, Kind.UNKNOWN))
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]

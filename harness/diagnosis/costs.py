@@ -23,8 +23,7 @@ def wasted_by_wrong_decisions(runs: Iterable[tuple[RunGrade, pathlib.Path]]) -> 
     wrong decision, minus the mean waste of runs with only right decisions. Raises `EventLogError`."""
     groups: dict[object, dict[bool, list[pathlib.Path]]] = {}
     for grade, folder in runs:
-        told = [each.decision_right for each in grade.faults if each.decision_right is not None]
-        if told:
+        if told := [each.decision_right for each in grade.faults if each.decision_right is not None]:
             struck = tuple((each.injected.fault, each.injected.victims) for each in grade.faults)
             groups.setdefault(struck, {True: [], False: []})[all(told)].append(folder)
     pairs = [group for group in groups.values() if group[True] and group[False]]

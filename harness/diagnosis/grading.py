@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from harness.diagnosis.answer import BROKEN, Answer, Kind, Suspect
+from harness.diagnosis.answer import BROKEN, Answer, Decision, Kind, Suspect
 from harness.diagnosis.injected import Injected, RunFaults, Victim
 from harness.log.truth import Place
 from harness.timeline.lineage import NEVER
@@ -58,7 +58,7 @@ class GradedFault:
 class RunGrade:
     """The grades of all answers about one run. `judged` holds each distinct answer that reports a failure, and whether
     the answer fits a fault. In a run with an ungraded fault, `judged` holds only answers that fit another fault.
-    `innocents` maps each innocent rank or node to the first answer that accused it."""
+    `innocents` maps each innocent (a rank, a node or `the job`) to the first answer that accused it."""
 
     truth: RunFaults
     answers: Sequence[Answer]
@@ -91,20 +91,19 @@ def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> Ru
     faults = [_best(fault, place, timed) for place, fault in enumerate(truth.faults)]
     judged: dict[object, tuple[Answer, bool]] = {}
     innocents: dict[str, Answer] = {}
-    for each in timed:
-        if each.answer.kind in BROKEN and (each.true_of or not truth.not_graded):
+    for each in (each for each in timed if each.true_of or not truth.not_graded):
+        if each.answer.kind in BROKEN:
             judged.setdefault((each.answer.kind, each.answer.who, each.true_of), (each.answer, bool(each.true_of)))
-            innocents |= {part: each.answer for part in _innocents(truth, each) if part not in innocents}
+        innocents |= {part: each.answer for part in _innocents(truth, each) if part not in innocents}
     return RunGrade(truth, [each.answer for each in timed], faults, [*judged.values()], innocents)
 
 
 def _credited(faults: Sequence[Injected], grades: Sequence[Grade | None], at: int | None) -> list[Grade | None]:
     """Returns an answer's grade for each fault, or `None` if it does not count. If an answer fits several faults, it
     counts only for the newest of them, and for faults that began at about the same time as the newest."""
-    begun = [fault.begin for fault, grade in zip(faults, grades, strict=True) if grade in FOUND]
-    since = max(begun, default=0) - TOGETHER_NS if at is not None else 0
-    pairs = zip(faults, grades, strict=True)
-    return [None if grade in FOUND and fault.begin < since else grade for fault, grade in pairs]
+    pairs = [*zip(faults, grades, strict=True)]
+    since = max((fault.begin for fault, grade in pairs if grade in FOUND), default=0) - TOGETHER_NS
+    return [None if at is not None and grade in FOUND and fault.begin < since else grade for fault, grade in pairs]
 
 
 def _best(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault:
@@ -140,8 +139,7 @@ def _grade(fault: Injected, answer: Answer, at: int | None, within_ns: int) -> G
         return Grade.WRONG
     if at is not None and at > fault.begin + within_ns:
         return Grade.LATE
-    exact = all(named) if named else fault.truth.place is Place.JOB
-    return Grade.RIGHT if exact else Grade.COARSE
+    return Grade.RIGHT if (all(named) if named else fault.truth.place is Place.JOB) else Grade.COARSE
 
 
 def _fits(fault: Injected, suspect: Suspect) -> bool | None:
@@ -153,8 +151,7 @@ def _fits(fault: Injected, suspect: Suspect) -> bool | None:
         return place is Place.JOB
     if place is Place.JOB:
         return suspect.node == CONTROL or None
-    struck = _struck(fault, suspect)
-    return struck and place is not Place.FILE
+    return _struck(fault, suspect) and place is not Place.FILE
 
 
 def _struck(fault: Injected, suspect: Suspect) -> bool | None:
@@ -180,9 +177,19 @@ def _same_file(told: str, true: str) -> bool:
     return name == whole[-1] or name in whole[1:-1]
 
 
+def accuses(answer: Answer) -> bool:
+    """Returns True if an answer reports a failure, or decides to act, whatever the kind that it reports."""
+    return answer.kind in BROKEN or answer.decision not in (None, Decision.IGNORE)
+
+
 def _innocents(truth: RunFaults, each: _Timed) -> list[str]:
-    """Returns the ranks and nodes that an answer accuses, although no fault had struck them by that time."""
+    """Returns the ranks and nodes that an answer accuses, although no fault had struck them by that time. Returns
+    `the job` if the answer accuses none of them, but no harmful fault was at work, and its decision is not `ignore`."""
     begun = [fault for fault in truth.faults if each.at is None or fault.begin - EARLY_NS <= each.at]
     struck = [fault for fault in begun if fault.truth.place is not Place.JOB]
-    parts = (suspect for suspect in each.answer.who if suspect.rank is not None or suspect.node not in (None, CONTROL))
+    parts = [suspect for suspect in each.answer.who if suspect.rank is not None or suspect.node not in (None, CONTROL)]
+    if not accuses(each.answer):
+        return []
+    if not parts and each.answer.decision is not Decision.IGNORE and not each.true_of:
+        return [] if any(not fault.truth.benign for fault in begun) else ["the job"]
     return [str(suspect) for suspect in parts if all(_struck(fault, suspect) is None for fault in struck)]

@@ -4,9 +4,9 @@ Only a complete log proves that no diagnosis was right, or that no innocent was 
 
 from collections.abc import Iterator, Sequence
 
-from harness.diagnosis.answer import BROKEN, Decision, answer_told
+from harness.diagnosis.answer import Decision, answer_told
 from harness.diagnosis.bounds import DiagnosisBounds
-from harness.diagnosis.grading import FOUND, Grade, GradedFault, RunGrade, grade_run
+from harness.diagnosis.grading import FOUND, Grade, GradedFault, RunGrade, accuses, grade_run
 from harness.diagnosis.injected import ELSEWHERE, Injected, faults_of
 from harness.evidence.usual import others_share
 from harness.judge.assumption import assumptions
@@ -99,9 +99,8 @@ def _right(fault: Injected) -> str:
     """Describes the right answer about a fault, such as `crash of rank 1`."""
     if fault.truth.benign:
         return "silence"
-    who = [f"rank {each.rank} on {each.node}" for each in fault.victims if each.rank is not None]
-    if fault.truth.place is Place.NODE or not who:
-        who = [each.node for each in fault.victims]
+    ranks = [f"rank {each.rank} on {each.node}" for each in fault.victims if each.rank is not None]
+    who = [each.node for each in fault.victims] if fault.truth.place is Place.NODE or not ranks else ranks
     at_best = {Place.JOB: ["nobody"], Place.FILE: [f"file {each}" for each in fault.files[:1]]}
     return f"{fault.truth.kinds[0]} of {' and '.join(at_best.get(fault.truth.place, who))}"
 
@@ -116,8 +115,7 @@ def _innocents(run: Timeline, grade: RunGrade, allowed: int, lost: str) -> Expec
         doubt = f"{why}; the host was not known to be idle then" if found - excused <= allowed else ""
     elif grade.truth.not_graded and not lost:
         judged, (fault, reason) = {(each.kind, each.who) for each, _ in grade.judged}, grade.truth.not_graded[0]
-        accusing = [each for each in grade.answers if each.kind in BROKEN and each.who]
-        if any((each.kind, each.who) not in judged for each in accusing):
+        if any((each.kind, each.who) not in judged for each in grade.answers if each.who and accuses(each)):
             doubt = f"an answer may be about {fault}: {reason}"
     return INNOCENTS.line(allowed, None if doubt else found, doubt or why)
 

@@ -52,8 +52,6 @@ KEY = "jobs"  # which only such files have at their top
 FOLDER = "diagnosis"  # among the scenarios
 BASELINE = "baseline"
 OF_A_JOB = ("faults", "abort", "limits")  # keys as in a scenario
-
-
 Answerer = Callable[[RunTruth, pathlib.Path], list[Answer]]  # takes a run's folder, too
 
 

@@ -65,6 +65,10 @@ def test_a_right_answer_in_time_passes_and_is_on_the_report() -> None:
         ({"who": []}, "right_within", "crash of nobody, which is coarse"),
         ({"kind": "unknown", "who": []}, "right_within", "which is unsure"),
         ({"who": [{"rank": 0}]}, "max_innocents", "no fault had struck it: rank 0"),
+        ({"kind": "unknown", "who": [{"node": "node0"}], "decision": "evict-node"}, "max_innocents", "it: node node0"),
+        ({"kind": "none", "who": [{"node": "node0"}], "decision": "evict-node"}, "max_innocents", "it: node node0"),
+        ({"after_s": -2, "kind": "unknown", "who": [], "decision": "stop"}, "max_innocents", "it: the job"),
+        ({"after_s": -2, "kind": "hang", "who": [], "decision": "stop"}, "max_innocents", "it: the job"),
         ({"decision": "evict-node"}, "decision", "evict-node was decided about"),
         ({"kind": "hang"}, "decision", "no decision was told with a right answer"),
         ({"decision": None}, "decision", "no decision was told with a right answer"),
@@ -82,6 +86,12 @@ def test_an_answer_that_comes_too_late_or_not_at_all_fails_where_the_log_is_whol
     found = lines_of()
     assert [found[name].verdict for name in EXPECT] == [Verdict.FAIL, Verdict.PASS, Verdict.FAIL]
     assert found["right_within"].reason.startswith("no diagnosis within 30 s of ")
+
+
+@pytest.mark.parametrize("answer", [{"who": [{"rank": 1}], "decision": "stop"}, {"decision": "stop"}, {"after_s": -2}])
+def test_an_answer_that_does_not_act_or_comes_after_a_fault_accuses_no_innocent(answer: dict[str, Any]) -> None:
+    assert verdicts(told(kind="unknown", **answer))["max_innocents"] is Verdict.PASS
+    assert verdicts(told(-2, kind="storage", who=[], decision="ignore"))["max_innocents"] is Verdict.PASS
 
 
 @bending

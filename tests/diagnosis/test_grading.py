@@ -102,10 +102,8 @@ def test_all_kinds_at_once_are_no_answer_in_whatever_order(first: Kind, tmp_path
 
 def test_a_wrong_answer_stays_a_false_alarm(tmp_path: pathlib.Path) -> None:
     truth = struck(tmp_path)
-    wrong, right = (
-        said(truth, Kind.CRASH, Suspect(rank=0), after_s=5),
-        said(truth, Kind.CRASH, Suspect(rank=1), after_s=3),
-    )
+    wrong = said(truth, Kind.CRASH, Suspect(rank=0), after_s=5)
+    right = said(truth, Kind.CRASH, Suspect(rank=1), after_s=3)
     found = grade(truth, right, wrong, wrong)
     assert found.faults[0].grade is Grade.RIGHT and found.faults[0].after_ns == 3 * NS
     assert [true for _, true in found.judged] == [True, False] and len(found.innocents) == 1
@@ -174,9 +172,7 @@ def test_in_a_control_each_accusation_is_false(tmp_path: pathlib.Path) -> None:
 
 
 def test_answers_beside_a_fault_that_is_not_graded_are_not_judged(tmp_path: pathlib.Path) -> None:
-    job = Job()
-    job.fault("own_code", 1, 1)
-    truth = truth_of(job, tmp_path)
+    truth = struck(tmp_path, "own_code")
     found = grade(truth, Answer(Kind.CRASH, (Suspect(rank=1),)))
     assert not found.judged and not found.innocents and not truth.is_control
 
