@@ -93,7 +93,7 @@ def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dic
         except UsageError as error:
             rows.append((name, f"Cannot be used: {error}", dict.fromkeys(capabilities, str(error))))
             continue
-        about = (fault.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
+        about = " ".join((fault.__doc__ or "").strip().split("\n\n")[0].split())
         can = {}
         for backend, capability in capabilities.items():
             if not capability.available:
