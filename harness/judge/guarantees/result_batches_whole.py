@@ -25,7 +25,7 @@ def breaches(evidence: Analysis) -> Breaches:
         yield from _uneven(evidence, rows)
     usual = evidence.usual_run
     if usual is not None and (usual.steps.samples >= 0).any() and not evidence.flaw(usual):
-        size = usual.epochs[0].size
+        size = usual.largest_world
         known, found = ranks.same_samples(usual, size, 1), ranks.same_samples(evidence.run, size, 3)
         for words in (found[whose] for whose in found if whose not in known):
             yield breach(f"{words}, and so on for 3 steps; no rank does so in the fault-free run")
