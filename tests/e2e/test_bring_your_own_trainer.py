@@ -5,10 +5,11 @@ import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from e2e.chaos_cli import ROOT, Done, command, environment
-from machine import need_docker
+from machine import need_docker, need_slurm, slurm_up
 
 from harness.adopt.recognise import THREADS
 from harness.backends.contract import load_backend
@@ -25,10 +26,10 @@ def docker() -> None:
 
 
 @pytest.fixture(scope="module")
-def slurm() -> None:
-    capability = load_backend("slurm").probe()
-    if not capability.available:
-        pytest.skip(capability.summary)
+def slurm() -> Iterator[None]:
+    need_slurm()
+    with slurm_up():
+        yield
 
 
 @pytest.fixture(scope="module")
