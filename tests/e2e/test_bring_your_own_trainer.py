@@ -5,11 +5,10 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 from e2e.chaos_cli import ROOT, Done, command, environment
-from machine import need_docker, need_slurm, slurm_up
+from machine import need_docker
 
 from harness.adopt.recognise import THREADS
 from harness.backends.contract import load_backend
@@ -23,13 +22,6 @@ SCRIPT = ROOT / "examples" / "trainers" / "plain_ddp" / "train.py"
 def docker() -> None:
     """Asked for before `training`, which is made for nothing where there is no engine."""
     need_docker()
-
-
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[None]:
-    need_slurm()
-    with slurm_up():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +88,7 @@ def test_on_docker_in_an_image_of_ones_own(docker: None, training: pathlib.Path)
         engine.close()
 
 
-def test_on_slurm_at_the_same_path_on_all_nodes(slurm: None, training: pathlib.Path) -> None:
+def test_on_slurm_at_the_same_path_on_all_nodes(slurm_up: None, training: pathlib.Path) -> None:
     done = rehearsed(training, "slurm", str(training / "train.py"), "  restore_drill: false\n")  # Docker has one
     check_passed(done)
     assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0
