@@ -8,11 +8,14 @@ import gc
 import json
 import os
 import pathlib
+import subprocess
+from collections.abc import Iterator
 from typing import Any
 
 import announcing
 import busy
 import groups
+import machine
 import needs
 import outcomes
 import pytest
@@ -20,6 +23,7 @@ import rewriting
 import waiting
 from hypothesis import HealthCheck, settings
 
+from harness.backends.contract import load_backend
 from harness.report import commands
 
 # A rank of torchrun that is alone on its node takes a thread for each core, and threads that wait for each other burn
@@ -93,3 +97,16 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """The local backend without namespaces, which is there on any machine."""
     monkeypatch.setenv("CHAOS_LOCAL_MODE", "plain")
+
+
+@pytest.fixture(scope="session")
+def slurm_up() -> Iterator[None]:
+    """Our Slurm for the tests of this worker, where it is installed and none runs. A backend that has seen its engine
+    once does not look again: Slurm stays until the last test."""
+    machine.need_slurm()
+    started = not load_backend("slurm").probe().available
+    if started:
+        subprocess.run([machine.SLURM, "start"], check=True)
+    yield
+    if started:
+        subprocess.run([machine.SLURM, "stop"], check=True)

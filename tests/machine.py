@@ -5,7 +5,6 @@ import functools
 import os
 import pathlib
 import shutil
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,19 +46,6 @@ def slurm_lack() -> str:
         return ""
     capability = load_backend("slurm").probe()
     return "" if capability.available else f"no Slurm: {capability.summary}"
-
-
-@contextlib.contextmanager
-def slurm_up(wanted: bool = True) -> Iterator[None]:
-    """Starts our Slurm for this time where it is installed and none runs."""
-    if not (wanted and installed("slurm") and os.geteuid() == 0) or load_backend("slurm").probe().available:
-        yield
-        return
-    subprocess.run([SLURM, "start"], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run([SLURM, "stop"], check=True)
 
 
 def need_docker() -> None:

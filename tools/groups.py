@@ -14,7 +14,7 @@ import pytest
 GROUPS = {
     "nodes": ("backends/local/", "faults/"),
     "docker": ("backends/docker/", "monitoring/test_prometheus"),
-    "slurm": ("backends/slurm/",),
+    "slurm": ("backends/slurm/", "e2e/test_bring_your_own_trainer.py::test_on_slurm"),
     "places": (),
     "kubernetes": ("backends/kubernetes/",),
 }
@@ -48,13 +48,13 @@ TAKEN_ALONE = ("matrix/test_resume_matrix", "matrix/test_checkpoint_matrix", "e2
 
 def group_of(nodeid: str) -> str:
     """Tests of one group run in one worker, in their order."""
-    file, _, name = nodeid.removeprefix("tests/").partition("::")
+    test = nodeid.removeprefix("tests/")
+    file, _, name = test.partition("::")
     if file.startswith("conformance/test_conformance_"):
         place = re.search(r"\[(\w+)", name)
         return PLACES.get(place[1], file) if place else file
-    if file.startswith(TAKEN_ALONE):
-        return nodeid
-    return next((group for group, places in GROUPS.items() if file.startswith(places)), file)
+    alone = nodeid if file.startswith(TAKEN_ALONE) else file
+    return next((group for group, places in GROUPS.items() if test.startswith(places)), alone)
 
 
 def rank(group: str, slow: bool) -> int:

@@ -252,4 +252,4 @@ def run_repeatedly(
 
 
 def new_run_id(name: str) -> str:
-    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{random.SystemRandom().getrandbits(16):04x}"
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{random.SystemRandom().getrandbits(24):06x}"  # a gate names many runs in one second

@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import machine
 import pytest
 
 pytest.register_assert_rewrite("conformance.checks")  # before anything imports it
@@ -37,7 +36,9 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     chosen: Place = request.param
     if lack := chosen.lack():
         pytest.skip(lack)
-    with pytest.MonkeyPatch.context() as patch, machine.slurm_up(chosen.backend_name == "slurm"):
+    if chosen.backend_name == "slurm":
+        request.getfixturevalue("slurm_up")
+    with pytest.MonkeyPatch.context() as patch:
         if chosen.mode:
             patch.setenv("CHAOS_LOCAL_MODE", chosen.mode)
         capability = chosen.probe()

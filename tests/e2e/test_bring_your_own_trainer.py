@@ -25,13 +25,6 @@ def docker() -> None:
 
 
 @pytest.fixture(scope="module")
-def slurm() -> None:
-    capability = load_backend("slurm").probe()
-    if not capability.available:
-        pytest.skip(capability.summary)
-
-
-@pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The folder of a team's training, with what `chaos init` wrote for it."""
     folder = tmp_path_factory.mktemp("my-training")
@@ -95,7 +88,7 @@ def test_on_docker_in_an_image_of_ones_own(docker: None, training: pathlib.Path)
         engine.close()
 
 
-def test_on_slurm_at_the_same_path_on_all_nodes(slurm: None, training: pathlib.Path) -> None:
+def test_on_slurm_at_the_same_path_on_all_nodes(slurm_up: None, training: pathlib.Path) -> None:
     done = rehearsed(training, "slurm", str(training / "train.py"), "  restore_drill: false\n")  # Docker has one
     check_passed(done)
     assert done.report["scores"]["loss_continuity"]["max_abs_diff"] == 0

@@ -138,11 +138,12 @@ def test_a_line_that_cannot_be_written_is_told_of_by_whichever_comes_next(tmp_pa
 
 
 def test_threads_and_signals_number_each_line_once(tmp_path: pathlib.Path) -> None:
-    emit = Emitter(tmp_path / "w.jsonl")
+    emit, over = Emitter(tmp_path / "w.jsonl"), threading.Event()
 
     def alarm(*_: object) -> None:
         emit("alarm")
-        signal.setitimer(signal.ITIMER_REAL, 1e-4)  # not by itself: where a line takes longer, alarms would nest
+        if not over.is_set():
+            signal.setitimer(signal.ITIMER_REAL, 1e-4)  # not by itself: where a line takes longer, alarms would nest
 
     before = signal.signal(signal.SIGALRM, alarm)
     signal.setitimer(signal.ITIMER_REAL, 1e-4)
@@ -155,6 +156,7 @@ def test_threads_and_signals_number_each_line_once(tmp_path: pathlib.Path) -> No
         for thread in threads:
             thread.join()
     finally:
+        over.set()  # a late alarm would start the timer again, and end the worker
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     log = read_writer(EventFile.of(tmp_path / "w.jsonl"))

@@ -31,14 +31,9 @@ Open = Callable[..., SlurmCluster]
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[Slurm]:
+def slurm(slurm_up: None) -> Slurm:
     """The Slurm at hand, or ours."""
-    machine.need_slurm()
-    with machine.slurm_up():
-        capability = SlurmBackend().probe()
-        if not capability.available:
-            pytest.skip(f"no Slurm: {capability.summary}")
-        yield find_slurm()
+    return find_slurm()
 
 
 @pytest.fixture

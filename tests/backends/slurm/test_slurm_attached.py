@@ -6,14 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-import machine
 import pytest
 from backends.attached_days import TRAINER, chaos, told
 from waiting import until
 
 from harness.attach import slurm as attached
 from harness.backends.slurm.engine import Slurm, find_slurm
-from harness.errors import BackendError, CannotRunError, UsageError
+from harness.errors import UsageError
 
 pytestmark = pytest.mark.slow  # a real Slurm and a real job
 
@@ -26,14 +25,8 @@ exec srun --ntasks-per-node=1 {python} -m torch.distributed.run --nnodes=2 --npr
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Slurm:
-    machine.need_slurm()
-    try:
-        found = find_slurm()
-        found.count_nodes()
-    except (CannotRunError, BackendError) as error:
-        pytest.skip(f"no Slurm: {error}")
-    return found
+def slurm(slurm_up: None) -> Slurm:
+    return find_slurm()
 
 
 Submit = Callable[..., int]
