@@ -1,7 +1,5 @@
-"""Measures a network path by real packets, sent at one end and received at the other, each in its own node's network.
-
-Both ends must be on one machine, because one-way delays are differences of the machine's monotonic clock.
-"""
+"""Measures a network path by real packets, sent at one end and received at the other, each in its own node's
+network."""
 
 from __future__ import annotations
 
