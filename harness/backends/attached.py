@@ -1,9 +1,9 @@
 """Defines how the harness observes and disturbs a running job that somebody else started.
 
 An engine, such as Docker, implements this interface in a module that is an entry point of the group
-`chaos_harness.attach`. The engine's module has a function `attach(text)`, which finds the job and refuses a job whose
-owner has not allowed faults; a text `HOW`, which describes the format of `text`; and a function `UNDO`, which undoes
-one act. Attaching never starts or ends a job.
+`chaos_harness.attach`. The module has a function `attach(text)`, which finds the job and refuses a job whose owner has
+not allowed faults; a text `HOW`, which describes the format of `text`; and a function `UNDO`, which undoes one act.
+Attaching never starts or ends a job.
 """
 
 import abc
@@ -41,8 +41,6 @@ class Seen:
 
 @dataclass(frozen=True)
 class Undo:
-    """A record of the undo journal: the name of an undo function and its arguments."""
-
     action: str
     arguments: dict[str, Any]
 
@@ -51,8 +49,7 @@ def all_stopped(states: Collection[str]) -> bool:
     """Returns True if at least one process is stopped (state T or t in /proc), and every other process is stopped or
     waits in the kernel (state D).
 
-    A parent process is in state D while its child is stopped between vfork and exec. A stop signal takes effect on the
-    waiting parent before the parent runs again.
+    State D is allowed, because a parent process is in state D while its child is stopped between vfork and exec.
     """
     return not {"T", "t"}.isdisjoint(states) and {"T", "t", "D"}.issuperset(states)
 
@@ -68,8 +65,7 @@ class AttachedJob(abc.ABC):
     allows_kill = False
 
     @abc.abstractmethod
-    def look(self) -> Mapping[str, Seen]:
-        """Returns the present state of every node of the job."""
+    def look(self) -> Mapping[str, Seen]: ...
 
     @abc.abstractmethod
     def log_tails(self) -> Mapping[str, Sequence[str]]:
@@ -87,7 +83,6 @@ class AttachedJob(abc.ABC):
         effect."""
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
-        """Returns True if the node's state shows that the last act on it took effect."""
         return seen.state == STATE_AFTER[verb]
 
     def healed(self, verb: str, seen: Seen) -> bool:

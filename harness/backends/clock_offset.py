@@ -1,8 +1,8 @@
-"""Measures how far another host's wall clock is ahead of ours, over a connection of unknown delay.
+"""Measures how far another host's wall clock is ahead of this host's, over a connection of unknown delay.
 
-The method is from Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989). Because the other
-host reads its clock at some moment between our question and its reply, the error of the offset is at most half of the
-time between question and reply. Of several measurements, the one with the quickest reply has the smallest error.
+The method is from Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989). The other host reads
+its clock at some moment between question and reply, so that the error of the offset is at most half of the time between
+question and reply. Of several measurements, the one with the quickest reply has the smallest error.
 """
 
 import time
@@ -16,8 +16,8 @@ TRIES = 8
 def compare(
     host: str, ask: Callable[[], int], tries: int = TRIES, now_ns: Callable[[], int] = time.time_ns
 ) -> ClockReading:
-    """Returns the offset of another host's wall clock from ours, with the uncertainty. The function `ask` returns the
-    host's wall clock in ns."""
+    """Returns the offset of another host's wall clock from this host's, with the uncertainty. The function `ask`
+    returns the host's wall clock in ns."""
 
     def reading() -> ClockReading:
         before = now_ns()

@@ -26,8 +26,8 @@ class EngineBackend(Backend):
 
     @abc.abstractmethod
     def try_out(self) -> tuple[str, Mapping[Verb, str]]:
-        """Tries out the engine. Returns one line that describes the engine, and the reason for each act on a node that
-        the engine cannot do."""
+        """Tries out what the engine can do. Returns one line that describes the engine, and the reason for each act on
+        a node that the engine cannot do."""
 
     def probe(self) -> Capability:
         if self._found is None:
@@ -46,7 +46,6 @@ class Box(collections.deque[T]):
     """A queue of events that any thread fills and that the harness's loop empties."""
 
     def take(self) -> list[T]:
-        """Returns all events that were added since the last call, the oldest first."""
         return [self.popleft() for _ in range(len(self))]
 
 
@@ -61,8 +60,6 @@ class TellingCluster(Cluster):
         self.broken: ChaosError | None = None
 
     def exits(self) -> list[Exit]:
-        """Returns an `Exit` for each command that ended since the last call. Raises the error in `broken` if the
-        connection to the cluster has failed."""
         if self.broken:
             raise self.broken
         return self.ends.take()
@@ -75,8 +72,6 @@ class TellingCluster(Cluster):
 
 
 class ControlHost(Protocol):
-    """The host, apart from the nodes, that runs the control command (usually the rendezvous store)."""
-
     @property
     def command_runs(self) -> bool: ...
 
@@ -84,8 +79,6 @@ class ControlHost(Protocol):
 
 
 class ControlledCluster(TellingCluster):
-    """A cluster whose control command runs on its own host, where it can be killed and started again."""
-
     def __init__(self, workload: Launch) -> None:
         super().__init__()
         self._control_starts = 0

@@ -6,8 +6,8 @@ methods of a backend are:
 * `render(workload)` returns the request to the engine, without side effects. `chaos plan --as yaml` prints the request.
 * `open(workload, …)` makes the request, and returns a `Cluster` of `Node`s, which exists until `Cluster.close()`.
 
-The acts that a node supports are called *verbs*. A backend declares the verbs that work on this machine, and a fault
-declares the verbs that it needs. A plan with a fault that needs a missing verb is refused before anything is launched.
+A backend declares the verbs that work on this machine, and a fault declares the verbs that it needs. A plan with a
+fault that needs a missing verb is refused before anything is launched.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class Launch:
     `command` and `control` may contain these placeholders: `{address}` (address of the node), `{control}` (address of
     the control host), `{head}` (address of node 0), `{index}` (0-based place of the node in the job), `{incarnation}`,
     `{run_dir}`, and `{python}` (the Python interpreter on the node that has the harness and its trainer). `{{index}}`
-    stands for the text `{index}`. `control` is the control command (usually the rendezvous store): it runs once, on a
-    host that no eviction reaches. `sources` are folders of this machine that the commands read; every node must see
+    stands for the text `{index}`. `control` is the control command (usually the rendezvous store), which runs once, on
+    a host that no eviction reaches. `sources` are folders of this machine that the commands read; every node must see
     them under the same path. `mounts` are folders below the run's folder whose storage `Node.disturb_storage` can
     disturb. `recorded` names the mounts whose file operations are recorded (local backend only). `notice_s` is the
-    longest eviction notice of the plan's faults: an engine's own grace period must not be shorter.
+    longest eviction notice of the plan's faults; an engine's own grace period must not be shorter.
     """
 
     command: tuple[str, ...]
@@ -159,8 +159,8 @@ class ClockReading:
 class Traffic:
     """The part of a node's network traffic that a disturbance affects: its direction, and the other ends (peers).
 
-    `peers` is `all`, `nodes` (all other nodes, also those that come later), `control` (the control host), or certain
-    nodes. Traffic with the nodes in `spared` is not affected; only `cut` and `impair` support `spared`.
+    `peers` is `all`, `nodes` (all other nodes, also later ones), `control` (the control host), or certain nodes.
+    Traffic with the nodes in `spared` is not affected; only `cut` and `impair` support `spared`.
     """
 
     direction: Literal["egress", "ingress", "both"] = "both"
@@ -182,8 +182,8 @@ class Disturbance(abc.ABC):
 
 
 class Node(abc.ABC):
-    """One host of the job, and the acts on it. A node that replaces a lost one has the same `name` and the next
-    `incarnation`."""
+    """One host of the job, and the acts that the harness can carry out on the host. A node that replaces a lost one has
+    the same `name` and the next `incarnation`."""
 
     name: str
     index: int  # its place in the job, from 0
@@ -216,7 +216,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.FREEZE)
 
     def thaw(self) -> None:
-        """Lets all processes continue, even those that a signal has stopped."""
+        """Lets all processes of the node continue, even those that a signal has stopped."""
         raise self._missing(Verb.FREEZE)
 
     def notice(self, provider: str, in_s: float) -> None:
@@ -227,7 +227,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.NOTICE)
 
     def evict(self, grace_s: float) -> None:
-        """Asks the engine to take the node away, after `grace_s` seconds if the engine lets us choose.
+        """Asks the engine to take the node away, after `grace_s` seconds if the engine lets the caller choose.
 
         Returns when the engine has got the request; `alive` becomes False when the node is gone.
         """
@@ -266,9 +266,9 @@ class Node(abc.ABC):
         """Limits the node's memory: if the node uses more than `limit_bytes`, processes are killed, the one with the
         highest OOM score first.
 
-        `keeper` says who enforces the limit: `kernel`, `watchdog` (our process, which counts resident anonymous pages
-        every 10 ms), or `auto` (the first of these that exists). Returns `kernel` or `watchdog`, whichever enforces the
-        limit. If `limit_bytes` is `None`, all memory limits are lifted.
+        `keeper` says who enforces the limit: `kernel`, `watchdog` (a process of the harness, which counts resident
+        anonymous pages every 10 ms), or `auto` (the first of these that exists). Returns `kernel` or `watchdog`,
+        whichever enforces the limit. If `limit_bytes` is `None`, all memory limits are lifted.
         """
         raise self._missing(Verb.MEMORY)
 
@@ -311,8 +311,7 @@ class Node(abc.ABC):
         raise self._missing(Verb.GPU)
 
     def rdma(self) -> RdmaDevices | None:
-        """Returns the node's RDMA devices, or `None` if they cannot be seen. `rdma` is not a verb, because it changes
-        nothing on the node."""
+        """Returns the node's RDMA devices, or `None` if they cannot be seen."""
         return None
 
     def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:
@@ -382,7 +381,7 @@ class Node(abc.ABC):
 
     def try_storage(self, mount: str, rule: StorageRule) -> StorageAnswers:
         """Returns the delays and errors that the active rules equal to `rule` would cause in the file system over
-        `mount`. This check writes nothing, and changes no counter of a rule."""
+        `mount`. The check writes nothing, and changes no counter of a rule."""
         raise self._missing(Verb.STORAGE)
 
     def _missing(self, verb: Verb) -> UsageError:
@@ -395,7 +394,7 @@ class Cluster(abc.ABC):
 
     An engine with its own scheduler (Slurm, Kubernetes) adds and removes nodes on its own, and may restart a lost job
     as a whole. If `tells_changes` is True, `changes()` returns every node that the engine added or removed after
-    `start`. `waiting` is True while the engine is not done with the job, even if no node exists.
+    `start`.
     """
 
     tells_changes = False
@@ -489,8 +488,8 @@ class Capability:
 
 
 class Backend(abc.ABC):
-    """A backend. The function `UNDO(run_id, environment)` in the backend's module undoes a run; `environment` is the
-    result of `whereabouts`."""
+    """The interface that every backend implements. The backend's module has a function `UNDO(run_id, environment)`,
+    which undoes a run; `environment` is the result of `whereabouts`."""
 
     name: str
     kinds: tuple[str, ...] = ()  # kinds of native requests to choose from
@@ -525,11 +524,11 @@ class Backend(abc.ABC):
         return None
 
     def sweep(self, dry_run: bool = False) -> list[str]:
-        """Removes objects that dead harness processes left in the engine and that no undo journal lists. Returns the
-        kind and the name of each removed object or, with `dry_run`, of each object to remove.
+        """Removes objects, such as containers, that dead harness processes left in the engine and that no undo journal
+        lists. Returns the kind and the name of each removed object or, with `dry_run`, of each object to remove.
 
-        Removes only objects whose name says which process made them. If the engine is missing, removes nothing. Raises
-        `BackendError` if an object cannot be removed.
+        Only objects whose name says which process made them are removed. If the engine is missing, removes nothing.
+        Raises `BackendError` if an object cannot be removed.
         """
         return []
 
@@ -540,7 +539,7 @@ class Backend(abc.ABC):
 
     def lacks(self) -> Mapping[str, Mapping[Verb, str]]:
         """Maps the name of each mode of the backend (such as `local, root`) to the acts that never work in this mode,
-        on any machine, with the reasons. Pure.
+        on any machine, with the reasons. Has no side effects.
 
         `probe` also returns the acts that fail only on this machine. If `probe` and `lacks` both give a reason for an
         act, the reason from `probe` begins with the reason from `lacks`. A backend whose `lacks` returns nothing has no
@@ -550,11 +549,12 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def render(self, workload: Launch) -> Any:
-        """Returns the request that the engine would get for this workload, without details of this machine. Pure."""
+        """Returns the request that the engine would get for this workload, without details of this machine. Has no side
+        effects."""
 
     def render_as(self, workload: Launch, kind: str, run_id: str) -> Any:
         """Returns the engine's request of the given `kind`, such as `jobset` for Kubernetes, with the names that this
-        run would use. Pure."""
+        run would use. Has no side effects."""
         raise UsageError(f"--as {kind}: backend {self.name} has one kind of request only")
 
     @abc.abstractmethod

@@ -1,8 +1,7 @@
 """Makes a zip archive, importable by Python, of the harness's own programs for nodes (`harness/node/`).
 
 A node needs only `python3` to run the programs in the archive. The archive is on the import path of every trainer, so
-that `from harness.events import Emitter` works in a trainer. The harness's own processes on a node run from this
-archive, too.
+that `from harness.events import Emitter` works in a trainer.
 """
 
 import functools
@@ -39,11 +38,8 @@ def sources() -> dict[str, pathlib.Path]:
 
 @functools.cache
 def archive() -> bytes:
-    """Returns the zip archive for nodes: our source files, and the bytecode that this Python interpreter compiles from
-    them.
-
-    A node with another version of Python ignores the compiled files.
-    """
+    """Returns the zip archive for nodes: the harness's source files, and the bytecode that this Python interpreter
+    compiles from them. A node with another version of Python ignores the bytecode."""
     buffer = io.BytesIO()
     with owner_names.temporary_folder() as folder, zipfile.ZipFile(buffer, "w") as target:
         for name, content in _members(folder / "compiled"):
@@ -73,10 +69,8 @@ def deliver(run_dir: pathlib.Path) -> pathlib.Path:
 
 
 def runs_reference_trainer(workload: Launch) -> bool:
-    """Returns True if a command of the workload runs this checkout's reference trainer."""
     return any(word.startswith(TRAINER) for word in (*workload.command, *(workload.control or ())))
 
 
 def trainer_digest() -> str:
-    """Returns the digest of the reference trainer in this checkout."""
     return boot.trainer_digest([boot.place()])

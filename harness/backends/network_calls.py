@@ -1,4 +1,5 @@
-"""Disturbs and measures a node's network through a process of the harness: the lab of virtual nodes, or a sidecar."""
+"""Disturbs and measures a node's network through a process of the harness: the daemon of virtual nodes, or a process
+beside the node."""
 
 from __future__ import annotations
 
@@ -29,8 +30,7 @@ VERBS = tuple(_MODULES)
 
 class NetworkCaller(Caller, Protocol):
     @property
-    def control(self) -> str:
-        """Returns the address of the host that runs the control command (usually the rendezvous store)."""
+    def control(self) -> str: ...
 
 
 class LabDisturbance(Disturbance):
@@ -48,8 +48,6 @@ class LabDisturbance(Disturbance):
 
 
 class NetworkedNode(NodeBase):
-    """The base class of nodes whose network is disturbed and measured by a lab or a sidecar."""
-
     _lab: NetworkCaller
 
     def limit_rate(self, rate_bits: int, traffic: Traffic) -> Disturbance:

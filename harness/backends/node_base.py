@@ -1,4 +1,4 @@
-"""Carries out operations on a node by calls to a process of the harness: the node's init, a helper, or the lab."""
+"""Carries out operations on a node by calls to a process of the harness, such as the node's init process."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def refused_libraries() -> dict[Verb, str]:
 
 
 class Caller(Protocol):
-    """A connection to a process of the harness that acts on nodes: a lab, a sidecar or a helper. Once `ended` is True,
-    all disturbances by this process are undone."""
+    """A connection to a process of the harness that acts on nodes. Once `ended` is True, all disturbances by this
+    process are undone."""
 
     @property
     def ended(self) -> bool: ...
@@ -57,7 +57,6 @@ class NodeBase(Node):
 
     @property
     def key(self) -> str:
-        """Returns the node's name and incarnation, such as `node0.1`, as used in calls and in names of files."""
         return f"{self.name}.{self.incarnation}"
 
     @abc.abstractmethod
@@ -112,13 +111,9 @@ class NodeBase(Node):
         self._call("doom", pid=pid)
 
     def skew_clock(self, offset_s: float) -> None:
-        """Shifts the wall clock of the node's processes: a preloaded library in each process reads the offset from a
-        file."""
         skew.set_offset(self._run_dir, self.name, offset_s)
 
     def set_gpu_health(self, gpu: int, health: Mapping[str, int]) -> None:
-        """Changes what a GPU reports to the node's processes, which load a stand-in for NVIDIA's library that reads
-        `health` from a file."""
         gpu_health.set_health(self._run_dir, self.name, gpu, health)
 
     def watch_gpus(self, pid: int | None) -> str | None:

@@ -1,7 +1,7 @@
 """Names the files of a run's folder, and the folders in it that a node may write.
 
-A backend mounts the whole folder read-only into a node, except for the files and folders that the node may write. This
-table shows the files and folders, and who writes them:
+A backend mounts the whole folder read-only into a node, except for the files and folders that the node may write. The
+table shows who writes which files:
 
     plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  gpu/  rdma/  data/  kept/
                                                the harness; nodes only read
@@ -46,8 +46,8 @@ __all__ = ["ANSWERS", "EVENTS", "LOGS", "answers_of", "environment", "events_of"
 
 
 def folders_of(workload: Launch, node: str) -> tuple[str, ...]:
-    """Returns the folders in the run's folder that this node may write: those in its command and, unless it is the
-    control host, the checkpoints and mounts."""
+    """Returns the folders in the run's folder that this node may write: the folders in the node's command and, unless
+    `node` is the control host, the checkpoints and mounts."""
     command = (workload.control or ()) if node == CONTROL else workload.command
     named = [name for word in command for name in _NAMED.findall(word)]
     always = [] if node == CONTROL else [CHECKPOINTS, *(mount.split("/")[0] for mount in workload.mounts)]
@@ -65,10 +65,7 @@ def writable(workload: Launch, node: str, key: str) -> list[str]:
 
 def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner: Owner | None = None) -> None:
     """Makes the run's folder, with all that nodes need at their start. Folders that nodes may write get the owner
-    `owner`.
-
-    Raises `UsageError` if `run_dir` is a relative path, which nodes could not find.
-    """
+    `owner`. Raises `UsageError` if `run_dir` is a relative path, which nodes could not find."""
     if not run_dir.is_absolute():
         raise UsageError(f"run directory {str(run_dir)!r}: an absolute path is needed")
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -95,7 +92,6 @@ def prepare(run_dir: pathlib.Path, workload: Launch, nodes: Sequence[str], owner
 
 
 def key_of(run_dir: pathlib.Path) -> dict[str, str]:
-    """Returns the environment variable with the secret that all nodes of this run share."""
     return {KEY_ENV: untrusted_files.read(run_dir, KEY, 1024).decode()}
 
 

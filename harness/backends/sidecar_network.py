@@ -1,8 +1,7 @@
-"""Passes calls that disturb or measure a node's network to its sidecar, a process of the harness in that network.
+"""Passes calls that disturb or measure a node's network to the node's sidecar, a process of the harness in that
+network.
 
-The calls have the same names (`net.shape`, `net.heal` …) as the calls to the lab of virtual nodes, so that all backends
-share their code. A node's sidecar is started for the first disturbance or measurement of the node, and ends with the
-node.
+A node's sidecar is started for the first disturbance or measurement of the node's network, and ends with the node.
 """
 
 import collections
@@ -21,8 +20,6 @@ CALL_S_MAX = 30.0
 
 
 class NetworkHost(Protocol):
-    """A node or the control host, with the attributes that are needed to disturb or measure its network."""
-
     address: str
 
     @property
@@ -33,8 +30,6 @@ class NetworkHost(Protocol):
 
 @dataclass(frozen=True)
 class End:
-    """One end of a measured network path: its address, and the connection to the process of the harness at this end."""
-
     address: str
     line: Line
 
@@ -42,8 +37,6 @@ class End:
 def send_packets(
     source: End, sink: End, count: int, interval_s: float, size: int, wait_s: float, limit_s: float
 ) -> dict[str, Any]:
-    """Sends test packets from one end of a network path to the other. Returns the fields of `Arrivals`, as counted by
-    the receiving end."""
     port = sink.line.call("receive_packets", limit_s, address=sink.address, count=count)
     how = {"count": count, "interval_s": interval_s, "size": size}
     source.line.call("send_packets", limit_s, address=source.address, to=[sink.address, port], **how)
@@ -53,7 +46,7 @@ def send_packets(
 
 def fill_path(source: End, sink: End, seconds: float, limit_s: float, rate: Callable[[], float] | None = None) -> float:
     """Sends a stream over a network path, and returns the rate in bits per second, as measured by `rate` or else by the
-    sink."""
+    receiving end."""
     port = sink.line.call("receive_stream", limit_s, address=sink.address)
     with ThreadPoolExecutor(1) as pool:
         to = [sink.address, port]
@@ -142,8 +135,8 @@ class Network:
         """Makes the other hosts delay the packets that a node sends. If incoming packets must be delayed, too, returns
         the parameters for the node's own sidecar, or else `None`.
 
-        If packets were delayed on the sending host, its TCP connections would send much less. In a test, a delay of 20
-        ms on the sending host reduced 10 Gbit/s to 2 Mbit/s, and on the receiving host only to 1.1 Gbit/s.
+        Packets are not delayed on the sending host, because this slows TCP: in a test, a delay of 20 ms on the sending
+        host reduced 10 Gbit/s to 2 Mbit/s, and on the receiving host only to 1.1 Gbit/s.
         """
         disturbed.impairment = params["impairment"]
         for host in self._receivers(disturbed):
@@ -153,7 +146,6 @@ class Network:
         return params | {"traffic": disturbed.traffic | {"direction": "ingress"}}
 
     def _receivers(self, disturbed: Disturbed) -> list[NetworkHost]:
-        """Returns the living hosts that receive the disturbed packets of a node."""
         peers, spared = disturbed.traffic["peers"], disturbed.traffic["spared"]
         others = [host for host in self._hosts() if host.alive and host.key != disturbed.node]
         if isinstance(peers, list):
@@ -204,8 +196,6 @@ class Network:
         return line
 
     def _heal(self, number: int, limit_s: float) -> None:
-        """Ends the network disturbance with this number on all sidecars that carry it out. A repeated call with the
-        same number does nothing."""
         disturbed = self._disturbances.get(number)
         if disturbed is None:
             return

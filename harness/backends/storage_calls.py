@@ -1,4 +1,5 @@
-"""Disturbs a node's storage by calls to a process of the harness: the lab of virtual nodes, or a helper."""
+"""Disturbs a node's storage by calls to a process of the harness: the daemon of virtual nodes, or a helper on the
+node."""
 
 import abc
 import contextlib
@@ -34,11 +35,8 @@ class StorageDisturbance(Disturbance):
 
 
 class StoringNode(NodeBase):
-    """The base of a node whose file operations can be made slow or failing."""
-
     @abc.abstractmethod
-    def _storage(self) -> Caller:
-        """Returns the connection to the process that carries out the node's storage disturbances."""
+    def _storage(self) -> Caller: ...
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
         folder = str(self._run_dir / mount)

@@ -1,4 +1,4 @@
-"""Starts the harness's modules on a node, from the node's copy of the harness (a folder or zip archive)."""
+"""Builds commands and environment variables that run programs of the harness on a node."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ _CODE = (
 
 
 def place() -> str:
-    """Returns the folder or archive from which this process imports the package `harness`."""
     return os.path.abspath(__file__).rpartition(f"{os.sep}harness{os.sep}node{os.sep}")[0]
 
 
 def command(python: str, where: str, module: str, arguments: Sequence[str] = (), packages: bool = False) -> list[str]:
-    """Returns the command that runs `module`. Files in the working folder and environment variables of the node do not
-    change which code runs. If `packages` is True, the module can import installed packages."""
+    """Returns the command that runs the Python module `module` from the folder or zip archive `where`. The command
+    ignores the node's working folder and variables such as PYTHONPATH. If `packages` is True, the module can import
+    installed packages."""
     return [python, "-I", *([] if packages else ["-S"]), "-c", _CODE, where, module, *arguments]
 
 
 def with_delivered(env: Mapping[str, str], where: str) -> dict[str, str]:
-    """Returns the environment for a trainer, with the harness's folder or archive first in PYTHONPATH. If the harness
-    observes the trainer, the folder of a `sitecustomize` module comes before the harness. The harness's fault libraries
-    come first in LD_LIBRARY_PATH and LD_PRELOAD."""
+    """Returns the environment `env` of a trainer, extended so that the trainer can import the harness and loads the C
+    libraries that simulate faults."""
     if env.get(GPU_ENV):
         libraries = [env[GPU_ENV], *([env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else [])]
         env = {**env, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
@@ -45,13 +44,15 @@ def with_delivered(env: Mapping[str, str], where: str) -> dict[str, str]:
 
 
 def archive_digest() -> str:
-    """Returns the digest of the archive that this process runs from, or an empty text if it runs from a folder."""
+    """Returns the SHA-256 digest of the zip archive that this process runs from, or an empty text if this process runs
+    from a folder."""
     archive = pathlib.Path(place())
     return hashlib.sha256(archive.read_bytes()).hexdigest() if archive.is_file() else ""
 
 
 def trainer_digest(folders: Sequence[str]) -> str:
-    """Returns the digest of the reference trainer in the first of `folders` that holds one, or an empty text."""
+    """Returns the digest of the reference trainer's code in the first of `folders` that has this code, or an empty
+    text."""
     for folder in folders:
         files = sorted(pathlib.Path(folder).glob("reference_trainer/*.py"))
         if files:

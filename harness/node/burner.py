@@ -1,9 +1,9 @@
-"""A process that loads the CPU, the memory bandwidth or a GPU of a node, as other tenants do. Only a GPU needs PyTorch.
+"""Program that keeps the CPU, the memory bandwidth or a GPU of a node busy, to simulate other users of the machine.
 
     burner KIND DESCRIPTOR NUMBER
 
-`DESCRIPTOR` is the descriptor of a file with one float: the number of burners that are busy on average. In each period
-of 20 ms, burner `NUMBER` (from 0) is busy for its share of the load.
+`DESCRIPTOR` is an open file descriptor; its file holds one float, the average number of busy burner processes. In each
+period of 20 ms, the burner process with the number `NUMBER` (from 0) is busy for its share of this average.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Manages the two control groups (v1 or v2) that measure and limit a node's use of CPU and memory.
+"""Manages the control groups (cgroup v1 or v2) that measure and limit a node's use of CPU and memory.
 
-Each group is made when its node starts, so that the group measures the node's whole use. A group's name is
-`chaos-<harness>@<run>@<node>`, where `<harness>` identifies the harness process that made the group. After a node's
-processes have ended, `sweep` removes the groups of one run or of dead harness processes.
+Each control group is made when its node starts, so that it counts all CPU time and memory that the node uses. The name
+of a control group is `chaos-<harness>@<run>@<node>`, where `<harness>` identifies the harness process that made the
+group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ SELF = pathlib.Path("/proc/self")
 
 @dataclass(frozen=True)
 class Parent:
-    """The control group in which new groups can be made: the caller's own group, or the nearest suitable ancestor."""
+    """The control group below which new groups can be made: the caller's own group, or its nearest suitable
+    ancestor."""
 
     controller: str
     version: int
@@ -36,7 +37,8 @@ class Parent:
 
 
 def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | str:
-    """Returns the control group in which new groups can be made, or the reason why no group can be made."""
+    """Returns the control group below which this process can make new groups or, as a text, the reason why no group can
+    be made."""
     proc = proc or SELF
     own = groups.of_process(proc / "cgroup")
     unified: Parent | str = f"no cgroup hierarchy with the controller `{controller}` is mounted"
@@ -49,7 +51,6 @@ def find_parent(controller: str, proc: pathlib.Path | None = None) -> Parent | s
 
 
 def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
-    """Returns the nearest cgroup v2 group that delegates `controller` to its child groups, or why no group does."""
     path = mount.locate(own)
     while True:
         handed_down = ""
@@ -63,7 +64,8 @@ def _delegated(controller: str, mount: groups.Mount, own: str) -> Parent | str:
 
 
 def why_not(controller: str) -> str | None:
-    """Returns why no control group with the controller `controller` can be made, or `None` if one can be made."""
+    """Returns the reason why no control group with the controller `controller` (such as `memory`) can be made, or
+    `None` if one can be made."""
     parent = find_parent(controller)
     if isinstance(parent, str):
         return parent
@@ -78,7 +80,8 @@ def why_not(controller: str) -> str | None:
 
 @dataclass
 class Group:
-    """A node's control group for CPU or memory. `restore` writes the original settings back in reverse order."""
+    """A node's control group for CPU or memory. The method `restore` writes the original settings back in reverse
+    order."""
 
     version: int
     path: pathlib.Path
@@ -88,7 +91,7 @@ class Group:
         (self.path / "cgroup.procs").write_text(str(pid))
 
     def write(self, name: str, value: str) -> None:
-        """Writes a setting of the control group. Keeps the setting's original value for `restore`."""
+        """Writes a setting of the control group, and remembers the original value for `restore`."""
         file = self.path / name
         self.before.setdefault(name, file.read_text().strip())
         file.write_text(value)
@@ -102,13 +105,11 @@ class Group:
         return int((self.path / name).read_text())
 
     def table(self, name: str) -> dict[str, int]:
-        """Reads a file of the control group with lines `KEY NUMBER`, and returns the numbers by key."""
         pairs = (line.split() for line in (self.path / name).read_text().splitlines())
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].lstrip("-").isdigit()}
 
 
 def create(controller: str, owner: str, run_id: str, node: str) -> Group | None:
-    """Makes a control group for a node. Returns `None` if the group cannot be made."""
     parent = find_parent(controller)
     if isinstance(parent, str):
         return None
@@ -130,7 +131,7 @@ def limit_cpu(group: Group, cpus: float) -> None:
 
 
 def throttled_ns(group: Group) -> int:
-    """Returns for how many ns, summed over CPUs, the group's CPU quota has stopped its processes."""
+    """Returns the time in ns, summed over CPUs, for which the control group's CPU quota has stopped processes."""
     stat = group.table("cpu.stat")
     return stat["throttled_usec"] * 1000 if group.version == 2 else stat["throttled_time"]
 
@@ -142,8 +143,8 @@ _MEMORY_FILES = {
 
 
 def limit_memory(group: Group, limit_bytes: int) -> None:
-    """Limits a group's memory: above the limit, the kernel kills a process instead of swapping. Raises `FaultError` if
-    the group already uses more memory than the limit, and the kernel cannot free this memory."""
+    """Limits a control group's memory; above the limit, the kernel kills a process instead of swapping. Raises
+    `FaultError` if the group already uses more memory than `limit_bytes`, and the kernel cannot free the excess."""
     memory, swap = _MEMORY_FILES[group.version]
     try:
         group.write(memory, str(limit_bytes))
@@ -156,7 +157,8 @@ def limit_memory(group: Group, limit_bytes: int) -> None:
 
 
 def unreclaimable_bytes(group: Group) -> int:
-    """Returns the bytes that are freed only when a process ends: anonymous, shared and kernel memory."""
+    """Returns the bytes of a control group's memory that are freed only when a process ends: anonymous, shared and
+    kernel memory."""
     stat = group.table("memory.stat")
     if group.version == 2:
         return stat["anon"] + stat["shmem"] + stat.get("kernel", 0)
@@ -164,12 +166,12 @@ def unreclaimable_bytes(group: Group) -> int:
 
 
 def kills(group: Group) -> int:
-    """Returns how many processes of the group the kernel has killed for lack of memory."""
     return group.table("memory.events" if group.version == 2 else "memory.oom_control")["oom_kill"]
 
 
 def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
-    """Returns the control groups of the run `run_id`, or those of all dead harness processes if `run_id` is `None`."""
+    """Returns the control groups that the run `run_id` has left behind or, if `run_id` is `None`, those that dead
+    harness processes have left."""
     # Searched everywhere: the sweeping process may be in another group than the harness was.
     roots = {m.point for m in groups.mounts(SELF / "mountinfo") if m.version == 2 or m.options & set(CONTROLLERS)}
     # One that vanishes during the search is skipped: `os.walk` omits what it cannot list.
@@ -183,8 +185,8 @@ def leftovers(run_id: str | None = None) -> list[pathlib.Path]:
 
 
 def sweep(run_id: str | None = None) -> int:
-    """Removes leftover control groups and returns their number. The function is idempotent. Tries to remove every
-    group, then raises `BackendError` if some groups are still in use."""
+    """Removes the control groups that `leftovers` finds, and returns their number. Raises `BackendError` if a group is
+    still in use, after an attempt to remove every group."""
     found = leftovers(run_id)
     deadline = time.monotonic() + REMOVED_S_MAX
     each(lambda path: _remove(path, deadline), found)

@@ -1,12 +1,12 @@
-"""Copies checkpoints between nodes without a shared disk, through a server (the vault) in the control pod.
+"""Copies checkpoints between pods that share no disk, through an HTTP server (the `Vault`) in a separate pod.
 
-A trainer renames a finished checkpoint into the node's checkpoint folder. The node then sends the checkpoint to the
-vault, and the other nodes ask the vault for new checkpoints. A checkpoint that is deleted on one node is deleted on all
-nodes. Copies are made in the background: if a node dies just after it made a checkpoint, the checkpoint is lost, and
-the job resumes from the previous checkpoint. Files whose names begin with a dot are unfinished and are not copied.
+A trainer renames each finished checkpoint into the node's checkpoint folder. Every node sends its new checkpoints to
+the server, and gets the new checkpoints of other nodes from the server. A checkpoint that is deleted on one node is
+deleted on all nodes. Files whose names begin with a dot count as unfinished and are not copied. Checkpoints are copied
+in the background: if a node dies before its newest checkpoint is copied, the job resumes from the previous checkpoint.
 
-A vault answers `GET /entries?after=N` (waits for a new version), and GET, PUT and DELETE of `/entries/<name>`, a tar
-archive. Each request must carry the run's token.
+The server answers `GET /entries?after=N` (which waits for a version other than N), and GET, PUT and DELETE of
+`/entries/<name>`, a tar archive. Each request must carry the run's secret token.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _DELETED = ".deleted-"
 
 @dataclass
 class Shelf:
-    """The checkpoints in the vault. `version` counts changes; `entries` maps names to their latest version."""
+    """The checkpoints on the checkpoint server. `version` counts changes, and `entries` maps each checkpoint's name to
+    the version in which the checkpoint last changed."""
 
     folder: pathlib.Path
     version: int = 0
@@ -75,7 +76,8 @@ class Shelf:
 
 
 class Vault:
-    """The server that holds all nodes' checkpoints. The constructor starts the server at the IP address `address`."""
+    """The HTTP server that holds the checkpoints of all nodes. The constructor starts the server at the IP address
+    `address`."""
 
     def __init__(self, folder: pathlib.Path, address: str, token: str):
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +144,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return hmac.compare_digest(self.headers.get("X-Chaos-Token", "").encode(), self.token.encode())
 
     def _name(self) -> str | None:
-        """Returns the name of the checkpoint that a request is about, or `None` after refusing the request."""
         name = self.path.removeprefix("/entries/")
         if not self._may():
             self._reply(403)
@@ -159,11 +160,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Logs no requests, because a line for each request would hide important log lines."""
+        """Does not log requests, because one line for each request would hide important log lines."""
 
 
 class Copies:
-    """Keeps a node's folder of checkpoints equal to that of the vault, the server for all nodes."""
+    """Keeps a node's checkpoint folder equal to the checkpoints on the server for all nodes (the `Vault`)."""
 
     def __init__(self, folder: pathlib.Path, url: str, token: str):
         self._folder, self._url, self._token = folder, url, token
@@ -175,7 +176,8 @@ class Copies:
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
-        """Copies the vault's checkpoints, then changes in the background. Raises `OSError` if the vault is down."""
+        """Copies the server's checkpoints to this node, then starts to copy changes in both directions in the
+        background. Raises `OSError` if the server does not answer."""
         place = urllib.parse.urlsplit(self._url)
         try:
             socket.create_connection((place.hostname, place.port), REACH_S_MAX).close()
@@ -198,7 +200,6 @@ class Copies:
         self._stop.set()
 
     def push(self) -> None:
-        """Sends this node's new and removed checkpoints to the vault before it returns."""
         with self._lock:
             here = self._here()
             for name in self._same.keys() - here.keys():
@@ -209,7 +210,8 @@ class Copies:
                     self._upload(name, inode)
 
     def pull(self, after: int) -> int:
-        """Copies the vault's changes to this node. Waits up to 1 s for a change if the version is still `after`."""
+        """Copies changes on the checkpoint server to this node, and returns the server's version. Waits up to 1 s for a
+        change if the server's version is still `after`."""
         news = json.loads(self._ask("GET", f"/entries?after={after}"))
         version, entries = int(news["version"]), news["entries"]
         with self._lock:
@@ -270,8 +272,8 @@ class Copies:
                 _remove(incoming)
 
     def _discard(self, name: str) -> None:
-        """Renames a checkpoint, then removes it: a half-removed checkpoint under its own name would be sent to all
-        other nodes as a new one. If the removal fails with an `OSError`, the next `pull` completes the removal."""
+        """Renames a checkpoint before removing it, because a half-removed checkpoint under its own name would be sent
+        to all other nodes. If the removal fails with an `OSError`, the next `pull` completes the removal."""
         doomed = self._folder / f"{_DELETED}{name}"
         _remove(doomed)
         with contextlib.suppress(FileNotFoundError):
@@ -295,7 +297,7 @@ def _remove(folder: pathlib.Path) -> None:
 
 
 def _unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:
-    """Unpacks an archive of files and folders into `folder`. Raises `tarfile.TarError` for links and unsafe paths."""
+    """Unpacks a tar archive. Raises `tarfile.TarError` if the archive has links, or paths outside of `folder`."""
     folder.mkdir()
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():

@@ -1,4 +1,4 @@
-"""Provides names that older Pythons lack, because nodes may have Python 3.9."""
+"""Defines names that older Python versions lack, because nodes may have Python 3.9."""
 
 from __future__ import annotations
 

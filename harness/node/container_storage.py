@@ -1,9 +1,8 @@
-"""Delays or refuses file operations of a container, through a file system that only this container sees.
+"""Delays or refuses file operations of a container, by a file system that only this container sees.
 
-For each folder of a node, one process on the daemon's host mounts a file system over the folder in the container's
-mount namespace, and then runs as the containers' user. This process carries out the node's file operations, or makes
-them fail. The process ends with the harness, and the mount ends with the container. The host itself still sees the
-original folder.
+For each folder whose file operations can be disturbed, a process on the container's host mounts a file system over the
+folder, in the container's mount namespace. The process then runs as the container's user, and carries out the
+container's file operations or makes them fail. The process ends with the harness; the mount ends with the container.
 
     python -m harness.node.container_storage LINK PID FOLDER UID GID
 """
@@ -27,7 +26,8 @@ END_S_MAX = 5.0
 
 
 def why_not(address: str, user: str) -> str:
-    """Returns why faults cannot disturb file operations of containers run as `user` (uid:gid), or "" if they can."""
+    """Returns the reason why faults cannot disturb file operations of containers that run as `user` (uid:gid), or an
+    empty text if they can. `address` is the address of the Docker daemon."""
     if not address.startswith("unix://"):
         return "the daemon is on another machine, and a file system can be mounted into a node only from its own host"
     if os.geteuid() != 0 or user.startswith("0:"):
@@ -36,14 +36,12 @@ def why_not(address: str, user: str) -> str:
 
 
 class Storage:
-    """The folders of a node in which faults can disturb file operations. Handles remote calls such as `storage.add`."""
-
     def __init__(
         self, pid: int, folders: Sequence[pathlib.Path], user: str, marks: Mapping[str, str], log: pathlib.Path
     ):
-        """Starts a process with a file system for each folder. `pid` is the host's process id of the container's first
-        process. `marks` holds environment variables that identify the harness's processes. Raises `BackendError` if a
-        file system cannot be mounted."""
+        """Starts a process with a file system for each folder. `pid` is the process id, on the host, of the container's
+        first process. `marks` are environment variables that identify processes of the harness. Raises `BackendError`
+        if a file system cannot be mounted."""
         self._systems: dict[str, rpc.Line] = {}
         try:
             for folder in folders:
@@ -65,7 +63,6 @@ class Storage:
         return self._systems[folder].call(method.removeprefix("storage."), limit_s, **params)
 
     def close(self) -> None:
-        """Ends the processes of the container's file systems, even if they hang."""
         systems, self._systems = self._systems, {}
         for line in systems.values():
             line.close()
@@ -100,7 +97,7 @@ def _start(arguments: list[str], marks: Mapping[str, str], log: pathlib.Path) ->
 
 
 def _become(uid: int, gid: int) -> None:
-    """Switches this process to the user `uid`, who then owns new files and whose rights limit the process."""
+    """Switches this process to the user `uid`, so that this user owns new files and the user's rights apply."""
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

@@ -1,4 +1,5 @@
-"""Runs a lab's control command, such as a rendezvous store. A fault can kill the control command and restart it."""
+"""Starts, kills and restarts the control command of a job on virtual nodes; the control command is usually the
+rendezvous store."""
 
 from __future__ import annotations
 
@@ -27,7 +28,6 @@ async def start(lab: Lab, command: list[str], env: dict[str, str], log: str, inc
 
 
 async def kill(lab: Lab) -> None:
-    """Kills the control command and the processes that it started, and waits until the command has ended."""
     pid, ended = lab.control or (0, None)
     if ended is None or ended.is_set():
         raise NodeGone("no control command is running")

@@ -1,7 +1,6 @@
-"""Sends files below a folder to the harness while they are written, so that a pod's logs outlive the pod.
+"""Sends new data in log files to the harness as soon as it is written, so that the logs of a pod outlive the pod.
 
-The kernel reports every write (inotify). Even the last lines of a killed process are sent, so no volume has to be read
-after the run.
+The kernel reports every write by inotify, so that even the last lines of a killed process are sent.
 """
 
 from __future__ import annotations
@@ -19,10 +18,8 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Follower:
-    """Passes new data in files to `tell()` as `{"event": "wrote", "name", "offset", "data"}` with `data` in Latin-1.
-
-    Sends only whole lines of event files, because an emitter may remove a half-written line.
-    """
+    """Passes new data in files to `tell()` as `{"event": "wrote", "name", "offset", "data"}` with `data` in Latin-1. Of
+    event logs, only whole lines are sent, because the writer may remove a half-written line."""
 
     def __init__(self, root: pathlib.Path, folders: Sequence[str], tell: Tell):
         self._root, self._folders, self._tell = root, folders, tell
@@ -38,7 +35,7 @@ class Follower:
                 raise OSError(ctypes.get_errno(), f"inotify_add_watch {folder}")
 
     def absorb(self) -> None:
-        """Reports all new data in all files. Call this method when `descriptor` is readable."""
+        """Reports all new data in all files. Call `absorb` when `descriptor` is readable."""
         try:
             while os.read(self.descriptor, 64 * 2**10):
                 continue
@@ -46,7 +43,6 @@ class Follower:
             self.flush()
 
     def flush(self) -> None:
-        """Reports all data written so far before it returns."""
         for folder in self._folders:
             for entry in os.scandir(self._root / folder):
                 if entry.is_file(follow_symlinks=False):

@@ -1,10 +1,11 @@
-"""Makes GPUs seem sick to a node's processes: a small C library replaces NVIDIA's, and reads a file for each node.
+"""Makes GPUs look faulty to a node's processes: a C library replaces NVIDIA's management library (NVML), and returns
+values from a file.
 
-The library is first on the library path of all processes of the node from their start (`boot.with_delivered`). The
-library reads the node's file at each call, so that running processes see changes. The library passes calls that it does
-not know to the node's real library, if there is one. No driver, no GPU and no process outside of the node is affected.
+The processes of a node load the C library from their start, because it is first in LD_LIBRARY_PATH. The C library reads
+the node's file at each call, so that running processes see changes. Calls that the C library does not implement go to
+the node's real NVML, if there is one. The GPUs themselves and processes outside of the node are not affected.
 
-    python -m harness.node.gpu_health      prints, several times a second, what a process of this node is told
+    python -m harness.node.gpu_health      prints, several times a second, the values that a process of this node gets
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ _HEALTHY = (UNCHANGED,) * len(FIELDS)
 
 
 def prepare(run_dir: pathlib.Path, places: Sequence[str] = PLACES) -> dict[str, str]:
-    """Builds the library that makes GPUs seem sick. Returns the environment variables that processes of nodes need.
-    `places`: where the real library may be on a node. Raises errors as `compiling.build` does."""
+    """Builds the library that makes GPUs look faulty, and returns the environment variables that processes of nodes
+    need. `places` are the paths at which the real library may be on a node. Raises `CannotRunError` if the library
+    cannot be built."""
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     auxiliary = [f"-Wl,--auxiliary={place}" for place in places]
@@ -66,16 +68,16 @@ def prepare(run_dir: pathlib.Path, places: Sequence[str] = PLACES) -> dict[str, 
 
 
 def make_states(run_dir: pathlib.Path, nodes: Sequence[str], gpus: int) -> None:
-    """Creates the file with the simulated GPU health of each node, before the node's processes start. Does nothing in a
-    run without simulated GPU health."""
+    """Creates, for each node, the file with the simulated GPU health, before the node's processes start. Does nothing
+    in a run without simulated GPU health."""
     for node in nodes if (run_dir / FOLDER).is_dir() else ():
         if not (run_dir / FOLDER / node).exists():
             _write(run_dir, node, gpus, {})
 
 
 def set_health(run_dir: pathlib.Path, node: str, device: int, health: Mapping[str, int]) -> None:
-    """Sets the values that processes read for a GPU of the node; running processes see the change. An empty `health`
-    restores the real values. If `health` has an `xid`, the processes also get one error with this XID number."""
+    """Sets the values that processes of the node read for a GPU; running processes see the change. An empty `health`
+    restores the real values. If `health` has an `xid`, the processes also get one error with this Xid number."""
     content = (run_dir / FOLDER / node).read_bytes()
     devices = dict(enumerate(_DEVICE.iter_unpack(content[_COUNT.size :])))
     before = dict(zip(FIELDS, devices[device]))  # errors stay: who looks later must hear of them, and nobody twice
@@ -94,7 +96,7 @@ def _write(run_dir: pathlib.Path, node: str, gpus: int, devices: Mapping[int, Se
 
 @functools.cache
 def why_not() -> str | None:
-    """Tries to make a GPU seem sick. Returns the reason if that fails on this machine, else `None`."""
+    """Tries to make a GPU look faulty on this machine. Returns the reason if that fails, else `None`."""
     with owner_names.temporary_folder() as run_dir:
         try:
             marks = prepare(run_dir) | {"CHAOS_NODE": "probe"}
@@ -126,7 +128,6 @@ def _figure(call: Any, handle: ctypes.c_void_p, *before: int, wide: bool = False
 
 
 def _device(nvml: Any, number: int) -> dict[str, Any]:
-    """Returns the values that NVML reports for one GPU, or NVML's `error` number if the GPU is lost."""
     handle = ctypes.c_void_p()
     if error := nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(handle)):
         return {"gpu": number, "error": error}
@@ -153,7 +154,6 @@ def _device(nvml: Any, number: int) -> dict[str, Any]:
 
 
 def _watch(once: bool) -> None:
-    """Prints a line of JSON every 0.1 s: the GPUs' values, and the errors (XID) since the first line."""
     nvml = ctypes.CDLL(LIBRARY)
     ours = pathlib.Path(os.environ.get(boot.GPU_ENV, "/"), LIBRARY)
     maps = pathlib.Path("/proc/self/maps").read_text()

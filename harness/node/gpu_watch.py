@@ -1,4 +1,5 @@
-"""Watches the GPUs of a node as one of its processes sees them, with the process's library and environment."""
+"""Reads the state of GPUs as a given process of a node sees it, with the libraries and the environment of this
+process."""
 
 from __future__ import annotations
 
@@ -17,15 +18,14 @@ TAIL_BYTES = 2**18
 
 
 class GpuWatch:
-    """Reads GPUs as one process of the node sees them, in a child process with that process's environment."""
-
     def __init__(self, children: spawn.Children):
         self._children = children
         self._pid = 0
         self._lines = -1
 
     def watch(self, pid: int | None) -> str | None:
-        """Reads GPUs as process `pid` sees them (`None`: stops reading). Returns the process's CUDA_VISIBLE_DEVICES."""
+        """Starts to read GPUs as process `pid` sees them; stops reading if `pid` is `None`. Returns the process's
+        CUDA_VISIBLE_DEVICES."""
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -44,7 +44,6 @@ class GpuWatch:
         return env.get("CUDA_VISIBLE_DEVICES")
 
     def newest(self) -> dict[str, Any]:
-        """Returns the newest values of the watched GPUs and their age, or an error if no values were read."""
         if self._lines < 0:
             raise UsageError("nobody watches the GPUs of this node")
         size = os.fstat(self._lines).st_size

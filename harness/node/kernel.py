@@ -1,4 +1,5 @@
-"""Makes the few Linux calls that Python's standard library lacks. Errors are `OSError`s that name the failed call."""
+"""Makes Linux system calls that Python's standard library lacks. A failed call raises an `OSError` that names the
+call."""
 
 from __future__ import annotations
 
@@ -53,13 +54,14 @@ def unshare(flags: int) -> None:
 
 
 def be_prompt() -> None:
-    """Gives this process a larger share of the CPUs than others, as nodes may keep all CPUs busy. Needs root."""
+    """Gives this process a larger share of the CPUs than others, because nodes may keep all CPUs busy. Needs root."""
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -19)
 
 
 def be_punctual() -> None:
-    """Makes this process run as soon as it has work, by real-time scheduling or, if forbidden, a larger CPU share."""
+    """Makes this process run as soon as it has work, by real-time scheduling or, if forbidden, by a larger CPU
+    share."""
     be_prompt()
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
@@ -120,11 +122,9 @@ def map_user_namespace(uid: int, gid: int, inside: tuple[int, int] = (0, 0)) -> 
 
 
 def enter_mount_namespace() -> None:
-    """Gives this process and its children mounts that others do not see, until the last of these processes ends.
-
-    A caller that is not root also enters a new user namespace, which allows it to mount, and keeps its ids. Later
-    mounts in the original mount namespace are visible in the new one.
-    """
+    """Gives this process and its later children a mount namespace of their own, whose mounts other processes do not
+    see. A caller that is not root also enters a new user namespace, in which mounts are allowed, and keeps its user id.
+    Later mounts in the original mount namespace are visible in the new mount namespace."""
     uid, gid = os.geteuid(), os.getegid()
     if uid != 0:
         unshare(CLONE_NEWUSER)

@@ -29,7 +29,8 @@ _NO_FORK = "no process can be started: the limit on processes is reached (`ulimi
 
 
 def explain(stage: str, number: int, mode: str) -> str:
-    """Returns the reason and the remedy for error `number` in the step `stage` of building a lab in `mode`."""
+    """Returns the reason and the remedy for the kernel's error `number` in the step `stage` of building virtual nodes.
+    `mode` is root, user or plain (no namespaces)."""
     if stage == WATCH:
         return f"{_NO_WATCH} ({os.strerror(number)})"
     if number in (errno.ENOSPC, errno.EUSERS):

@@ -1,4 +1,4 @@
-"""Holds the state of labd (the process that runs a machine's virtual nodes): its nodes and its children."""
+"""Defines the state of labd, the daemon that runs a machine's virtual nodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ Call = Callable[..., Awaitable[Any]]  # takes the lab first; its result must be 
 
 
 class Host(Protocol):
-    """The attributes and methods of a virtual node on which other modules rely."""
-
     name: str
     address: str
     init_pid: int
@@ -64,7 +62,8 @@ class Disturbance(abc.ABC):
         self.undo = contextlib.AsyncExitStack()
 
     async def begin(self) -> None:
-        """Begins a network disturbance fully or not at all. Raises `OSError` if the kernel refuses the disturbance."""
+        """Begins the network disturbance completely or not at all. Raises `OSError` if the kernel refuses the
+        disturbance."""
         try:
             await self._act()
         except BaseException:
@@ -72,7 +71,6 @@ class Disturbance(abc.ABC):
             raise
 
     async def end(self) -> None:
-        """Undoes the network disturbance. A second call does nothing."""
         await self.undo.aclose()
 
     @abc.abstractmethod
@@ -120,7 +118,6 @@ class Lab(Children):
         return host
 
     def next_address(self) -> str:
-        """Returns an address for a new virtual node, which no node of this lab had before."""
         address = next(self._addresses, None)
         if address is None:
             raise BackendError("this lab has no address left for another node")
@@ -137,7 +134,8 @@ class Lab(Children):
         print(f"{time.time():.3f} {text}", file=sys.stderr, flush=True)
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work` in a background task. The lab keeps a reference, because the event loop could drop the task."""
+        """Runs `work` in a background task. Keeps a reference to the task, because the event loop could drop the
+        task."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,12 +1,11 @@
-"""Runs labd, which holds a run's virtual nodes, and its keeper. `harness.backends.local.client` starts this program.
+"""Runs labd, the daemon that holds a run's virtual nodes, and the keeper, a process that cleans up after labd.
 
-    harness ──socket──► labd (init of the lab's namespaces) ──socket──► init of each node
+    harness ──socket──► labd (init of the nodes' namespaces) ──socket──► init of each node
        └─────► keeper ────┘
 
-The keeper forks labd, and watches labd and the harness from outside. If the harness, labd or the keeper dies, the other
-two end the lab. Labd watches its socket and the pidfds of the harness and the keeper, and gets a death signal from the
-kernel. The keeper watches the pidfds of labd and the harness. When labd ends, the kernel ends its namespaces, with
-every process, device and mount. Without namespaces, labd kills its process tree, and the keeper kills what labd left.
+If the harness, labd or the keeper dies, the remaining two end all virtual nodes of the run. When labd ends, the kernel
+ends labd's namespaces, with every process, network device and mount in them. Without namespaces, labd kills its process
+tree, and the keeper kills processes that labd left.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ CALLS: dict[str, Call] = {
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """The options of labd. `mode` is root, user or plain (no namespaces). `link` and `harness` are file descriptors."""
+    """The options of labd, the daemon that holds virtual nodes. `mode` is root, user or plain (no namespaces). `link`
+    and `harness` are file descriptors."""
 
     mode: str
     run_id: str
@@ -86,7 +86,6 @@ def _fork_labd(spec: Spec, link: socket.socket) -> int:
 
 
 def _keep(spec: Spec, labd_pid: int) -> None:
-    """Waits until labd or the harness ends, and then ends the lab completely."""
     labd = os.pidfd_open(labd_pid)
     poll = select.poll()
     poll.register(labd, select.POLLIN)
@@ -147,7 +146,8 @@ _claims: list[socket.socket] = []
 
 
 def _claim_block() -> int:
-    """Claims a block of addresses 127.77.N.x for this lab, and returns N. The claim ends with the lab."""
+    """Reserves the addresses 127.77.N.x for the virtual nodes of this run, and returns N. The reservation ends with
+    this process."""
     for block in range(PLAIN_LABS_MAX):
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:

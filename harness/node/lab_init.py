@@ -1,7 +1,7 @@
-"""Runs the init process of a node in the local lab. The init first sets up the node, like a container's init.
+"""Runs the init process of a virtual node, which sets up the node like the init process of a container.
 
-In namespaces, the init is process 1 of the node, and the node dies with it. Without namespaces, the init is the
-subreaper of all processes of the node. The daemon labd forks the init, and talks to it over one socket.
+With namespaces, the init process is process 1 of the virtual node, and the node dies with the init process. Without
+namespaces, the init process is the subreaper of all processes of the virtual node.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ LOOK_FOR_NEW_S = 0.5
 
 @dataclass(frozen=True)
 class Setup:
-    """The facts about a virtual node that labd tells the node's new init process."""
-
     name: str
     address: str
     control: str
@@ -59,7 +57,8 @@ def stage(name: str) -> Iterator[None]:
 
 
 def main(link: socket.socket) -> None:
-    """Sets up a virtual node as labd says, sends labd the handles to it, and answers calls until the end."""
+    """Sets up a virtual node as a message on `link` says, sends back a network socket of the node, and answers calls
+    until `link` closes."""
     link.settimeout(30.0)
     message = rpc.receive(link)
     setup = Setup(**message["setup"] | {"metadata": tuple(message["setup"]["metadata"])})
@@ -104,14 +103,14 @@ def _build(setup: Setup) -> None:
 
 
 def _number_processes(setup: Setup) -> None:
-    """Starts process ids at a different number on each node, because nodes share /tmp, where file names contain ids."""
+    """Starts process ids at a different number on each node, because nodes share /tmp, where file names contain process
+    ids."""
     run, node = zlib.crc32(setup.run_dir.encode()), int.from_bytes(socket.inet_aton(setup.address)[2:])
     with contextlib.suppress(OSError):  # a kernel without CONFIG_CHECKPOINT_RESTORE
         pathlib.Path("/proc/sys/kernel/ns_last_pid").write_text(str(1024 + (run + 331 * node) % 30_011))
 
 
 def _mount_names(hosts: str) -> None:
-    """Gives the node its own /etc/hosts and resolv.conf, by mounts that leave nothing behind."""
     kernel.mount("tmpfs", "/sys", "tmpfs", options="size=1m,mode=755")  # room for the names of 4096 nodes, twice
     # There is no name server: nothing listens here, so that a lookup of an unknown name fails at once.
     for name, text in (("hosts", hosts), ("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")):
@@ -122,7 +121,7 @@ def _mount_names(hosts: str) -> None:
 
 
 def _mount_shared_memory() -> None:
-    """Mounts /dev/shm: the node sees existing data there, and data that the node writes vanishes with the node."""
+    """Mounts a /dev/shm in which the node sees the host's data; data that the node writes vanishes with the node."""
     kernel.mount("tmpfs", "/sys", "tmpfs")
     for name in ("written", "work"):
         os.mkdir(f"/sys/{name}")
@@ -136,7 +135,7 @@ def _mount_shared_memory() -> None:
 
 
 def _name(name: str, address: str) -> None:
-    """Writes a node's name and address into /etc/hosts. Changes the file in place, because the file is a mount."""
+    """Writes a node's name and address into /etc/hosts. The file is changed in place, because it is a mount point."""
     with open("/etc/hosts", "r+", encoding="utf-8") as file:
         others = [line for line in file if line.split()[1:] != [name]]
         file.seek(0)
@@ -173,8 +172,6 @@ def _show_groups(outside: int) -> None:
 
 
 class LabInit(Init):
-    """The init process of a virtual node with namespaces, which is process 1 there."""
-
     def __init__(self, name: str, link: socket.socket, listener: socket.socket, flushes: Flushes | None):
         super().__init__(name, [name])
         self._link, self._listener, self._flushes = link, listener, flushes
@@ -195,7 +192,6 @@ class LabInit(Init):
         return spawn.execute(command, env, log, run_folder_view.give_up_mounting)
 
     async def _freeze(self) -> None:
-        """Sends SIGSTOP to all the node's processes, and waits until all of them have stopped."""
         self._signal(signal.SIGSTOP, None)
         deadline = time.monotonic() + FREEZE_S_MAX
         while moving := [each.pid for each in self._others() if each.state in "RS"]:
@@ -205,8 +201,6 @@ class LabInit(Init):
 
 
 class PlainInit(LabInit):
-    """The init process of a virtual node without namespaces, the parent of all the node's processes."""
-
     def __init__(self, name: str, link: socket.socket, listener: socket.socket, flushes: Flushes | None):
         super().__init__(name, link, listener, flushes)
         self._limits = Limits(self._lab, f"{name}.1", os.getpid(), lambda: [name])
@@ -223,7 +217,8 @@ class PlainInit(LabInit):
         return spawn.execute(command, env, log)
 
     def _signal_all(self, signum: int) -> int:
-        """Signals all processes of the node. For SIGSTOP and SIGKILL, repeats until it finds no new process."""
+        """Signals all processes of the node. For SIGSTOP and SIGKILL, repeats the search until it finds no new
+        process."""
         told: set[tuple[int, int]] = set()
         rounds = FREEZE_ROUNDS_MAX if signum in (signal.SIGSTOP, signal.SIGKILL) else 1
         for _ in range(rounds):
@@ -235,7 +230,8 @@ class PlainInit(LabInit):
         return len(told)
 
     def _signal_in_turn(self, signum: int) -> None:
-        """Sends a signal to the node's processes. Looks for new processes only every 0.5 s, as this is slow."""
+        """Sends a signal to the node's processes. Looks for new processes only every 0.5 s, because the search is
+        slow."""
         if time.monotonic() - self._looked > LOOK_FOR_NEW_S:
             self._members, self._looked = self._others(), time.monotonic()
         for process in self._members:

@@ -1,7 +1,6 @@
-"""Answers calls to labd about virtual nodes: create a node, run its command, signal and kill its processes.
+"""Creates virtual nodes, starts commands on them, and signals and kills their processes.
 
-Two kinds of node share one interface: `NamespaceNode` is a small host of its own, `PlainNode` a process tree. `CALLS`
-maps each remote call, such as `node.kill`, to a function whose first argument is the lab.
+`CALLS` maps the name of each remote call, such as `node.kill`, to its function.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ View = tuple[str, tuple[str, ...]]  # the run's folder, and what of it the node 
 
 
 class LabNode(abc.ABC):
-    """One virtual node, which may be the replacement for an earlier node of the same name."""
-
     def __init__(self, lab: Lab, name: str, incarnation: int, address: str, view: View):
         self.lab = lab
         self.view = view
@@ -54,7 +51,8 @@ class LabNode(abc.ABC):
         return f"{self.name}.{self.incarnation}"
 
     async def create(self) -> list[Any]:
-        """Starts a virtual node, and cleans up if that fails. Returns host and port of the node's metadata endpoint."""
+        """Starts a virtual node, and cleans up if the start fails. Returns host and port of the node's simulated cloud
+        metadata server."""
         ours, theirs = socket.socketpair()
         try:
             with lab_init.stage("node processes"):
@@ -83,7 +81,6 @@ class LabNode(abc.ABC):
         return Limits(self.lab, self.key, self.init_pid, names, accounted_for)
 
     def _set_up(self, link: socket.socket) -> tuple[Any, ...]:
-        """Sets up a virtual node's init process. Returns the metadata endpoint's address, and handles to the node."""
         self._connect()
         inside = self.lab.namespaces
         hosts, metadata = (_hosts_text(self.lab), METADATA_ADDRESS) if inside else ("", (self.address, 0))
@@ -105,16 +102,13 @@ class LabNode(abc.ABC):
             os.kill(self.init_pid, signal.SIGKILL)
 
     @abc.abstractmethod
-    def _fork(self, link: socket.socket) -> int:
-        """Starts the init process of a virtual node with the socket `link`; returns the process id as labd sees it."""
+    def _fork(self, link: socket.socket) -> int: ...
 
     def _connect(self) -> None:
-        """Connects the virtual node to the lab's network. Addresses in 127.0.0.0/8 need no connecting."""
         return None
 
     @abc.abstractmethod
-    async def _kill(self) -> None:
-        """Kills everything on the virtual node by SIGKILL, its init process last."""
+    async def _kill(self) -> None: ...
 
     async def call(self, method: str, **params: Any) -> Any:
         if self.gone.is_set():
@@ -136,7 +130,6 @@ class LabNode(abc.ABC):
         self.lab.note(f"node {self.key} ({self.address}) runs {command}")
 
     async def kill(self) -> float:
-        """Kills everything on the virtual node. Returns how many seconds this took."""
         if self.gone.is_set():
             raise NodeGone(f"node {self.key} is gone")
         begin = time.monotonic()
@@ -169,7 +162,7 @@ class LabNode(abc.ABC):
 
 
 class NamespaceNode(LabNode):
-    """A node in PID, network, mount, UTS and IPC namespaces of its own, routed through the lab's namespace."""
+    """A virtual node with PID, network, mount, UTS and IPC namespaces of its own, like a small host."""
 
     hooks = packet_rules.LAB_END
 
@@ -208,10 +201,8 @@ class NamespaceNode(LabNode):
 
 
 def _hosts_text(lab: Lab) -> str:
-    """Returns the hosts file of a virtual node, with all nodes' addresses, so that no look-up waits for a name server.
-
-    A node's name maps to the address of its newest incarnation.
-    """
+    """Returns the text of a virtual node's /etc/hosts, which names all nodes of the run, so that no look-up waits for a
+    name server. A node's name stands for the address of its newest incarnation."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{lab.control_address} control"]
     newest = {host.name: host.address for host in lab.hosts.values() if isinstance(host, LabNode)}
     lines += [f"{address} {name}" for name, address in newest.items()]
@@ -223,7 +214,8 @@ def _hosts_text(lab: Lab) -> str:
 
 
 def _fork_init(link: socket.socket, report: int) -> None:
-    """Starts a node's init process in new namespaces. Runs in a helper process, as `unshare` changes its caller."""
+    """Starts a node's init process in new namespaces. Runs in a helper process, because `unshare` changes its caller's
+    namespaces."""
     flags = kernel.CLONE_NEWNET | kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID
     try:
         with lab_init.stage("node namespaces"):
@@ -235,7 +227,8 @@ def _fork_init(link: socket.socket, report: int) -> None:
 
 
 class PlainNode(LabNode):
-    """A virtual node without namespaces: its init's descendants, and processes whose environment names the node."""
+    """A virtual node without namespaces: the descendants of its init process, and all processes whose environment names
+    the node."""
 
     def _fork(self, link: socket.socket) -> int:
         return spawn.fork(lambda: lab_init.main(link), keep=(link.fileno(),))

@@ -1,8 +1,8 @@
-"""Finds and kills the processes that a lab left behind, if all processes that clean up were killed.
+"""Finds and kills processes of virtual nodes that are left after their run has ended.
 
-A lab with namespaces leaves nothing, because the kernel cleans up. A lab without namespaces may leave processes if the
-harness, its keeper and labd were killed at once. Only processes with the harness's marker in their environment are
-killed.
+Virtual nodes with namespaces leave no processes, because the kernel ends them. Virtual nodes without namespaces leave
+processes if the harness and the processes that clean up are killed at once. Only processes with the harness's marker in
+their environment are killed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from harness.node.processes import OWNER_ENV, RUN_ENV, ProcEntry
 
 @dataclass(frozen=True)
 class Leftover:
-    """A process of a virtual node that is still there after its lab has ended."""
-
     process: ProcEntry
     run_id: str
     node: str
@@ -39,7 +37,7 @@ def _command(pid: int) -> str:
 
 
 def leftovers(run_id: str | None = None) -> list[Leftover]:
-    """Returns the processes left behind by the run `run_id` or, without `run_id`, by all dead harnesses."""
+    """Returns the processes left behind by the run `run_id` or, without `run_id`, by all dead harness processes."""
     found = []
     for process in processes.every():
         marks = processes.environment(process.pid) if process.running else {}
@@ -52,8 +50,8 @@ def leftovers(run_id: str | None = None) -> list[Leftover]:
 
 
 def sweep(run_id: str | None = None, limit_s: float = 5.0, exempt: tuple[int, ...] = ()) -> int:
-    """Kills leftover processes, except those in `exempt`, and returns their number. A second call does no harm. Raises
-    `BackendError` if some processes are still there after `limit_s`."""
+    """Kills the processes that `leftovers` finds, except those in `exempt`, and returns their number. Raises
+    `BackendError` if some processes are left after `limit_s`."""
 
     def find() -> list[ProcEntry]:
         return [item.process for item in leftovers(run_id) if item.process.pid not in exempt]

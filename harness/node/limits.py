@@ -1,8 +1,4 @@
-"""Limits a node's share of the machine's CPUs and memory, and starts processes that compete for them.
-
-Most limits end with the process that set them. Control groups are made with a node, and removed after the lab has
-ended.
-"""
+"""Limits a node's share of the machine's CPUs and memory, and starts processes that compete for them."""
 
 from __future__ import annotations
 
@@ -32,7 +28,8 @@ _PROGRESS = struct.Struct("q")
 
 
 class Limits:
-    """A node's CPU and memory limits, made before the node's first process so that cgroups count all processes."""
+    """The CPU and memory limits of a node, made before the node's first process so that control groups count all
+    processes."""
 
     def __init__(
         self,
@@ -71,18 +68,15 @@ class Limits:
         return self._groups[controller]
 
     def end(self) -> None:
-        """Ends the limits of a node that is gone, and the processes that competed with it."""
         self.unwatch_memory()
         self.uncrowd()
 
     def members(self) -> list[processes.ProcEntry]:
-        """Returns the node's processes, without its init."""
         return processes.descendants(self._init_pid)
 
     # CPU
 
     def limit_cpu(self, cpus: float | None) -> None:
-        """Limits the node to this many CPUs. `None` lifts the limit."""
         if cpus is not None and not cpus > 0:
             raise UsageError(f"a quota of {cpus} CPUs; it must be above 0")
         group = self.group("cpu")
@@ -92,7 +86,6 @@ class Limits:
         return cgroups.throttled_ns(self._groups["cpu"]) if "cpu" in self._groups else 0
 
     def crowd(self, kind: str, load: float | None) -> None:
-        """Starts processes that load the node's CPUs, memory or GPU, or ends them if `load` is `None`."""
         if kind not in burner.KINDS:
             raise UsageError(f"unknown kind of load {kind!r}; choose one of: {', '.join(burner.KINDS)}")
         if load is None:
@@ -132,7 +125,8 @@ class Limits:
         self._affinity = {}
 
     def _own_cpus(self) -> set[int]:
-        """Returns this node's part of the machine's CPUs, divided evenly. With too few CPUs, nodes share a CPU."""
+        """Returns this node's part of the machine's CPUs, divided evenly. If there are too few CPUs, nodes share a
+        CPU."""
         cpus = sorted(os.sched_getaffinity(0))
         names = sorted(set(self._names()))
         place, count = names.index(self.node.rpartition(".")[0]), len(names)
@@ -149,7 +143,6 @@ class Limits:
         return MemoryUse(sum(_anonymous_bytes(each.pid) for each in self.members()), self._watchdog_kills)
 
     def limit_memory(self, limit_bytes: int | None, keeper: str) -> str:
-        """Limits the node's memory (`None`: no limit). Returns who enforces the limit: `kernel` or `watchdog`."""
         if limit_bytes is not None and limit_bytes <= 0:
             raise UsageError(f"a memory limit of {limit_bytes} bytes; it must be above 0")
         if limit_bytes is None:
@@ -170,7 +163,8 @@ class Limits:
             self._watchdog = None
 
     async def _watch(self, limit_bytes: int) -> None:
-        """Above the node's memory limit, kills the process with the highest OOM score, the largest among equals."""
+        """Whenever the node uses more memory than the limit, kills the process with the highest OOM score, the largest
+        among equals."""
         own, looked = self.members(), time.monotonic()
         while True:
             if time.monotonic() - looked > LOOK_FOR_NEW_S:
@@ -193,7 +187,6 @@ class Limits:
         return [each for each in found if each is not None and each.running]
 
     async def fill_memory(self, size_bytes: int, spare: bool) -> int:
-        """Fills the node's memory by a child process. Returns how many bytes the child got."""
         progress = mmap.mmap(-1, _PROGRESS.size)
         start_read, start_write = os.pipe()
         score = KILLED_NEXT if spare else KILLED_FIRST
@@ -220,7 +213,6 @@ class Limits:
         return _got(progress)
 
     async def _filled(self, done: asyncio.Event, kills_before: int, spare: bool, full: Callable[[], bool]) -> None:
-        """Waits until a process is killed, or the child has all its memory and the memory watchdog has measured it."""
         deadline = time.monotonic() + FILL_S_MAX
         while not done.is_set() and not full() and time.monotonic() < deadline:
             if spare and self.memory_use().kills > kills_before:
@@ -238,7 +230,6 @@ def _got(progress: mmap.mmap) -> int:
 
 
 def _fill(size_bytes: int, progress: mmap.mmap, start: int, oom_score: int) -> None:
-    """Fills memory page after page, in a child process, and records how far it got."""
     pathlib.Path("/proc/self/oom_score_adj").write_text(str(oom_score))
     os.read(start, 1)
     memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory is not anonymous
@@ -262,7 +253,6 @@ def _threads(members: list[processes.ProcEntry]) -> list[int]:
 
 
 def _confine(members: list[processes.ProcEntry], cpus: set[int]) -> dict[int, set[int]]:
-    """Binds processes' threads to `cpus`. Returns the CPUs on which each thread might run before."""
     before = {}
     for thread in _threads(members):
         try:
@@ -286,7 +276,6 @@ def _release(members: list[processes.ProcEntry], before: dict[int, set[int]]) ->
 
 
 def _anonymous_bytes(pid: int) -> int:
-    """Returns a process's resident bytes without a file behind them; 0 if the process has ended."""
     try:
         fields = pathlib.Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:

@@ -1,6 +1,6 @@
-"""Serves the cloud metadata endpoint of a node: the eviction notices of EC2, GCP and Azure, at one address.
+"""Simulates the metadata servers of EC2, GCP and Azure on a node, with their eviction notices, at one address.
 
-EC2 requests need a session token (IMDSv2), and `spot/instance-action` answers 404 until an eviction notice. GCP's
+EC2 requests need a session token (IMDSv2), and `spot/instance-action` answers 404 before an eviction notice. GCP's
 `instance/preempted` answers FALSE or TRUE, and can wait for a change. Azure's scheduled events can be acknowledged.
 """
 
@@ -39,7 +39,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """An HTTP reply of the metadata endpoint. `notice` is True if the reply holds the announced eviction."""
+    """An HTTP reply of the simulated metadata server. `notice` is True if the reply holds an eviction notice."""
 
     status: int
     body: str = ""
@@ -49,15 +49,14 @@ class Reply:
 
 @dataclass(frozen=True)
 class Notice:
-    """An eviction that one cloud provider announces. `at_s` is the wall-clock time of the eviction."""
-
     provider: str
     at_s: float
     event_id: str
 
 
 def environment(endpoint: str) -> dict[str, str]:
-    """Returns variables that point the clouds' own libraries to the metadata endpoint at `host:port`."""
+    """Returns environment variables that make the clouds' own libraries use the metadata server at `endpoint`
+    (`host:port`)."""
     host = endpoint.removesuffix(":80")
     return {
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{host}",
@@ -67,8 +66,6 @@ def environment(endpoint: str) -> dict[str, str]:
 
 
 class Endpoint:
-    """Answers metadata requests of one node. The endpoint runs in the node's init process."""
-
     def __init__(self, node: str):
         self.node = node
         self.seen = 0
@@ -80,7 +77,6 @@ class Endpoint:
         self._writers: set[asyncio.StreamWriter] = set()
 
     def announce(self, provider: str, in_s: float) -> None:
-        """Announces, as `provider` does, that the node will be gone in `in_s` seconds."""
         if provider not in PROVIDERS:
             raise UsageError(f"unknown metadata provider {provider!r}; choose one of: {', '.join(PROVIDERS)}")
         if not 0 <= in_s < 1e9:
@@ -92,7 +88,8 @@ class Endpoint:
         self._server = await asyncio.start_server(self._handle, sock=listener, limit=REQUEST_BYTES_MAX)
 
     def close(self) -> None:
-        """Closes the listening socket and all connections, as open sockets keep the node's network namespace alive."""
+        """Closes the listening socket and all connections, because open sockets keep the node's network namespace
+        alive."""
         if self._server is not None:
             self._server.close()
         for writer in self._writers:
@@ -234,7 +231,6 @@ def _json(document: object, status: int = 200, notice: bool = False) -> Reply:
 
 
 async def _read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
-    """Reads one HTTP request for a node's metadata. Returns `None` if the request is invalid or too large."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
     words = first.split(" ")

@@ -1,12 +1,11 @@
-"""Runs process 1 of a node (its init): starts the node's command, signals and lists its processes, serves metadata.
-
-When the init ends, the kernel ends every other process of the node. This module is the init of a container; the inits
-of a pod (`pod_init`) and of a lab's node (`lab_init`) build on it.
+"""Runs the init process of a node: starts the node's command, signals and lists processes, and simulates cloud
+metadata.
 
     init NAME NODE…
 
-NAME is the node's name; NODE… are the names of all nodes that share the machine. Processes of the node run as the same
-user as this init. PR_SET_DUMPABLE keeps node processes from writing to the init's connection to the harness.
+`NAME` is the node's name; `NODE…` are the names of all nodes that share the machine. When the init process ends, the
+kernel ends every other process of the node. Processes of the node run as the same user as the init process, but
+PR_SET_DUMPABLE keeps them from using the init process's connection to the harness.
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ OOM_COUNTS = (pathlib.Path("/sys/fs/cgroup/memory/memory.oom_control"), pathlib.
 
 
 class NodeLimits(Limits):
-    """Limits a node's CPU and memory from within: the node's init starts processes that compete for them."""
-
     def members(self) -> list[processes.ProcEntry]:
         strangers = {1, *self._burners, *self._fillers}
         return [each for each in processes.every() if each.running and each.pid not in strangers]
@@ -119,7 +116,8 @@ class Init:
         return self._send(signum, pid)
 
     def _turn(self, signum: int) -> None:
-        """Stops or continues all processes, to slow the node. Processes that were stopped on purpose stay stopped."""
+        """Stops or continues all processes of the node, in order to slow the node down. Processes that a fault has
+        stopped stay stopped."""
         if signum == signal.SIGCONT and None in self._stopped:
             return
         self._signal_in_turn(signum)

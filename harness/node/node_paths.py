@@ -1,4 +1,4 @@
-"""Names the folders and files of a run as nodes see them, and the labels of a run's containers and pods."""
+"""Names the files of a run as nodes see them, and the labels of a run's containers and pods."""
 
 SCRATCH = "/scratch"  # the node's own disk: gone with the node
 POD_RUN_DIR = "/chaos/run"
@@ -25,5 +25,4 @@ def log_of(key: str) -> str:
 
 
 def environment(run_dir: str, node: str) -> dict[str, str]:
-    """Returns the environment variables that tell a node's processes where to write events and answers."""
     return {"CHAOS_EVENTS": f"{run_dir}/{events_of(node)}", "CHAOS_ANSWERS": f"{run_dir}/{answers_of(node)}"}

@@ -1,7 +1,5 @@
-"""Names things after the process that made them (a folder, a socket), so that remains of killed processes are found.
-
-These names are for short-lived resources that no run's undo journal lists: a probe, a compiler run, a socket.
-"""
+"""Names temporary folders and sockets after the process that made them, so that the remains of killed processes are
+found."""
 
 from __future__ import annotations
 
@@ -24,12 +22,14 @@ _FOLDER = "chaos-tmp-"
 
 
 def new_name(kind: str) -> str:
-    """Returns a name `KIND-since-boot-owner-random`: `since` is the time, `boot` this boot, `owner` this process."""
+    """Returns a name `KIND-since-boot-owner-random`: `since` is the time, `boot` identifies this boot, `owner` this
+    process."""
     return f"{kind}-{int(time.time())}-{_boot()}-{processes.owner_text()}-{secrets.token_hex(4)}"
 
 
 def is_over(name: str, kind: str, by_age: bool = True) -> bool:
-    """Returns True if a name is of `kind` and its process is known to be dead or, with `by_age`, it is an hour old."""
+    """Returns True if a name is of `kind` and its process is known to be dead or, with `by_age`, if the name is an hour
+    old."""
     found = _NAME.fullmatch(name)
     if found is None or found["kind"] != kind:
         return False
@@ -53,10 +53,7 @@ def temporary_folder() -> Iterator[pathlib.Path]:
 
 
 def sweep_folders(dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Removes this user's temporary folders of dead processes. Returns the found folders and error messages.
-
-    No folder is removed for its age alone, because this machine can check whether the folder's process is alive.
-    """
+    """Removes this user's temporary folders of dead processes. Returns the found folders and error messages."""
     found, problems = list[str](), list[str]()
     for entry in list(os.scandir(tempfile.gettempdir())):
         ours = entry.name.startswith(_FOLDER) and is_over(entry.name.removeprefix(_FOLDER), "folder", by_age=False)

@@ -1,11 +1,11 @@
-"""Runs process 1 of a pod, the init of a node, which the harness controls over a Kubernetes attach connection.
+"""Runs the init process of a Kubernetes pod, which the harness controls over an attach connection.
 
     pod_init node|control
 
-The init sends nothing before the harness calls `hello`, because earlier messages would be lost. Everything that the
-node writes to its events, answers and logs is sent to the harness at once. The pod ends when the harness has been
-silent for a minute, or its connection ends. SIGTERM from the kubelet means that this node is reclaimed: all of its
-processes get the signal, and the pod ends as soon as the command has ended.
+The init process sends nothing before the harness calls `hello`, because earlier messages would be lost. Everything that
+the node writes to its events, answers and logs is sent to the harness at once. The pod ends when the harness has been
+silent for a minute, or when the connection to the harness ends. SIGTERM from the kubelet means that the node is
+reclaimed: the init process passes SIGTERM on to all processes, and ends the pod once the command has ended.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class PodInit(node_init.Init):
         self._die(0)  # with any other code a job would bring it back for no use
 
     async def _configure(self, url: str, token: str, shared: str) -> None:
-        """Links the checkpoint folder to `shared` on the volume, or else starts to copy it to and from a server."""
+        """Links the checkpoint folder to `shared` on the volume, or else starts to copy checkpoints to and from a
+        server."""
         checkpoints = self._root / "checkpoints"
         if shared:
             folder = pathlib.Path(SHARED) / shared
@@ -120,12 +121,12 @@ class PodInit(node_init.Init):
         return self._vault.url
 
     def _remove_shared(self, shared: str) -> None:
-        """Removes the run's folder on the shared volume. Raises `OSError` if that fails."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(pathlib.Path(SHARED) / shared)
 
     def _put(self, name: str, data: str | None, append: bool = False) -> None:
-        """Writes a file of the run in place, as a process may have mapped it. Removes the file if `data` is `None`."""
+        """Writes a file of the run in place, because a process may have mapped the file. Removes the file if `data` is
+        `None`."""
         path = (self._root / name).resolve()
         if not path.is_relative_to(self._root.resolve()):
             raise UsageError(f"{name!r} is not below the run's folder")
@@ -145,7 +146,6 @@ class PodInit(node_init.Init):
         return self._run(command, env, str(self._root / "logs" / f"{name}.log"))
 
     def _main_ended(self, code: int) -> None:
-        """Sends all output of the command, then reports that the command has ended."""
         self._follower.flush()
         super()._main_ended(code)
         if self._leaving:
@@ -159,7 +159,6 @@ class PodInit(node_init.Init):
             self._leave(TAKEN_BACK)
 
     def _leave(self, code: int) -> None:
-        """Ends the pod once the command's last output is sent and its last checkpoint copied to the server."""
         self._follower.flush()
         if self._copies is not None:
             try:
@@ -169,7 +168,6 @@ class PodInit(node_init.Init):
         os._exit(code)
 
     def _die(self, code: int = 128 + signal.SIGKILL) -> None:
-        """Kills all processes of the pod at once, as a power failure does."""
         self._send(signal.SIGKILL, None)
         os._exit(code)
 
@@ -180,7 +178,6 @@ def index_here() -> int:
 
 
 def device_of(address: str) -> str:
-    """Returns the network device with this address, or an empty text if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             wanted = struct.pack("256s", name.encode()[:15])

@@ -1,6 +1,6 @@
 """Finds processes in /proc, and signals or kills exactly the processes that were found.
 
-A process is identified by its id *and* its start time, so that a new process with an old id is never hit.
+A process is identified by its id and its start time, so that a new process with a reused id is never signalled.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ class ProcEntry:
 
 
 def read(pid: int) -> ProcEntry | None:
-    """Returns the process with this id as /proc shows it, or `None` if there is none."""
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -67,7 +66,6 @@ def every() -> list[ProcEntry]:
 
 
 def descendants(root: int) -> list[ProcEntry]:
-    """Returns the running processes below `root`, without `root` itself."""
     children: dict[int, list[ProcEntry]] = defaultdict(list)
     for process in every():
         children[process.parent].append(process)
@@ -80,7 +78,7 @@ def descendants(root: int) -> list[ProcEntry]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Returns the environment with which the process was started; an empty dictionary if this cannot be read."""
+    """Returns the environment with which the process was started, or an empty dictionary if it cannot be read."""
     try:
         entries = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

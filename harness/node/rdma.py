@@ -1,8 +1,8 @@
-"""Lists a node's RDMA devices, and disturbs the RDMA traffic of its processes by a small C library.
+"""Lists a node's RDMA devices, and disturbs the RDMA traffic of its processes by a C library.
 
-The library is loaded into every process of the nodes from the start (`boot.with_delivered`). The library reads the
-node's fault settings every few milliseconds, so that no process needs a restart. Each process writes its RDMA counts to
-a file of its own. No device, no driver and no process outside of the node is affected.
+The C library is loaded into every process of the node from the start, and reads the node's fault settings every few
+milliseconds. Processes write their counts of RDMA requests to files. RDMA devices, drivers and processes outside of the
+node are not affected.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class Counts:
 
 
 def look(sysfs: pathlib.Path | None = None) -> dict[str, Any]:
-    """Returns this host's RDMA `devices` with an active port, and in `gpus` whether its kernel has a GPU driver."""
     root = sysfs or SYSFS
     ports = root.glob("class/infiniband/*/ports/*/state")
     active = {file.parts[-4] for file in ports if "ACTIVE" in _read(file)}
@@ -58,10 +57,8 @@ def _read(file: pathlib.Path) -> str:
 
 
 def prepare(run_dir: pathlib.Path) -> dict[str, str]:
-    """Builds the library that disturbs RDMA. Returns the environment variables that processes of nodes need.
-
-    Raises `CannotRunError` if there is no C compiler.
-    """
+    """Builds the library that disturbs RDMA, and returns the environment variables that processes of nodes need. Raises
+    `CannotRunError` if there is no C compiler."""
     folder = run_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     compiling.build(folder / LIBRARY, "-fvisibility=hidden", "-Wall", str(SOURCE), "-ldl")

@@ -1,9 +1,9 @@
-"""Carries calls between the harness, the lab's daemon (labd) and each node's init process: JSON over a stream socket.
+"""Carries remote calls between the harness and its processes on nodes: JSON over a stream socket.
 
-A frame is a length (4 bytes, big endian) and that many bytes of JSON. There are three kinds of JSON object: calls
-`{"id", "call", "params"}`, answers `{"id", "result"}` or `{"id", "error": {"kind", "message", "stage", "errno"}}`, and
-events `{"event", …}`. `Line` is the calling side for threads, `AsyncClient` the calling side inside labd. A process's
-first event is `ready`, with data on the process, or `failed`, with the `error` that kept it from starting.
+A frame is a length (4 bytes, big endian) and that many bytes of JSON. A frame holds a call `{"id", "call", "params"}`,
+an answer `{"id", "result"}` or `{"id", "error": {"kind", "message", "stage", "errno"}}`, or an event `{"event", …}`. A
+process's first event is `ready`, with data on the process, or `failed`, with the `error` that kept the process from
+starting.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ _LENGTH = struct.Struct(">I")
 
 
 class Stream(Protocol):
-    """The methods of a socket that a connection (`Line`) uses."""
-
     def recv(self, size: int, /) -> bytes: ...
     def sendall(self, data: bytes, /) -> None: ...
     def shutdown(self, how: int, /) -> None: ...
@@ -41,7 +39,8 @@ class Stream(Protocol):
 
 
 class StageError(errors.BackendError):
-    """Raised if the kernel refuses an operation for a lab. `stage` names the operation, `errno` the kernel's reason."""
+    """Raised if the kernel refuses an operation that virtual nodes need. `stage` names the operation, `errno` the
+    kernel's reason."""
 
     def __init__(self, stage: str, errno: int, message: str):
         super().__init__(f"{stage}: {message}")
@@ -58,7 +57,6 @@ def pack(message: Message) -> bytes:
 
 
 def unpack(frame: bytes) -> Message:
-    """Unpacks the message from the bytes that `pack` made."""
     body: Message = json.loads(frame[_LENGTH.size :])
     return body
 
@@ -121,7 +119,6 @@ def to_error(message: Message) -> errors.ChaosError:
 
 
 def result(answer: Message) -> Any:
-    """Returns the result that an answer to a call holds, or raises the error that it holds."""
     if "error" in answer:
         raise to_error(answer["error"])
     return answer["result"]
@@ -144,10 +141,8 @@ class ChildStream:
 
 
 class Line:
-    """An RPC connection to a harness process: the end of one also ends the other. Any thread can make calls.
-
-    One reader thread hands answers to the callers, and calls `on_event` and `on_end`.
-    """
+    """A connection over which any thread can call functions of another process of the harness. The end of one process
+    also ends the other."""
 
     def __init__(self, stream: Stream, on_event: OnEvent = lambda _: None, on_end: Callable[[], None] = lambda: None):
         self.ready: Message = {}  # what the process told first
@@ -195,7 +190,6 @@ class Line:
             self._waiting.pop(number, None)
 
     def close(self) -> None:
-        """Ends the connection and its reader thread."""
         with contextlib.suppress(OSError):  # the other side may have ended it first
             self._stream.shutdown(socket.SHUT_RDWR)
         if threading.current_thread() is not self._reader:
@@ -236,7 +230,7 @@ class Line:
 
 
 class AsyncClient:
-    """A connection to a process of the harness, for labd's event loop. `closed` is set after the last event."""
+    """A connection to a process of the harness, for callers in an event loop. `closed` is set after the last event."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_event: OnEvent):
         self._reader = reader

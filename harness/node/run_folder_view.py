@@ -1,8 +1,7 @@
-"""Restricts a node's view of the run's folder: the node can read all of it, but write only its own part.
+"""Restricts a node's view of the run's folder: the node can read the whole folder, but write only its own part.
 
-The run's folder is mounted over itself read-only, and the node's own part is mounted on top, writable. The harness's
-folders around the run's folder become read-only, too: the run that a restore drill belongs to, and kept fault-free
-runs. A process with the right to mount could undo these mounts, so a node's commands are started without that right.
+The run's folder is mounted over itself read-only, and the node's own part is mounted on top, writable. A process with
+the right to mount could undo these mounts, so a node's commands are started without this right.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def restrict(run_dir: str, writable: Sequence[str]) -> None:
 
 
 def around(run_dir: str) -> list[str]:
-    """Returns the folders around this run's folder that belong to the harness, the outermost first."""
+    """Returns the parent folders of this run's folder that belong to the harness, the outermost first."""
     found: list[str] = []
     place = os.path.dirname(os.path.abspath(run_dir))
     while os.path.basename(place) == KEPT or os.path.lexists(f"{place}/{_MARK}"):

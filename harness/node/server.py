@@ -1,7 +1,7 @@
 """Answers the harness's calls in a process inside a container, over standard input and output.
 
-Messages have the format of `harness.node.rpc`. No process listens on the network, and the container engine may be on
-another host. The process ends at the end of standard input, which means that the harness is gone.
+No process listens on the network, and the container engine may be on another host. The process ends at the end of
+standard input, which means that the harness is gone.
 """
 
 from __future__ import annotations

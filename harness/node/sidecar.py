@@ -1,7 +1,4 @@
-"""Runs beside a node, in its network namespace: disturbs the node's traffic, and measures network paths.
-
-Traffic is disturbed as in the lab, but at the node's own end of its network link.
-"""
+"""Runs beside a node, in its network namespace: disturbs the node's traffic, and measures network paths."""
 
 from __future__ import annotations
 
@@ -49,7 +46,6 @@ class Sidecar:
         return lambda place, **params: verb(self._lab, self._host(place), **params)
 
     def _host(self, place: dict[str, Any]) -> Wired:
-        """Returns this node as `Wired`. `place` has the addresses of this node, the control host and other nodes."""
         self._lab.control_address = place["control"]
         gone = asyncio.Event()
         others = [SimpleNamespace(address=address, gone=gone) for address in place["others"]]
@@ -59,7 +55,7 @@ class Sidecar:
         return cast(Wired, host)
 
     def _connections(self, pids: list[int]) -> dict[str, Any]:
-        """Returns all TCP connections in the node's network, because its processes cannot be seen from here."""
+        """Returns all TCP connections in the node's network, because the node's processes cannot be seen from here."""
         return net_connections.report(self._candidates(), pids)
 
     def _reset(self, pids: list[int], spared: str) -> int:
@@ -69,7 +65,6 @@ class Sidecar:
         return []
 
     async def _device_rate(self, number: int, sent_here: bool, seconds: float) -> float:
-        """Measures the bits per second of all traffic that passes the rate limit `number` in one direction."""
         disturbance = self._lab.disturbances.get(number)
         device = disturbance.counter(HERE if sent_here else "") if disturbance is not None else None
         if device is None:

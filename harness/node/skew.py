@@ -1,4 +1,4 @@
-"""Gives a node its own wall clock: a small C library in each of its processes adds an offset that it reads from a file.
+"""Gives a node its own wall clock: a C library in each of its processes adds an offset that it reads from a file.
 
 The machine's clock does not change. Only programs that ask the C library for the time see the offset. File times (set
 by the kernel), static binaries and monotonic clocks are not shifted.
@@ -28,8 +28,8 @@ def _folder(run_dir: pathlib.Path) -> pathlib.Path:
 
 
 def prepare(run_dir: pathlib.Path) -> dict[str, str]:
-    """Builds, in the run's folder, the library that shifts processes' wall clocks. Returns the environment variables
-    that processes of nodes need. Raises `CannotRunError` if there is no C compiler."""
+    """Builds the C library that shifts processes' wall clocks, and returns the environment variables that processes of
+    nodes need. Raises `CannotRunError` if there is no C compiler."""
     folder = _folder(run_dir)
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / "libskew.so"

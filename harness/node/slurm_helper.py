@@ -1,9 +1,8 @@
 """Acts on the processes of a job's task on a Slurm node; runs beside the task, in the job's own allocation.
 
-This helper does the work of a container's init. Unlike an init, the helper is not process 1, and it finds the run's
-processes by their environment variables (CHAOS_…).
-
     python -m harness.node.slurm_helper NAME RUN_ID
+
+The helper finds the run's processes by their environment variables (CHAOS_…), because it is not process 1 of the node.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class JobLimits(Limits):
         self._marks = {"CHAOS_RUN_ID": run_id, "CHAOS_NODE": name}
 
     def members(self) -> list[processes.ProcEntry]:
-        """Returns the run's processes on this node and their children, except load that the harness started."""
         running = [each for each in processes.every() if each.running]
         found = {each.pid for each in running if self._marks.items() <= processes.environment(each.pid).items()}
         while more := {each.pid for each in running if each.parent in found} - found:
@@ -68,13 +66,11 @@ class Agent(Init):
         }
 
     async def _hand_on_rule(self, call: str, folder: str, node: str, rule: dict[str, Any]) -> Any:
-        """Passes a rule for disturbed file operations on to this node's file system process for `folder`."""
         if folder not in self._lab.storage:
             self._lab.storage[folder] = await slurm_storage.connect(node, folder)
         return await fuse_verbs.hand_on(call, self._lab, folder, rule=rule, pid=None)
 
     def _signal_all(self, signum: int) -> int:
-        """Sends a signal to all processes of the run, in rounds, until no new process is found."""
         told: set[int] = set()
         while new := [each for each in self._others() if each.pid not in told]:
             told |= {each.pid for each in new if each.signal(signum)}

@@ -18,11 +18,9 @@ class JobSidecar(Sidecar):
         return super().calls() | {"storage.examine": functools.partial(slurm_storage.examine, self._lab)}
 
     def _candidates(self) -> list[processes.ProcEntry]:
-        """Returns all processes of the node, to tell the workers' connections from others on the shared network."""
         return processes.every()
 
     async def serve(self) -> None:
-        """Answers the harness's calls until the harness is gone, or Slurm ends the job."""
         try:
             await until_told(super().serve())
         finally:

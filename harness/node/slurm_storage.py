@@ -1,8 +1,7 @@
 """Disturbs file operations on a Slurm node, by a file system that only the job's task sees.
 
-The program `slurm_task`, which starts a node's command, has its own mounts and, for each folder, a process that does
-the file operations in that folder. The site's mounts stay as they are. The harness's mounts end with the last process
-that sees them, at the latest with the job. The node's helper sends fault rules to the file system processes.
+`slurm_task`, which starts a node's command, mounts the file system in a mount namespace of its own, so that the site's
+mounts stay unchanged. The mounts end with the last process that sees them, at the latest with the job.
 """
 
 from __future__ import annotations
@@ -65,11 +64,8 @@ def _is_ours(peer: socket.socket) -> bool:
 
 
 def _address(key: str, folder: str) -> str:
-    """Returns a socket name that other users cannot guess, so that they cannot bind the name first.
-
-    The socket has no file. A file in the run's folder would be on the site's shared storage, and a file in /tmp would
-    outlive a task that is killed. Raises `OSError` if the run's key cannot be read.
-    """
+    """Returns a socket name that other users cannot guess, so that they cannot bind the name first. The socket has no
+    file, because a file could outlive a task that is killed."""
     descriptor = os.open(f"{os.path.dirname(boot.place())}/{_RUN_KEY}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         secret = file.read(1024)
@@ -77,7 +73,8 @@ def _address(key: str, folder: str) -> str:
 
 
 async def connect(key: str, folder: str) -> rpc.AsyncClient:
-    """Connects to our file system over `folder`. Raises `BackendError` if another user or no one answers in time."""
+    """Connects to the harness's file system over `folder`. Raises `BackendError` if another user or no one answers in
+    time."""
     deadline = time.monotonic() + fuse_filesystem.READY_S_MAX
     while True:
         try:
@@ -93,7 +90,8 @@ async def connect(key: str, folder: str) -> rpc.AsyncClient:
 
 
 async def examine(lab: Lab) -> str:
-    """Returns why file operations cannot be disturbed here, or "". Moves the caller to a mount namespace of its own."""
+    """Returns why file operations cannot be disturbed here, or an empty text. Moves the caller to a mount namespace of
+    its own."""
     try:
         kernel.enter_mount_namespace()
     except OSError as error:

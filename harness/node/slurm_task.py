@@ -2,10 +2,10 @@
 
     slurm_task NAME MOUNT… -- FOLDER… -- COMMAND…
 
-`MOUNT…` are the folders of the run whose storage can be disturbed, `FOLDER…` those that the command may write besides
-its own. This process and the command die with their parent: otherwise, if Slurm tracks processes by descent alone, the
-processes of a killed script would live on, and hold its port. Only the command has CHAOS_NODE in its environment, the
-mark of the processes that the harness may signal.
+`MOUNT…` are the folders of the run whose storage can be disturbed, and `FOLDER…` are additional folders that the
+command may write. This process and the command die with their parent; otherwise processes of a killed script could live
+on and keep its network port. Only the command has CHAOS_NODE in its environment, by which the harness recognises the
+processes that it may signal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def main(name: str, mounts: Sequence[str], folders: Sequence[str], command: Sequ
 
 
 def _show(run_dir: str, key: str, mounts: Sequence[str], may_write: Sequence[str]) -> str:
-    """Mounts the run's folder with the command's restricted view. Returns why a needed mount failed, or ""."""
+    """Mounts the run's folder with the command's restricted view. Returns why a needed mount failed, or an empty
+    text."""
     try:
         kernel.enter_mount_namespace()
         if mounts:
@@ -57,7 +58,6 @@ def _show(run_dir: str, key: str, mounts: Sequence[str], may_write: Sequence[str
 
 
 def _run(name: str, command: Sequence[str], log: int) -> int:
-    """Runs the job's command, and returns its exit code, which is negative if a signal ended it."""
     me, ended = os.getpid(), False
     child = os.fork()
     if child == 0:
@@ -106,7 +106,6 @@ def _leave(exits: int, key: str, code: int) -> None:
 
 
 def _say(text: str) -> None:
-    """Prints a message into the log of the job, beside Slurm's own messages."""
     print(f"slurm_task: {text}", file=sys.stderr, flush=True)
 
 

@@ -32,7 +32,6 @@ def main(file: str, seconds: float, command: Sequence[str]) -> None:
 
 
 def wait(look: Callable[[], bytes], seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Waits until `look` has returned no new, non-empty result for this many seconds."""
     seen, since = b"", time.monotonic()
     while time.monotonic() - since < seconds:
         now = look()

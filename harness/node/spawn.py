@@ -1,5 +1,4 @@
-"""Forks from a process that runs an event loop, starts commands whose failure shows in their log, and waits for the end
-of child processes."""
+"""Forks from a process that runs an event loop, starts commands, and waits for the end of child processes."""
 
 from __future__ import annotations
 
@@ -89,8 +88,6 @@ def _become(command: Sequence[str], env: Mapping[str, str], output: int, prepare
 
 
 class Children:
-    """The child processes of this process, each with a function that is called when it ends."""
-
     def __init__(self) -> None:
         self._exits: dict[int, Callable[[int], None]] = {}
 

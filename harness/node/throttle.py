@@ -1,7 +1,4 @@
-"""Lets a node run only for a part of the time: all its processes are stopped and continued many times a second.
-
-This code runs in the node's init: its signals reach all processes of the node at once, and no process outlives it.
-"""
+"""Lets a node run only for a part of the time: all its processes are stopped and continued many times a second."""
 
 from __future__ import annotations
 

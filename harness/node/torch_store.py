@@ -1,6 +1,6 @@
 """Runs the rendezvous store of a job under torchrun or accelerate, in a process beside the nodes that outlives them.
 
-The store runs with the trainer's own Python and torch: `python -m harness.node.torch_store ADDRESS PORT`.
+python -m harness.node.torch_store ADDRESS PORT
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 
 def main(address: str, port: int) -> None:
-    """Runs torch's rendezvous store until SIGTERM or SIGINT. Prints one line when it listens."""
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:

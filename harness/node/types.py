@@ -1,4 +1,4 @@
-"""Defines the data exchanged between the harness and a node: arguments and results of calls."""
+"""Defines the data that the harness and a node exchange: arguments and results of calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class ProcessState:
-    """A process of a node. `state`: its letter in /proc (R running, S sleeping, T stopped); `parent`: 0 if unknown."""
+    """A process of a node. `state` is the process's letter in /proc (R running, S sleeping, T stopped). `parent` is 0
+    if the parent process is unknown."""
 
     pid: int
     state: str
@@ -18,7 +19,7 @@ class ProcessState:
 
 @dataclass(frozen=True)
 class CpuUse:
-    """The CPU time that the node's living processes used, and the time for which the node was throttled."""
+    """The CPU time in ns that the node's living processes used, and the time in ns for which the node was throttled."""
 
     used_ns: int
     throttled_ns: int
@@ -27,7 +28,8 @@ class CpuUse:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The bytes of a node's memory that only the end of processes can free, and how many were killed for memory."""
+    """The bytes of a node's memory that are freed only when processes end, and the number of processes that were killed
+    for lack of memory."""
 
     used_bytes: int
     kills: int
@@ -38,7 +40,8 @@ class GpuReading:
     """The state of a node's GPUs, as NVIDIA's management library (NVML) reports it to a process on the node.
 
     `devices` holds the figures of each GPU, by the names of `harness.node.gpu_health.FIELDS`, or the `error` of a GPU
-    that is lost. `xids`: GPU index and Xid code of each error since the watch began. `ours`: the harness supplied NVML.
+    that is lost. `xids` holds the GPU index and the Xid number of each error since the watch began. `ours` is True if
+    the harness simulates the library.
     """
 
     devices: list[dict[str, Any]]
@@ -52,9 +55,9 @@ class GpuReading:
 class Impairment:
     """A disturbance of packets on their way: delay, loss, reordering or damage.
 
-    Delays vary within `delay_s ± jitter_s`, but as slowly as in a queue: packets keep their order, and the mean is
-    `delay_s` at any packet rate. `reorder_percent` of the packets pass without delay. Losses come in bursts of `burst`
-    packets on average. Damage flips a bit, which the receiver's checksum detects.
+    Delays vary slowly within `delay_s ± jitter_s`, as in a queue, so that packets keep their order. `reorder_percent`
+    of the packets pass without delay. Losses come in bursts of `burst` packets on average. Damage flips one bit of a
+    packet, which the receiver's checksum detects.
     """
 
     delay_s: float = 0.0
@@ -68,7 +71,8 @@ class Impairment:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """How many packets of a measurement arrived: `late` ones out of order, `damaged` ones with a wrong checksum."""
+    """The numbers of packets that a measurement sent and received. `late` packets arrived out of order, `damaged`
+    packets with a wrong checksum."""
 
     sent: int
     received: int
@@ -79,8 +83,8 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Connection:
-    """A TCP connection of a node, with its byte counts. `cookie` is the kernel's unique id of the socket. `sent` and
-    `received` are payload bytes since the connection began, retransmissions included."""
+    """A TCP connection of a node. `cookie` is the kernel's unique id of the socket. `sent` and `received` are payload
+    bytes since the connection began, retransmissions included."""
 
     cookie: int
     local: str
@@ -91,9 +95,9 @@ class Connection:
 
 @dataclass(frozen=True)
 class Connections:
-    """The TCP connections of a node: if `of_processes`, only those of the given processes, else all.
+    """The TCP connections of a node: only those of the given processes if `of_processes` is True, else all.
 
-    `rdma_bytes` counts the bytes of all RDMA ports of the host; `None` if the host has no such ports.
+    `rdma_bytes` counts the bytes of all RDMA ports of the host, or is `None` if the host has no RDMA ports.
     """
 
     each: tuple[Connection, ...]
@@ -111,18 +115,20 @@ class RdmaDevices:
 
 @dataclass(frozen=True)
 class StorageRule:
-    """A rule for a node's disturbed file operations: which ones, on which files, and whether they wait or fail.
+    """A fault in a node's storage: which file operations, on which files, wait or fail.
 
-    `operations` are some of `STORAGE_OPERATIONS`; `pattern` is a shell pattern for the path below the mount. The first
-    `after_bytes` bytes written to matching files pass; the write that exceeds this limit is cut at the limit. Beyond
-    the limit, at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an errno.
-    Until the rule ends, every operation waits `delay_s`, and reads and writes keep to `rate_bytes` per second.
+    `operations` are some of `STORAGE_OPERATIONS`; `pattern` is a shell pattern for file paths below the mount. The
+    first `after_bytes` bytes written to matching files are stored; a write that exceeds this limit is cut at the limit.
+    Beyond the limit, at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an
+    errno. Until the rule ends, every operation waits `delay_s` seconds, and reads and writes keep to `rate_bytes` per
+    second.
 
     With `power`, the node's storage loses power: file operations get no answer, and data that was not durable is lost.
-    `power` says what is lost: `prefix`, all data after `after_bytes`; `reordered`, any pages since the last fsync;
-    `fsync_lied`, all pages since the rule began, fsynced or not; `rename_lost`, the first rename since the rule began.
+    The lost data is: for `prefix`, all data after `after_bytes`; for `reordered`, any pages since the last fsync; for
+    `fsync_lied`, all pages since the rule began, fsynced or not; for `rename_lost`, the first rename since the rule
+    began.
 
-    With `hang`, operations are accepted and not answered until the rule ends; then they are carried out.
+    With `hang`, file operations get no answer until the rule ends, and are then carried out.
     """
 
     pattern: str = "*"
@@ -140,7 +146,8 @@ class StorageRule:
 
 @dataclass(frozen=True)
 class StorageAnswers:
-    """How a file system would answer a node's operations: how many are `tried` and `refused`, and the longest delay."""
+    """The answers that a file system would give to a node's file operations: how many operations were `tried` and
+    `refused`, and the longest delay in s."""
 
     tried: int
     refused: int

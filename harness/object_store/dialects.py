@@ -59,12 +59,10 @@ class Dialect(abc.ABC):
     content: str
 
     @abc.abstractmethod
-    def asked(self, head: Head) -> Asked:
-        """Returns which operation on which object a request asks for."""
+    def asked(self, head: Head) -> Asked: ...
 
     @abc.abstractmethod
-    def allowed(self, head: Head, key: Key, now_s: float) -> bool:
-        """Returns True if a request is signed with, or holds, the secret key of this run."""
+    def allowed(self, head: Head, key: Key, now_s: float) -> bool: ...
 
     @abc.abstractmethod
     def refused(self, why: str) -> tuple[int, str, str]:
@@ -72,7 +70,6 @@ class Dialect(abc.ABC):
         `ERROR`, `THROTTLE` or `MISSING`."""
 
     def refusal(self, head: Head, why: str) -> bytes:
-        """Returns the whole HTTP answer that refuses a request."""
         status, reason, body = self.refused(why)
         text = (
             f"HTTP/1.1 {status} {reason}\r\nContent-Type: {self.content}\r\n"

@@ -2,7 +2,7 @@
 
     s3_proxy HOST PORT UPSTREAM FOLDER
 
-The proxy listens at HOST and PORT only; the store listens at the socket file UPSTREAM. Requests must be signed with the
+The proxy listens at HOST and PORT; the store listens at the socket file UPSTREAM. Requests must be signed with the
 run's key (`CHAOS_KEY`), whose name is `chaos`; GCS requests have the key as bearer token. `FOLDER/rule.json`, read
 before each request, describes the fault: `kind` (`error`, `throttle`, `slow`, `reset`, `stale`, `short_read`,
 `stale_list`, `lost_part`), `share` of the requests, `seed`, `delay_s`, and a `path` pattern of objects. Counts of the
@@ -61,7 +61,6 @@ class Proxy:
         self._lists: dict[str, tuple[float, bytes]] = {}  # what asked for a list → when, and the answer
 
     async def serve(self, client: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
-        """Serves one request, from its first byte to the end of the connection."""
         with contextlib.suppress(*_HUNG_UP):
             await asyncio.wait_for(self._handle(client, answer), LIMIT_S)
         answer.close()
@@ -94,7 +93,6 @@ class Proxy:
         await self._forward(head, asked, body, answer)
 
     def _due(self, asked: Asked) -> dict[str, Any] | None:
-        """Returns the fault's rule if the fault disturbs this request regardless of the store's answer, else `None`."""
         self._load_rule()
         self._counts["requests"] += 1
         rule = self._rule
@@ -103,7 +101,6 @@ class Proxy:
         return rule if self._acts(rule["kind"], asked) else None
 
     def _acts(self, kind: str, asked: Asked) -> bool:
-        """Decides whether a fault of this kind disturbs this request; counts requests that match the rule."""
         rule = self._rule
         if rule is None or rule["kind"] != kind:
             return False
@@ -173,8 +170,8 @@ class Proxy:
             writer.close()
 
     async def _pass_on(self, asked: Asked, reader: asyncio.StreamReader, answer: asyncio.StreamWriter) -> bool:
-        """Passes on the head of the store's answer. For the fault `short_read`, sends half of the body under a false
-        length, and returns False."""
+        """Passes the head of the store's answer on to the client. For the fault `short_read`, sends half of the body
+        under a false length, and returns False."""
         told = parse_head(await reader.readuntil(b"\r\n\r\n"))
         size = int(told.headers.get("content-length", "0"))
         if told.target != "200" or size < 2 or not self._acts("short_read", asked):
@@ -185,7 +182,6 @@ class Proxy:
         return False
 
     def _listed(self, head: Head, asked: Asked, found: bytes) -> bytes:
-        """Returns the store's list of objects or, for the fault `stale_list`, a list made before the newest change."""
         now, rule = time.monotonic(), self._rule
         at, before = self._lists.get(head.target, (now, found))
         changed = at < self._changed.get(asked.bucket, 0.0)
@@ -234,7 +230,6 @@ async def read_body(client: asyncio.StreamReader, head: Head) -> bytes:
 
 
 def with_header(head: Head, name: str, value: str) -> Head:
-    """Returns a head with another value of one header, and without checksums of the old body."""
     gone = (name.lower().encode() + b":", b"x-amz-checksum-", b"x-goog-hash:", b"content-md5:")
     first, *lines = head.raw.split(b"\r\n")[:-2]
     kept = [line for line in lines if not line.lower().startswith(gone)]
@@ -242,7 +237,6 @@ def with_header(head: Head, name: str, value: str) -> Head:
 
 
 def reset(answer: asyncio.StreamWriter) -> None:
-    """Ends the connection with RST instead of FIN."""
     answer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     answer.transport.abort()
 

@@ -22,8 +22,6 @@ _FIELDS = re.compile(rf"{ALGORITHM} Credential=([^,\s]+), ?SignedHeaders=([^,\s]
 
 @dataclass(frozen=True)
 class Key:
-    """A secret key with which requests to an S3-compatible store are signed. `name` is AWS's access key id."""
-
     name: str
     secret: str
 

@@ -4,7 +4,7 @@
 
 The proxy listens at HOST and PORT, and demands the run's key. Only the proxy reaches the store, which keeps everything
 in memory, and is ready when COMMAND starts. When the store, the proxy or COMMAND ends, the others are killed. FOLDER
-holds the proxy's rule (see `harness.object_store.s3_proxy`).
+holds the description of the proxy's fault (see `harness.object_store.s3_proxy`).
 """
 
 from __future__ import annotations
@@ -76,8 +76,6 @@ def way_to(descriptor: int) -> str:
 
 
 class _Connection(http.client.HTTPConnection):
-    """An HTTP connection to a socket file."""
-
     def __init__(self, path: str):
         super().__init__("store", timeout=START_S_MAX)
         self._path = path
@@ -89,7 +87,6 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _create_bucket(behind: str, bucket: str) -> None:
-    """Creates a bucket in the store; waits until the server is up and answers."""
     connection = _Connection(behind)
     try:
         connection.request("PUT", f"/{bucket}")

@@ -1,4 +1,5 @@
-"""Defines the store `s3`: an S3-compatible server beside the nodes, behind our proxy. The store ends with the job."""
+"""Defines the store `s3`: an S3-compatible server beside the nodes, behind the harness's proxy. The store ends with the
+job."""
 
 from __future__ import annotations
 

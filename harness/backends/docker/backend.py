@@ -1,8 +1,8 @@
-"""The docker backend: a node is a container of our image, and the engine starts, stops and limits it.
+"""The docker backend: a node is a container, and the Docker engine starts, stops and limits it.
 
-Nodes share a private network and the run's folder, which has the same path on all of them. Our init process in each
-container starts, signals and lists processes when the harness asks, over the container's standard input and output.
-When the harness dies, the connection to the init process ends, and the container ends with the connection. All
+Nodes share a private network and the run's folder, which has the same path on all of them. The harness's init process
+in each container starts, signals and lists processes when the harness asks, over the container's standard input and
+output. When the harness dies, the connection to the init process ends, and the container ends with the connection. All
 containers, networks and volumes of a run have the run's label, by which an undo finds them.
 
 `CHAOS_DOCKER_IMAGE` names an image other than `chaos-node`. `CHAOS_DOCKER_GPUS=1` gives every rank a GPU.
@@ -162,8 +162,6 @@ class DockerCluster(container_probe.ProbedCluster):
         return self._run_dir / run_folder.log_of(self._log_key(node))
 
     def _environment(self, node: DockerNode, start: int) -> dict[str, str]:
-        """Returns the environment of a node's command: the plan's variables, and those that the harness sets. A
-        container inherits no variables from the environment of the harness."""
         devices = {f"{library}_SOCKET_IFNAME": "eth0" for library in ("GLOO", "TP", "NCCL")}
         places = run_folder.environment(str(self._run_dir), node.name) | run_folder.key_of(self._run_dir)
         return {**devices, **metadata.environment(node.metadata), **self._workload.env, **places, **node.marks(start)}

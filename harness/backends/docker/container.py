@@ -1,5 +1,5 @@
-"""Defines a node that is a container. The Docker engine, or our init process in the container, carries out the acts on
-the node."""
+"""Defines a node that is a container. The Docker engine, or the harness's init process in the container, carries out
+the acts on the node."""
 
 import math
 import pathlib
@@ -30,8 +30,8 @@ QUOTA_US_MIN = 1_000  # the kernel takes no less
 
 
 class DockerNode(NetworkedNode, StoringNode):
-    """A node that is a container, with the connection to our init process in it. The queue `exits` gets the end of the
-    node's command."""
+    """A node that is a container, with the connection to the harness's init process in it. The queue `exits` gets the
+    end of the node's command."""
 
     def __init__(self, engine: Engine, place: request.DockerRun, name: str, incarnation: int, exits: Box[Exit]):
         index = int(name.removeprefix("node")) if name != CONTROL else -1
@@ -55,11 +55,9 @@ class DockerNode(NetworkedNode, StoringNode):
 
     @property
     def metadata(self) -> str:
-        """Returns the address of the node's simulated cloud metadata server."""
         return "{}:{}".format(*self._line.ready["metadata"])
 
     def create(self, wanted: request.Request, network: Network) -> None:
-        """Creates the node's container at the next free address of the network."""
         self._lab: Network = network
         name = self._place.container(self.name, self.incarnation)
         errors = self._run_dir / "logs" / f"{self.key}.init.log"
@@ -67,7 +65,7 @@ class DockerNode(NetworkedNode, StoringNode):
         self.container = self._line.container
 
     def come_up(self, mounts: Sequence[str]) -> None:
-        """Waits until our init process in the container answers. `mounts` are folders whose storage can be
+        """Waits until the harness's init process in the container answers. `mounts` are folders whose storage can be
         disturbed."""
         self._line.come_up()
         state = self._engine.inspect(self.container)
@@ -78,7 +76,6 @@ class DockerNode(NetworkedNode, StoringNode):
             self._file_systems = Storage(pid, folders, self._place.user, self.marks(self.incarnation), log)
 
     def marks(self, start: int) -> dict[str, str]:
-        """Returns the environment variables by which processes of this node are recognised."""
         return {"CHAOS_NODE": self.name, "CHAOS_INCARNATION": str(start), "CHAOS_RUN_ID": self._place.run_id}
 
     def _storage(self) -> Storage:
@@ -130,7 +127,7 @@ class DockerNode(NetworkedNode, StoringNode):
             self._frozen_pids = None
 
     def evict(self, grace_s: float) -> None:
-        """Evicts the node by `docker stop`: our init process passes SIGTERM on to all processes, and SIGKILL follows
+        """Evicts the node by `docker stop`: the init process passes SIGTERM on to all processes, and SIGKILL follows
         after the grace period."""
         with self.there():
             threading.Thread(target=self._stop, args=(math.ceil(grace_s),), daemon=True).start()
@@ -159,7 +156,7 @@ class DockerNode(NetworkedNode, StoringNode):
         return who
 
     def clock(self) -> ClockReading:
-        """Compares the wall clock of the Docker daemon's host with ours; no fault shifts this clock."""
+        """Compares the wall clock of the Docker daemon's host with the harness's; no fault shifts this clock."""
         return clock_offset.compare(self.name, lambda: int(self._call("clock")))
 
     def _update(self, **limits: int) -> None:
@@ -183,7 +180,6 @@ class DockerNode(NetworkedNode, StoringNode):
             self._note_exit(event["code"])
 
     def _on_end(self) -> None:
-        """Records the end of the container, and thereby of everything on the node."""
         self._note_exit(-signal.SIGKILL)
         self._frozen_pids = None
         self._gone.set()

@@ -36,8 +36,6 @@ class ContainerLine(rpc.Line):
             raise
 
     def come_up(self) -> ContainerLine:
-        """Waits until the harness's process in the container answers. If the process does not answer in time, ends the
-        container and raises `BackendError`."""
         if self.wait_ready(READY_S_MAX):
             return self
         self.close()

@@ -1,4 +1,4 @@
-"""Finds out which acts on nodes this Docker engine supports, by trying them on a container of our own."""
+"""Finds out which acts on nodes this Docker engine supports, by trying them on a test container."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ _CODE = f"import time; open('{{run_dir}}/{MOUNT}/file', 'w').close(); print('tim
 
 
 class ProbedCluster(ControlledCluster):
-    """A cluster with a check that finds the network acts that the kernel refuses."""
-
     @abc.abstractmethod
-    def examine_network(self) -> dict[Verb, str]:
-        """Returns the acts on a node's network that the kernel refuses, each with the reason."""
+    def examine_network(self) -> dict[Verb, str]: ...
 
 
 def try_out(open_cluster: Callable[[Launch, pathlib.Path], ProbedCluster], why_no_storage: str) -> dict[Verb, str]:

@@ -102,7 +102,6 @@ class Engine:
         return {}
 
     def image_id(self, image: str) -> str | None:
-        """Returns the digest of an image, or `None` if the image does not exist."""
         import docker.errors
 
         try:
@@ -111,7 +110,6 @@ class Engine:
             return None
 
     def create(self, name: str, request: Request) -> str:
-        """Creates a Docker container without starting it. Returns the container's id."""
         with speaking(f"creating container {name}"):
             return str(self.api.create_container_from_config(request, name)["Id"])
 
@@ -156,8 +154,6 @@ class Engine:
         return len(containers) + len(networks) + len(volumes)
 
     def run_ids(self) -> set[str]:
-        """Returns the ids of all runs that have containers, networks or volumes on this engine, whichever harness made
-        them."""
         label = {"label": RUN_LABEL}
         with speaking("looking for what runs left"):
             found = [*self.api.containers(all=True, filters=label), *self.api.networks(filters=label)]
@@ -165,8 +161,8 @@ class Engine:
         return {str((entry["Labels"] or {}).get(RUN_LABEL, "")) for entry in found}
 
     def _remove(self, remove: Callable[..., None], what: str, **options: Any) -> None:
-        """Removes a container, network or volume. A removal by another process (the reverter or `chaos heal`) at the
-        same time is no error."""
+        """Removes a container, network or volume. A simultaneous removal by another process, such as `chaos heal`, is
+        no error."""
         import docker.errors
 
         try:

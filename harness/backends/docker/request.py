@@ -1,7 +1,8 @@
-"""Makes the requests to the Docker Engine API for a workload, as plain data. All functions of this module are pure.
+"""Makes the requests to the Docker Engine API for a workload, as plain data. All functions of this module are free of
+side effects.
 
-This module chooses all names and labels of Docker objects. Every Docker object of the harness has the label
-`chaos.run_id`. Only objects with the label `chaos.run_id` are removed, so that objects of other users are safe.
+Every Docker object of the harness has the label `chaos.run_id`. Only objects with the label `chaos.run_id` are removed,
+so that objects of other users are safe.
 """
 
 import hashlib
@@ -41,8 +42,6 @@ _LINE = {"OpenStdin": True, "StdinOnce": True, "AttachStdin": True, "AttachStdou
 
 @dataclass(frozen=True)
 class DockerRun:
-    """The facts of a run that its containers need in addition to the workload: folder, owner of the files, image."""
-
     run_id: str = "{run_id}"
     run_dir: str = "{run_dir}"
     user: str = "{user}"
@@ -63,11 +62,9 @@ class DockerRun:
 
     @property
     def archive(self) -> str:
-        """Returns the path, on a node, of the archive with our own programs."""
         return self.below(delivery.NAME)
 
     def below(self, name: str) -> str:
-        """Returns the path of a file in the run's folder, which every node sees under the same path."""
         return f"{self.run_dir}/{name}"
 
     def container(self, node: str, incarnation: int) -> str:
@@ -107,12 +104,8 @@ def network(place: DockerRun) -> Request:
 
 
 def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -> Request:
-    """Returns the request to Docker that makes one node's container. The container starts our init process, which
-    starts the workload's command when the harness asks.
-
-    The init process gets the names of all nodes, to compute its node's share of the machine's CPUs: a fault that loads
-    this node's CPUs uses only this share.
-    """
+    """Returns the request to Docker that makes one node's container. The container starts the harness's init process,
+    which starts the workload's command when the harness asks."""
     labels = place.labels(node, incarnation)
     gpus = gpu_ids(workload, int(node.removeprefix("node")), place) if node != CONTROL else []
     host: Request = {
@@ -141,8 +134,6 @@ def container(workload: Launch, place: DockerRun, node: str, incarnation: int) -
 
 
 def _mounts(workload: Launch, place: DockerRun, node: str, incarnation: int) -> list[Request]:
-    """Returns the mounts of a node's container: the run's folder read-only, and over it the folders that this node may
-    write."""
     key = CONTROL if node == CONTROL else f"{node}.{incarnation}"
     labels = place.labels(node, incarnation)
     disk = {"Type": "volume", "Source": place.container(node, incarnation), "Target": SCRATCH}

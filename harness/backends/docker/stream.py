@@ -51,7 +51,6 @@ class AttachedStream:
             each.close()
 
     def _exactly(self, size: int) -> bytes:
-        """Returns exactly `size` bytes, or no bytes at the end of the stream."""
         data = bytearray()
         while len(data) < size:
             chunk = self._link.recv(size - len(data))

@@ -1,7 +1,6 @@
 """Finds the Kubernetes API server, sends requests to it, and removes a run's objects by their label.
 
-Kubernetes objects are plain dictionaries, in requests and in answers. The harness asks the server which versions of an
-API the server has.
+Kubernetes objects are plain dictionaries, in requests and in answers.
 """
 
 import functools
@@ -153,7 +152,6 @@ class Api:
 
     @functools.cached_property
     def dialect(self) -> Dialect:
-        """Returns which newer features of the Kubernetes API this server has, found by a dry run."""
         probe = manifests.ClusterRun("dialect", Settings(), Dialect())
         workload = Launch(("true",), 1, 1)
         job = manifests.RENDERERS["job"](workload, probe)[0]
@@ -167,7 +165,6 @@ class Api:
         return "policy/v1" if self.serves("policy/v1", "poddisruptionbudgets") else "policy/v1beta1"
 
     def serves(self, version: str, plural: str) -> bool:
-        """Returns True if the server has the resource `plural`, such as `jobs`, in the API `group/version`."""
         if version not in self._cache:
             try:
                 found = self.get(f"/{_root(version)}")
@@ -210,7 +207,6 @@ class Api:
         return self.list("v1", "pods", place.selector)
 
     def pod(self, name: str) -> Object | None:
-        """Returns the pod with this name, or `None` if the pod does not exist."""
         try:
             found: Object = self.get(self.path("v1", "pods", name))
         except Refused as error:
@@ -271,8 +267,6 @@ class Api:
         return run_to_end(self._link(pod, "exec", query), f"{command[0]} in pod {pod}", limit_s)
 
     def _link(self, pod: str, what: str, query: Sequence[tuple[str, str]]) -> Any:
-        """Opens a WebSocket to a pod, such as for `exec` or `attach`. Raises `BackendError` if the WebSocket cannot be
-        opened."""
         from kubernetes.stream.ws_client import create_websocket
         from websocket import WebSocketException, setdefaulttimeout
 
@@ -308,11 +302,9 @@ class Api:
     # The end
 
     def remove_run(self, place: ClusterRun) -> int:
-        """Removes all Kubernetes objects with this run's label from our namespace, and waits until the pods are gone.
-        Repeated calls are safe.
-
-        Tries to remove every kind of object, and then raises `BackendError` if an object could not be removed.
-        """
+        """Removes all Kubernetes objects with this run's label from the namespace, and waits until the pods are gone.
+        Repeated calls are safe. Raises `BackendError` if an object could not be removed, after an attempt to remove
+        every object."""
         # What disturbs comes first, owners before pods.
         owners = [owner for found in manifests.OWNERS.values() for owner in found]
         kinds = [
@@ -349,8 +341,6 @@ class Api:
 
 
 def _configure(kubernetes: Any, settings: Settings) -> tuple[Any, str]:
-    """Returns the client's configuration, and the namespace: from the settings, or else from the kubeconfig's context
-    or the pod's service account."""
     configuration = kubernetes.client.Configuration()
     file = _kubeconfig()
     inside = SERVICE_ACCOUNT / "namespace"

@@ -2,8 +2,8 @@
 scheduling.
 
 The Job brings back a pod that was evicted or has died. If an injected fault ended the old pod, the new pod starts the
-job's command only when the harness calls `replace`; otherwise it starts at once. If the server has no Indexed Jobs,
-nodes are single pods, and the harness creates their replacements.
+job's command only when the harness calls `replace`; otherwise the new pod starts the command at once. If the server has
+no Indexed Jobs, nodes are single pods, and the harness creates their replacements.
 
 Each pod sends its events, answers and logs at once to the harness, over the connection to its init process. The control
 host is a pod of its own, which a disruption budget protects from eviction. `docs/kubernetes.md` has all settings
@@ -161,9 +161,7 @@ class KubeCluster(ControlledCluster):
 
     def kill(self, node: KubeNode) -> None:
         """Kills all processes of a node by SIGKILL from the pod's init, because a kubelet would send SIGTERM first.
-
-        After the kill, the pod is deleted without a grace period, so that Kubernetes knows of the loss at once.
-        """
+        Then deletes the pod without a grace period, so that Kubernetes knows of the loss at once."""
         pod = self._take(node, "node lost")
         try:
             pod.die()
@@ -274,8 +272,6 @@ class KubeCluster(ControlledCluster):
             pod.beat(pod_init.SILENT_S_MAX + BEAT_S)
 
     def _greet(self, wanted: Object) -> None:
-        """Connects to a new pod, finds out which node of the job the pod is for, and sends the run's files to the
-        pod."""
         try:
             self._greet_or_raise(wanted)
         except Exception as error:  # any error: no other code would see it
@@ -366,7 +362,6 @@ class KubeCluster(ControlledCluster):
                 self.ends.append(Exit(pod.node, start, code))
 
     def _note_clock(self, pod: Pod) -> None:
-        """Compares the pod's clock with the harness's clock, unless both run on the same machine."""
         if pod.hello["clock"] == clock_id():
             return
         host = pod.hello["host"]
@@ -392,8 +387,6 @@ class KubeCluster(ControlledCluster):
         return {"address": pod.address, "control": control, "head": head, "run_dir": POD_RUN_DIR, "python": "python3"}
 
     def _environment(self, pod: Pod, name: str, start: int) -> dict[str, str]:
-        """Returns the environment of a command in a pod: the variables of the plan and of the harness, with paths
-        inside the pod."""
         device = pod.hello["device"]
         devices = {f"{library}_SOCKET_IFNAME": device for library in ("GLOO", "TP", "NCCL")} if device else {}
         marks = run_folder.environment(POD_RUN_DIR, name) | run_folder.key_of(self.run_dir)

@@ -1,9 +1,8 @@
 """Makes the Kubernetes objects of a workload, as plain data. No function of this module has side effects.
 
-This module chooses all names and labels of Kubernetes objects. Every object of the harness has the label
-`chaos.run_id`, and only objects with this label are removed. A pod starts our small init process, which waits until the
-harness connects. The harness sends the workload's command and environment to the init process, so that no Kubernetes
-object contains them.
+Every object of the harness has the label `chaos.run_id`, and only objects with this label are removed. A pod starts the
+harness's init process, which waits until the harness connects. The harness sends the workload's command and environment
+to the init process, so that no Kubernetes object contains them.
 """
 
 import base64
@@ -50,8 +49,6 @@ class Dialect:
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """One run in one Kubernetes cluster: names, labels and settings for its objects."""
-
     run_id: str = "run"
     settings: Settings = field(default_factory=Settings)
     dialect: Dialect = field(default_factory=Dialect)
@@ -70,7 +67,6 @@ class ClusterRun:
         return f"{self.name}-{CONTROL}"
 
     def preemptor(self, index: int) -> str:
-        """Returns the name of the pod that makes the scheduler preempt (evict) the node with this index."""
         return f"{self.name}-{PREEMPTOR}-{index}"
 
     @property
@@ -107,7 +103,6 @@ def delivered(place: ClusterRun) -> Object:
 
 
 def render(workload: Launch, place: ClusterRun) -> list[Object]:
-    """Returns all Kubernetes objects of a run, except the ConfigMap `delivered`, in the order of their creation."""
     first = [service(place), control_pod(place), budget(place)]
     if place.settings.gang:
         gang = {"minMember": workload.nodes, "queue": place.settings.gang}
@@ -119,7 +114,7 @@ def render(workload: Launch, place: ClusterRun) -> list[Object]:
 
 
 def service(place: ClusterRun) -> Object:
-    """Returns a headless service, which gives each pod a name in the cluster's DNS, even before it is ready."""
+    """Returns a headless service, which gives each pod a name in the cluster's DNS, even before the pod is ready."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": place.labels}
     return object_of("v1", "Service", place.name, place, spec)
 
@@ -305,8 +300,6 @@ def _template(workload: Launch, place: ClusterRun) -> Object:
 
 
 def _grace_s(workload: Launch, settings: Settings) -> int:
-    """Returns the pods' grace period in seconds: the plan's eviction notice if evictions use the pods' own grace
-    period, or else a longer time."""
     notice_s = math.ceil(workload.notice_s)
     if settings.evict_by_own_grace and notice_s > 0:
         return notice_s

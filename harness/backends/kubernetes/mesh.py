@@ -1,7 +1,7 @@
 """Makes, awaits and deletes Chaos Mesh objects, for faults that only Chaos Mesh can inject into a pod.
 
-Chaos Mesh runs a daemon on every machine, which disturbs the pods there. This module only asks Chaos Mesh to disturb
-the network. The harness itself measures the effect of each disturbance, as it does on every other backend.
+Chaos Mesh runs a daemon on every machine, which disturbs the network of pods. The harness itself measures the effect of
+each disturbance, as on every other backend.
 """
 
 from __future__ import annotations
@@ -33,14 +33,12 @@ class Way:
 
 
 def bandwidth(place: ClusterRun, name: str, way: Way, rate_bits: int) -> Object:
-    """Returns the Chaos Mesh object that limits a pod's traffic to `rate_bits` bits per second."""
     limit = max(20_000, rate_bits // 8 // 20)
     rate = {"rate": f"{max(1, rate_bits // 8)}bps", "limit": limit, "buffer": max(1600, rate_bits // 8 // 50)}
     return _network(place, name, way, "bandwidth", {"bandwidth": rate})
 
 
 def impairment(place: ClusterRun, name: str, way: Way, wanted: Impairment) -> Object:
-    """Returns the Chaos Mesh object that delays, loses, reorders or damages a pod's packets."""
     what: Object = {}
     if wanted.delay_s or wanted.jitter_s:
         delay_us, jitter_us = round(wanted.delay_s * 1e6), round(wanted.jitter_s * 1e6)
@@ -71,8 +69,6 @@ def _network(place: ClusterRun, name: str, way: Way, action: str, what: Object) 
 
 
 class Mesh:
-    """Creates the Chaos Mesh objects of one run, each with a unique name."""
-
     def __init__(self, api: Api, place: ClusterRun):
         self._api = api
         settings = dataclasses.replace(place.settings, namespace=api.namespace)

@@ -59,7 +59,6 @@ class Mirror:
                 self._send(line, name)
 
     def push(self) -> None:
-        """Sends all changed files of the run's folder to every pod, and returns when they are sent."""
         with self._lock:
             gone = self._sent.keys() - self._found(PUSHED).keys()
             now = self._found(PUSHED)  # a look beside a renaming may see neither name: two in a row do not
@@ -89,8 +88,8 @@ class Mirror:
         return True
 
     def _append(self, name: str, offset: int, data: bytes) -> None:
-        """Writes data from a pod into a file of the run's folder at this offset, which is at most the end of the file.
-        Raises `BackendError` if the offset is beyond the end of the file, or if the file would grow too large."""
+        """Writes data from a pod into a file of the run's folder at this offset. Raises `BackendError` if the offset is
+        beyond the end of the file, or if the file would grow too large."""
         descriptor = untrusted_files.open_file(self._run_dir, name, os.O_WRONLY | os.O_CREAT)
         try:
             size = os.fstat(descriptor).st_size

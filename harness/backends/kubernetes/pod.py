@@ -30,7 +30,7 @@ PACKET_BYTES = 64
 
 
 class Pod(rpc.Line):
-    """A connection to the init process of one of our pods. `hello` is the first answer of the init process.
+    """A connection to the init process of one of the run's pods. `hello` is the first answer of the init process.
 
     `node` is the name of the job's node in this pod, or empty until the init process has answered. `running` says how
     often the command was started (1 for the first start), or is 0 if no command runs.
@@ -44,7 +44,6 @@ class Pod(rpc.Line):
         on_event: Callable[[Pod, rpc.Message], None],
         on_end: Callable[[Pod], None],
     ):
-        """Connects to the pod's init process. Raises `BackendError` if the init process does not answer."""
         self.name: str = wanted["metadata"]["name"]
         self.machine: str = wanted["spec"].get("nodeName", "")
         self.node = ""
@@ -131,8 +130,6 @@ def _attach(api: Api, pod: str, container: str, errors: pathlib.Path) -> PodStre
 
 
 class Owner(Protocol):
-    """The part of the Kubernetes backend that its nodes use."""
-
     mesh: Mesh
     run_dir: pathlib.Path
 
@@ -197,7 +194,7 @@ class KubeNode(NodeBase):
         self, peer: Node | None, seconds: float, back: bool = False, through: Disturbance | None = None
     ) -> float:
         """Measures the rate of a data stream that the harness sends from one node to another, in bits per second.
-        Ignores `through`: any rate limit holds for the data stream and the job's own traffic together."""
+        Ignores `through`, because a rate limit applies to the data stream and the job's own traffic together."""
         source, sink = self._ends(peer, back)
         return fill_path(source.end, sink.end, seconds, CALL_S_MAX + seconds)
 

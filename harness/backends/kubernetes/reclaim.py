@@ -27,13 +27,10 @@ class Way:
         self._api, self._place = api, place
 
     def why_not(self) -> str:
-        """Returns the reason why this way to take pods away does not work in this cluster, or an empty text if it
-        works."""
         right = "harness/backends/kubernetes/rbac.yaml has it"
         return "" if self._api.may("create", "pods/eviction") else f"no right to create pods/eviction; {right}"
 
     def take(self, pod: Pod, index: int, grace_s: int) -> None:
-        """Asks Kubernetes to take a node's pod away. `index` is the node's place in the job."""
         self._api.evict(pod.name, grace_s)
 
     def give_back(self, index: int) -> None:
@@ -72,7 +69,6 @@ class _OfMachines(Way):
         self.heal()
 
     def heal(self) -> int:
-        """Removes the cordons and taints that this run has set on machines. Returns the number of machines."""
         marked = self._api.machines(f"{MARK}={self._value}")
         for machine in marked:
             taints = machine["spec"].get("taints", [])
@@ -116,9 +112,9 @@ class Priority(Way):
     """Takes a node away by preemption: the scheduler evicts the node's pod for a pod of higher priority, which then
     keeps the machine.
 
-    The pod of higher priority requests no resources, but a required anti-affinity keeps it off machines with the node's
-    pod. The scheduler evicts as few pods as it can, so it evicts only the node's pod. The grace period of the node's
-    pod is its eviction notice.
+    The pod of higher priority requests no resources, but a required anti-affinity keeps the pod off machines with the
+    node's pod. The scheduler evicts as few pods as possible, and so evicts only the node's pod. The grace period of the
+    node's pod is its eviction notice.
     """
 
     def why_not(self) -> str:

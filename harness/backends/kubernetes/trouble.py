@@ -12,7 +12,6 @@ PULL_S_MAX = 60.0
 
 
 def refuse_hopeless(pod: Object) -> None:
-    """Raises `CannotRunError` for a pod that will never start."""
     for status in pod["status"].get("containerStatuses", []):
         waiting = status.get("state", {}).get("waiting") or {}
         reason = waiting.get("reason", "")
@@ -26,7 +25,6 @@ def refuse_hopeless(pod: Object) -> None:
 
 
 def describe(pod: Object) -> str:
-    """Returns Kubernetes' own reason why a pod does not run."""
     status = pod["status"]
     states = [each.get("state", {}) for each in status.get("containerStatuses", [])]
     reasons = [f"{(s.get('waiting') or s.get('terminated') or {}).get('reason', '')}" for s in states]

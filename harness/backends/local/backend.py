@@ -157,8 +157,6 @@ class LocalCluster(TellingCluster):
         return fresh
 
     def exits(self) -> list[Exit]:
-        """Returns an `Exit` for each command that ended since the last call. Raises `BackendError` if the lab (the
-        process that holds the nodes) has ended unexpectedly."""
         found = super().exits()
         if not found and self._lab.ended and not self._closed:
             raise BackendError(f"the lab ended unexpectedly; see {self._run_dir / 'logs' / 'labd.log'}")
@@ -305,10 +303,8 @@ def _candidates() -> tuple[str, ...]:
 
 
 def gpus_of(node: int, ranks: int) -> str | None:
-    """Returns CUDA_VISIBLE_DEVICES for a virtual node, or `None` on a machine without GPUs.
-
-    Each node has its own GPUs if there are enough. If the machine has too few GPUs, nodes share them.
-    """
+    """Returns CUDA_VISIBLE_DEVICES for a virtual node, or `None` on a machine without GPUs. If the machine has too few
+    GPUs, nodes share them."""
     ours = os.environ.get("CUDA_VISIBLE_DEVICES")
     every = ours.split(",") if ours else sorted(path.name[6:] for path in pathlib.Path("/dev").glob("nvidia[0-9]*"))
     if not every or ours == "":
@@ -334,8 +330,6 @@ def try_mode(mode: str) -> str | None:
 
 
 def _kernel_limits(mode: str) -> dict[Verb, str | None]:
-    """Maps each operation that needs a control group or a preloaded library to `None` if it works on this machine, or
-    else to the reason why not."""
     as_root = None if mode == "root" else _TAKES_ROOT
     return {
         Verb.CPU_QUOTA: as_root or cgroups.why_not("cpu"),
@@ -347,10 +341,7 @@ def _kernel_limits(mode: str) -> dict[Verb, str | None]:
 
 def sweep(run_id: str | None = None) -> None:
     """Ends processes and removes control groups that the run `run_id` has left. Without `run_id`, removes what any dead
-    harness has left.
-
-    Repeated calls are safe. Tries to remove everything, and then raises `BackendError` if anything is left.
-    """
+    harness has left. Raises `BackendError` if anything is left, after an attempt to remove everything."""
     each(lambda remove: remove(run_id), (leftovers.sweep, cgroups.sweep))
 
 

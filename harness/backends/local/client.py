@@ -1,4 +1,4 @@
-"""Starts and calls labd, the process that holds this machine's virtual nodes (the lab)."""
+"""Starts and calls labd, the daemon that holds this machine's virtual nodes."""
 
 import json
 import os
@@ -30,12 +30,12 @@ def marks(run_id: str, node: str, incarnation: int) -> dict[str, str]:
 
 
 class LabClient(rpc.Line):
-    """A connection to a running lab (a run's virtual nodes); the lab ends with the connection. `control` is the address
-    of the control host."""
+    """A connection to the daemon that holds the virtual nodes of a run; the virtual nodes end with the connection.
+    `control` is the address of the host that runs the control command (usually the rendezvous store)."""
 
     def __init__(self, mode: str, run_id: str, log: pathlib.Path | None, on_event: rpc.OnEvent = lambda _: None):
-        """Starts a lab. Raises `rpc.StageError` if the kernel refuses an operation that the lab needs, and
-        `BackendError` if labd does not start."""
+        """Starts the virtual nodes' daemon. Raises `rpc.StageError` if the kernel refuses an operation that virtual
+        nodes need, and `BackendError` if the daemon does not start."""
         self.mode = mode
         # Without a log labd's own messages go to a file that has no name and leaves nothing.
         with log.open("a+b") if log else tempfile.TemporaryFile() as output:

@@ -1,7 +1,7 @@
 """The Slurm backend: a run is one Slurm job, a node is an allocated node, and Slurm does all scheduling.
 
 If a node is lost, Slurm ends the whole job, and starts the job again once it can allocate the nodes. The loss, eviction
-or replacement of one node therefore makes Slurm start *every* node of the job again; `changes()` reports the end of the
+or replacement of one node therefore makes Slurm start every node of the job again; `changes()` reports the end of the
 old and the start of the new nodes. By default, Slurm starts a requeued job only after two minutes. Once the harness has
 replaced or given up all lost nodes, it asks Slurm to start the job at once.
 
@@ -346,10 +346,8 @@ class SlurmCluster(TellingCluster):
 
 def read_exits(run_dir: pathlib.Path, known: Set[tuple[str, int]] = frozenset()) -> list[tuple[str, int, int]]:
     """Returns the node name, incarnation and exit code of each ended command, except for the nodes (name and
-    incarnation) in `known`.
-
-    Skips files that are not exit records, because on some nodes a trainer can write to the folder of exit records.
-    """
+    incarnation) in `known`. Skips files that are not exit records, because on some nodes a trainer can write to the
+    folder of exit records."""
     found = []
     for file in untrusted_files.names_in(run_dir, EXITS):
         record = _EXIT_FILE.fullmatch(file)

@@ -1,11 +1,12 @@
 """Runs Slurm's commands, each with a time limit, and parses their output.
 
-Uses the Slurm cluster of `SLURM_CONF`, else the one that `engines/slurm.sh` started on this host, else the site's.
+The commands act on the Slurm cluster of `SLURM_CONF`, else on the one that `engines/slurm.sh` started on this host,
+else on the site's.
 
-The *power command* in `CHAOS_SLURM_POWER` kills nodes and brings them back. The power command is called with `kill NODE
-RUN`, `boot NODE` and `heal RUN` (bring back all nodes that were killed for that run). The script `engines/slurm.sh` is
-the default power command for a Slurm cluster that this script started. Without a power command (or with `none`), nodes
-are set to `down` and resumed in Slurm, which only root and SlurmUser may do.
+The command in `CHAOS_SLURM_POWER` (the power command) kills nodes and brings them back. The power command is called
+with `kill NODE RUN`, `boot NODE` and `heal RUN` (bring back all nodes that were killed for that run). The script
+`engines/slurm.sh` is the default power command for a Slurm cluster that this script started. Without a power command
+(or with `none`), nodes are set to `down` and resumed in Slurm, which only root and SlurmUser may do.
 """
 
 import getpass
@@ -113,7 +114,6 @@ class Slurm:
         return next((job for job in found if job.id == job_id), None)
 
     def jobs_named(self, *names: str) -> list[SlurmJob]:
-        """Returns the jobs with exactly these names that have not ended."""
         return [job for job in self.jobs(f"--name={','.join(names)}") if job.name in names and not job.ended]
 
     def cancel(self, *names: str) -> None:
@@ -199,13 +199,12 @@ class Slurm:
         return max(float(found[1]) if found else 30.0, 5.0) + LAST_WORDS_S
 
     def _configured(self, key: str) -> str:
-        """Returns the line of Slurm's configuration for this key, or an empty text."""
         lines = self.run("scontrol", "show", "config").splitlines()
         return next((line for line in lines if line.startswith(f"{key} ")), "")
 
     def evicting_partition(self, below: str | None, host: str | None) -> str | None:
         """Returns a Slurm partition whose jobs can preempt jobs of the partition `below` on `host`, or `None` if no
-        partition fits. If `below` is `None`, it is the default partition; if `host` is `None`, it is any host."""
+        partition fits. `None` stands for the default partition in `below`, and for any host in `host`."""
         if "partition_prio" not in self._configured("PreemptType"):
             return None
         lines = self.run("scontrol", "--oneliner", "show", "partition").splitlines()
@@ -244,7 +243,6 @@ class Slurm:
         self.run("scontrol", "update", f"nodename={host}", "state=drain", f"reason={_reason(run_id)}")
 
     def resume_drained(self, run_id: str) -> None:
-        """Resumes the hosts that this run has drained in Slurm."""
         lines = self.run("sinfo", "--noheader", "--Node", "--list-reasons", "--format=%N|%E").splitlines()
         for host in {line.partition("|")[0] for line in lines if line.partition("|")[2] == _reason(run_id)}:
             self._resume(host)

@@ -37,7 +37,6 @@ def evicting_partition(slurm: Slurm, host: str | None = None) -> str | None:
 
 
 def why_not(slurm: Slurm) -> str:
-    """Returns the reason why Slurm cannot evict nodes of a run's job, or an empty text if it can evict them."""
     if _chosen_way() in ("requeue", "signal") or evicting_partition(slurm) or slurm.is_operator:
         return ""
     return (
@@ -47,9 +46,8 @@ def why_not(slurm: Slurm) -> str:
 
 
 class Evictions:
-    """Makes Slurm take nodes away from the job of one run. `job_name` is the name of the run's Slurm job. An evictor
-    (another job that takes over an evicted node) has a name that begins with `job_name`. An evictor runs the shell
-    command `occupying`, which holds the node until the harness has ended."""
+    """Makes Slurm take nodes away from the job of one run. `job_name` is the name of the run's Slurm job. An evicted
+    node can be taken over by another job, which runs the shell command `occupying` until the harness has ended."""
 
     def __init__(self, slurm: Slurm, run_id: str, job_name: str, occupying: str):
         self._slurm, self._run_id, self._job_name, self._occupying = slurm, run_id, job_name, occupying
@@ -83,7 +81,6 @@ class Evictions:
 
 
 def _chosen_way() -> str:
-    """Returns the way of eviction in `CHAOS_SLURM_EVICTION`, or an empty text if the user chose none."""
     way = os.environ.get(EVICTION_ENV, "")
     if way and way not in WAYS:
         raise UsageError(f"{EVICTION_ENV}={way!r}: allowed are {', '.join(WAYS)}")

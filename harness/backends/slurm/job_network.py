@@ -1,7 +1,7 @@
 """Disturbs the network between the nodes of a Slurm job, but never the site's own traffic with these nodes.
 
-On each node, a sidecar process disturbs the node's traffic. The sidecar runs beside the node's task, with the rights of
-the job's user. A fault that disturbs *all* traffic of a node disturbs only the traffic with the job's other nodes.
+On each node, a sidecar process disturbs the node's traffic, with the rights of the job's user. A fault that disturbs
+all traffic of a node disturbs only the traffic with the job's other nodes.
 """
 
 from typing import Any

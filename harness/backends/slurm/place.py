@@ -21,8 +21,6 @@ STORAGE_S_MAX = 15.0  # the helper itself waits for the file system to come up
 
 
 class NodeCluster(Protocol):
-    """The attributes and methods of a Slurm cluster that a node uses."""
-
     run_dir: pathlib.Path
     network: JobNetwork
 
@@ -49,8 +47,8 @@ class SlurmNode(NetworkedNode, StoringNode):
     notice, notice_seen = Node.notice, Node.notice_seen  # its metadata endpoint is not ours
 
     def signal(self, signum: signal.Signals, pid: int | None = None) -> int:
-        """Sends a signal to the run's process `pid` on this node or, by default, to all of the run's processes there.
-        Accepts any process id: unlike a container, a Slurm node has no init process of the harness to be spared."""
+        """Sends a signal to the run's process `pid` on this node or, by default, to all of the run's processes
+        there."""
         return int(self._call("signal", signum=int(signum), pid=pid))
 
     def kill(self) -> None:

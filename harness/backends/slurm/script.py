@@ -1,6 +1,6 @@
 """Makes the `sbatch` arguments and the two shell scripts that run a workload as a Slurm job.
 
-A run is one job, with one task on every node. When a job has lost a node, Slurm starts the job again *as a whole*
+A run is one job, with one task on every node. When a job has lost a node, Slurm starts the job again as a whole
 (`--requeue`). Each restart replaces every node by its next incarnation, whose number is Slurm's restart count plus one.
 
 The scripts contain no facts about this machine, but read these from environment variables, set at submission.
@@ -127,7 +127,6 @@ def render(workload: Launch) -> Submission:
 
 
 def _places(workload: Launch, node: str, mounts: Sequence[str]) -> str:
-    """Returns arguments of `slurm_task`: folders that faults may disturb, and folders that the task may write."""
     return shlex.join([*mounts, "--", *run_folder.folders_of(workload, node), "--"])
 
 
@@ -145,7 +144,6 @@ def shell_words(command: Sequence[str], allowed: Collection[str]) -> str:
 
 
 def _shell_word(word: str) -> str:
-    """Quotes one word of a command for the shell, with its placeholders as shell variables."""
     text, *found = PLACEHOLDER.split(word)
     quoted = [shlex.quote(text) if text else ""]
     for escaped, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):

@@ -27,10 +27,8 @@ class StepLine(rpc.Line):
         errors: pathlib.Path,
     ):
         """Starts a helper process of the harness on a Slurm node. `where` holds srun's options that select the job and
-        the node; `source` is the path of the harness's code on the node.
-
-        Raises `BackendError` if the process does not start.
-        """
+        the node; `source` is the path of the harness's code on the node. Raises `BackendError` if the process does not
+        start."""
         ours, theirs = socket.socketpair()
         options = ("--overlap", "--ntasks=1", "--mem=0", "--export=NONE", "--mpi=none", "--chdir=/", "--unbuffered")
         program = boot.command(sys.executable, source, module, arguments)

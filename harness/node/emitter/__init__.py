@@ -1,4 +1,4 @@
-"""Writes the event log, in which each process logs what it observed. The harness judges a run by its event log alone.
+"""Writes the event log of a training process. The harness judges a run by its event logs alone.
 
 Any trainer may import this file, which uses only the standard library, and no threads or buffers.
 
@@ -6,16 +6,15 @@ Any trainer may import this file, which uses only the standard library, and no t
     emit = Emitter.open("trainer", rank=rank, local_rank=local_rank, world_size=world_size)
     emit("step", step=step, begin_ns=begin, loss=loss)
 
-Each writer in each process has a file of its own: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<rank>-<start>.jsonl`.
-Each event is one line, written by one `os.write` to an `O_APPEND` descriptor, so that SIGKILL tears at most the last
-line. If the variable `CHAOS_EVENTS` is unset, every call returns at once and writes nothing.
+A process writes a file of its own for each role: `$CHAOS_EVENTS/<role>-<node>.<incarnation>-<rank>-<start>.jsonl`. If
+the environment variable `CHAOS_EVENTS` is not set, no event is written. Each event is one line, written by one
+`os.write` to an `O_APPEND` descriptor, so that SIGKILL damages at most the last line.
 
-Lines are numbered from 0 (the header), and each attempt to write a line uses up a number. A missing number means that a
-line was lost, for example because the disk was full. A forked process numbers its lines separately.
+Each line has a number, counted from 0. A gap in the numbers shows that a line was lost, for example because the disk
+was full. A forked process counts its lines separately from its parent.
 
-The first line, the header, names the writer. `harness.log.vocabulary` declares the fields of the header and of each
-event; docs/events.md lists these fields. A number that is not finite is written as the string `"nan"`, `"inf"` or
-`"-inf"`.
+The first line of a file, the header, identifies the writing process. `harness.log.vocabulary` declares the fields of
+the header and of each event. A number that is not finite is written as the string `"nan"`, `"inf"` or `"-inf"`.
 """
 
 from __future__ import annotations
@@ -77,7 +76,8 @@ def clock_id() -> str:
 
 
 class Emitter:
-    """Appends events to this process's own file. Never raises, because logging must not kill a training job."""
+    """Appends events to this process's own event log. Methods never raise errors, because logging must not end a
+    training job."""
 
     def __init__(self, path: pathlib.Path | None, identity: dict[str, Any] | None = None, began: Moment | None = None):
         self.path = path
@@ -104,7 +104,8 @@ class Emitter:
     @classmethod
     def open(cls, role: str, **identity: Any) -> Emitter:
         """Returns an emitter for this process, which writes nothing if the variable `CHAOS_EVENTS` is not set. `began`
-        is the `Moment` when the process began (default: now). All other arguments go into the header."""
+        is the time at which the process began (default: now). All other arguments become fields of the log's first
+        line, the header."""
         began = identity.pop("began", None)
         directory = os.environ.get(EVENTS_DIR_ENV)
         if not directory:
@@ -121,11 +122,11 @@ class Emitter:
         return self._fd >= 0
 
     def __call__(self, event: str, **fields: Any) -> int:
-        """Writes one event, and returns its monotonic time in ns, at which the next event can begin without a gap."""
+        """Writes one event, and returns the time of the event by the monotonic clock in ns."""
         return self.tell(event, fields)
 
     def tell(self, event: str, fields: dict[str, Any], at: Moment | None = None) -> int:
-        """Writes one event with the fields `fields` and the time `at` (by default now)."""
+        """Writes one event with the fields `fields`. `at` is the time of the event (default: now)."""
         if self._fd < 0:
             return time.monotonic_ns()
         mono_ns = self._append({"event": event} | fields, at)
@@ -135,14 +136,15 @@ class Emitter:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Logs the begin of a named phase, and also its end unless the phase raises an exception."""
+        """Logs the begin of the phase `name` before the `with` block, and the end of the phase after the block, unless
+        the block raises an exception."""
         self("phase", name=name, edge="begin")
         yield
         self("phase", name=name, edge="end")
 
     def failpoint(self, name: str, **fields: Any) -> None:
         """Marks a named place in the trainer's code at which the harness can inject a fault. Writes an event only if
-        the plan names this place."""
+        the run has a fault at the place `name`."""
         if self._holds is not None and self._holds.wants(name):
             self("failpoint", name=name, **fields)
 
@@ -181,14 +183,12 @@ class Emitter:
         return mono_ns
 
     def _go_on_in_fork(self) -> None:
-        """Numbers the lines of a forked process separately from its parent's lines in the same file. The forked process
-        writes nothing if the file has no header yet."""
+        """Numbers the lines of a forked process separately from the lines of its parent in the same file."""
         self._begin_to_count(0, f',"line_fork":{time.monotonic_ns()}')
         if self._header:
             self._fd = -1
 
     def _write(self, line: bytes) -> bool:
-        """Writes a line to the event file. Writes the header first if the file has no header yet."""
         data = self._header + line
         try:
             written = os.write(self._fd, data)
@@ -203,7 +203,8 @@ class Emitter:
 
 
 def _line(record: dict[str, Any], at: Moment | None = None) -> tuple[bytes, int]:
-    """Adds the time to a record. Returns its JSON text without the closing brace, and its monotonic time."""
+    """Returns a record and its time as JSON text without the closing brace, and the time by the monotonic clock in
+    ns."""
     record["wall_ns"], record["mono_ns"] = _, mono_ns = at or (time.time_ns(), time.monotonic_ns())
     return json.dumps(finite(record), separators=(",", ":"))[:-1].encode(), mono_ns
 

@@ -1,7 +1,7 @@
-"""Defines which events of a training run are abnormal, for trainers, the judge, live metrics, and the alert rules in
-`examples/monitoring/`. Uses only the standard library.
+"""Detects abnormal events of a training run, such as loss spikes, slow steps and memory leaks. Uses only the standard
+library.
 
-The limits follow the warnings that operators of large training runs use.
+Trainers, the judge, live metrics and the alert rules in `examples/monitoring/` share these definitions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a 
 
 
 def loss_improvement(losses: Sequence[float]) -> float | None:
-    """Returns by what share the mean loss fell from 100 steps to the last 50, or `None` for fewer than 150 losses."""
+    """Returns the relative decrease of the mean loss from 100 steps to the last 50 steps, or `None` for fewer than 150
+    losses."""
     if len(losses) < LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS:
         return None
     recent = losses[-LOSS_RECENT_STEPS:]
@@ -72,8 +73,9 @@ def gradient_spikes(norm: float, before: Sequence[float]) -> bool:
 
 
 def loss_spikes(loss: float, before: Sequence[float]) -> bool:
-    """Returns True if a loss is NaN or infinite, or exceeds the median of earlier losses by 30 % and by five times
-    their spread (1.4826 times the median absolute deviation, an estimate of the standard deviation)."""
+    """Returns True if a loss is NaN or infinite, or exceeds the median of earlier losses by more than 30 % and by more
+    than five times their spread. The spread is 1.4826 times the median absolute deviation, an estimate of the standard
+    deviation."""
     if len(before) < NORMS_MIN:
         return False
     usual = statistics.median(before)
@@ -100,13 +102,14 @@ def checkpoint_is_late(since: float, interval: float) -> bool:
 
 
 def replay_from(steps: int) -> int:
-    """Returns the step from which a new `Watch` must be given the steps again to decide like a `Watch` that saw all
-    steps. A `Watch` keeps 150 steps, and checks for lasting states, such as slow steps, at every 50th step."""
+    """Returns the first step that a new `Watch` must be given again, in order to decide like a `Watch` that saw all
+    `steps` steps."""
     return max(0, steps // LOSS_RECENT_STEPS - 4) * LOSS_RECENT_STEPS
 
 
 class Watch:
-    """Finds abnormal events in one process's steps. Reports lasting states, such as slow steps, once in 50 steps."""
+    """Finds abnormal events in the training steps of one process. A lasting state, such as slow steps, is reported once
+    in 50 steps."""
 
     def __init__(self) -> None:
         kept = LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS
@@ -117,7 +120,6 @@ class Watch:
         self._steps = 0
 
     def norm_spikes(self, grad_norm: float) -> bool:
-        """Returns True if the current step's gradient norm is abnormally high compared with earlier steps."""
         return gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float, took: float, waited: float) -> list[str]:
@@ -138,19 +140,18 @@ class Watch:
 
 
 class Growth(NamedTuple):
-    """How fast a process's memory grows. If growth goes on, the memory is full after `full_in_s` seconds."""
-
     bytes_per_s: float
     full_in_s: float
 
 
 class Leak:
-    """Finds out whether a process's memory grows steadily and comes near its limit.
+    """Detects that a process's memory grows steadily towards its limit.
 
     Memory is read at ever longer intervals, so that slow leaks are found as well as quick leaks. Only the newer half of
-    the readings is used, so that growth at the process's start is ignored. The growth rate is the Theil–Sen slope: the
-    median of the slopes between all pairs of readings (Sen, 1968, doi:10.1080/01621459.1968.10480934). A process leaks
-    if it would reach its limit within the time that the used readings span, or within 60 s.
+    the memory readings is used, so that growth at the process's start is ignored. The growth rate is the Theil–Sen
+    slope: the median of the slopes between all pairs of readings (Sen, 1968, doi:10.1080/01621459.1968.10480934). A
+    process counts as leaking if it would reach its memory limit within 60 s, or within a time as long as the time that
+    the used readings span.
     """
 
     def __init__(self) -> None:
@@ -161,8 +162,8 @@ class Leak:
         return not self._readings or now_s - self._readings[-1][0] >= self._every_s
 
     def read(self, now_s: float, resident: int, free: int) -> Growth | None:
-        """Returns the growth of a process's memory if it leaks, else `None`. `resident` holds the bytes in use, and
-        `free` the bytes left until the limit."""
+        """Adds a memory reading, and returns the growth of the process's memory if the process leaks, else `None`.
+        `resident` holds the bytes in use, and `free` the bytes left until the limit."""
         self._readings.append((now_s, resident))
         if len(self._readings) >= MEMORY_KEPT:
             self._readings, self._every_s = self._readings[::2], 2 * self._every_s
@@ -178,8 +179,8 @@ class Leak:
 
 
 class Spikes:
-    """Counts successive steps with a loss or gradient norm far above the median. Three abnormal steps in a row mean
-    divergence. The medians leave out the values of abnormal steps, however many there are."""
+    """Detects divergence: three steps in a row with a loss or gradient norm far above the median. The median leaves out
+    the losses and norms of abnormal steps."""
 
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=LOSSES_KEPT)
@@ -187,11 +188,11 @@ class Spikes:
         self.in_a_row = 0
 
     def abnormal(self, loss: float, grad_norm: float) -> bool:
-        """Returns True if the current step's loss or gradient norm is far above the median of earlier steps."""
         return loss_spikes(loss, self._losses) or gradient_spikes(grad_norm, self._norms)
 
     def step_done(self, loss: float, grad_norm: float) -> bool:
-        """Counts a finished step. Returns True if at least the last three steps were abnormal."""
+        """Adds a finished step, and returns True if at least the last three steps had a spike of loss or gradient
+        norm."""
         if self.abnormal(loss, grad_norm):
             self.in_a_row += 1
         else:
@@ -201,7 +202,7 @@ class Spikes:
         return self.in_a_row >= SPIKE_STEPS
 
     def state(self) -> dict[str, Any]:
-        """Returns the state for a checkpoint, so that a restarted process knows the usual losses and norms."""
+        """Returns the state to store in a checkpoint, so that a restarted process knows the usual losses and norms."""
         return {"losses": list(self._losses), "norms": list(self._norms), "in_a_row": self.in_a_row}
 
     def load(self, state: dict[str, Any]) -> None:

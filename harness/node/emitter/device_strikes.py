@@ -1,4 +1,4 @@
-"""Makes every later GPU call of a rank's process fail, as after a CUDA error."""
+"""Makes all later GPU calls of a rank's process fail, as after a CUDA error."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def break_device(kind: str, append: Append) -> None:
-    """Makes every later device call of this thread fail. The kind `illegal_access` causes a real illegal memory access
-    on a GPU. Without a GPU, or for any other `kind`, PyTorch's operators raise the error that CUDA would report."""
+    """Makes all later GPU calls of this thread fail. The kind `illegal_access` causes a real illegal memory access on a
+    GPU. Without a GPU, or for any other `kind`, PyTorch's operators raise the error that CUDA would report."""
     if kind == "illegal_access" and _on_gpu():
         _go_astray()
         try:
@@ -66,7 +66,7 @@ def break_device(kind: str, append: Append) -> None:
 
 
 def _go_astray() -> None:
-    """Causes a real illegal memory access on the current GPU, by a faulty CUDA kernel. Raises `RuntimeError`."""
+    """Runs a faulty CUDA kernel, which causes a real illegal memory access on the current GPU."""
     cuda = ctypes.CDLL("libcuda.so.1")
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _ok(cuda.cuModuleLoadData(ctypes.byref(module), _PTX))

@@ -1,4 +1,4 @@
-"""Finds the control groups (cgroup v1 and v2) of a process and their mount points. Standard library only."""
+"""Finds the control groups (cgroup v1 and v2) of a process and their mount points. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mount:
-    """The mount point of one hierarchy of control groups."""
-
     version: int
     point: pathlib.Path
     root: str  # the group mounted there: not the topmost one in a container
     options: frozenset[str]
 
     def locate(self, group: str) -> pathlib.Path:
-        """Returns the folder of a control group, or the mount point for a group outside of the mounted hierarchy."""
+        """Returns the folder of a control group, or the mount point if the group is outside of the mounted
+        hierarchy."""
         inside = group.removeprefix(self.root.rstrip("/")) if group.startswith(self.root.rstrip("/")) else "/"
         path = self.point / inside.strip("/")
         return path if path.is_dir() else self.point
@@ -34,7 +33,8 @@ def mounts(path: pathlib.Path) -> Iterator[Mount]:
 
 
 def of_process(path: pathlib.Path) -> dict[str, str]:
-    """Returns a process's control group for each controller. The empty key "" maps to the cgroup v2 group."""
+    """Returns the control groups in a file /proc/<pid>/cgroup, by controller. The empty key stands for the cgroup v2
+    group."""
     groups: dict[str, str] = {}
     for line in path.read_text().splitlines():
         _, controllers, group = line.split(":", 2)

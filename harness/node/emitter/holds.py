@@ -1,8 +1,10 @@
-"""Pauses, ends or disturbs a trainer, or gives the trainer a wrong rank, when it logs a planned event.
+"""Injects a fault into a trainer when the trainer logs a certain event: pauses, ends or disturbs the process, or gives
+it a wrong rank.
 
-The emitter loads this module only if `CHAOS_HOLDS` names a file with planned faults. The harness arms a fault, and ends
-a pause, by files that nodes cannot write. A process claims a fault by a file in the node's folder `CHAOS_ANSWERS`, and
-carries out the fault once the harness has granted the claim, so that the harness logs the fault first.
+The emitter imports this module only if `CHAOS_HOLDS` names a file with planned faults. Before a fault, the trainer
+creates a request file in the node's folder `CHAOS_ANSWERS`, and waits until the harness grants the request. The harness
+can therefore log each fault before the fault acts. Nodes cannot write the files by which the harness enables a fault or
+ends a pause.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def load(path: str, rank: int | None, append: Append) -> Holds | None:
-    """Reads from a file the faults that are planned for this process. Returns `None` if the file names no fault."""
     try:
         holds = json.loads(pathlib.Path(path).read_text())
     except (OSError, ValueError):
@@ -31,13 +32,12 @@ def load(path: str, rank: int | None, append: Append) -> Holds | None:
 
 
 def granted(token: str, node: str) -> str:
-    """Returns the name to which the harness renames the file `token` to grant a fault to a process on this node."""
+    """Returns the name to which the harness renames the file `token`, in order to allow a process on `node` to carry
+    out a fault."""
     return f"{token}.{node}"
 
 
 class Holds:
-    """The faults that are planned for one process. `append` writes an event without triggering a fault."""
-
     def __init__(self, holds: list[dict[str, Any]], rank: int | None, append: Append):
         self._holds = [hold for hold in holds if hold.get("rank") in (None, rank)]
         self._names = {hold["match"].get("name") for hold in holds}
@@ -47,7 +47,8 @@ class Holds:
         return failpoint in self._names
 
     def reached(self, record: Mapping[str, Any]) -> None:
-        """If this event triggers a planned fault, carries out the fault, or pauses until the harness ends the pause."""
+        """Carries out the fault that is planned for the event `record`, or pauses the process until the harness ends
+        the pause."""
         for hold in self._holds:
             matches = all(record.get(key) == value for key, value in hold["match"].items())
             if matches and os.path.exists(hold["armed"]):
@@ -57,7 +58,6 @@ class Holds:
                     _wait(hold.get("limit_s", HOLD_S_MAX), lambda: os.path.exists(hold["released"]))  # noqa: B023
 
     def _be_struck(self, hold: Mapping[str, Any], step: int | None) -> None:
-        """If the harness grants the fault: ends this process, gives it a wrong rank or world size, or disturbs it."""
         if not any(_take(token) for token in hold["tokens"]):
             return
         if hold.get("does"):
@@ -79,7 +79,6 @@ class Holds:
 
 
 def _take(token: str) -> bool:
-    """Claims a fault, and returns True if the harness grants the fault to this process."""
     answers = os.environ.get(ANSWERS_ENV)
     if not answers or not os.path.exists(token):
         return False

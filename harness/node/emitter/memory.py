@@ -1,4 +1,5 @@
-"""Reads this process's memory use, and the limits of its control group and machine. Standard library only."""
+"""Reads this process's memory use, and the memory limits of its control group and machine. Uses only the standard
+library."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ UNLIMITED = 2**60  # bytes; version 1 of control groups names a number above it 
 
 
 class Room(NamedTuple):
-    """A limit on memory, and the bytes used by all processes to which the limit applies."""
+    """A memory limit, and the memory used by all processes to which the limit applies, in bytes."""
 
     used: int
     limit: int
@@ -29,7 +30,7 @@ def resident_bytes() -> int:
 
 
 def room() -> Room | None:
-    """Returns the memory limit that leaves this process the least room, or `None` if no limit can be read."""
+    """Returns the memory limit that leaves this process the fewest free bytes, or `None` if no limit can be read."""
     return min([*_groups(), *_machine()], key=lambda each: each.free, default=None)
 
 
@@ -43,7 +44,6 @@ def _machine() -> Iterator[Room]:
 
 
 def _groups() -> Iterator[Room]:
-    """Yields the memory limits of this process's cgroup and its parents. Inactive file caches count as free."""
     try:
         own = groups.of_process(SELF / "cgroup")
         mounts = list(groups.mounts(SELF / "mountinfo"))

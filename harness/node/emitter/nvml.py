@@ -1,4 +1,5 @@
-"""Reads facts about this machine's GPUs by NVIDIA's library. An unknown value is left out, and never reported as 0."""
+"""Reads the state of this machine's GPUs by NVIDIA's management library (NVML). Values that NVML does not report are
+left out, not set to 0."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class Sample:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Any]:
-    """Yields NVIDIA's initialised library (NVML), or `None` if the library or the driver is missing."""
+    """Yields the initialised NVIDIA management library (NVML), or `None` if the library or the driver is missing."""
     try:
         pynvml = importlib.import_module("pynvml")  # not the standard library's; few nodes have it
         pynvml.nvmlInit()
@@ -55,7 +56,7 @@ def opened() -> Iterator[Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Returns the known facts on this machine's GPUs: `gpu` (model), `gpus` (number), `driver` and `cuda_driver`."""
+    """Returns known facts about this machine's GPUs: `gpu` (model), `gpus` (number), `driver` and `cuda_driver`."""
     with opened() as nvml:
         count = _told(nvml.nvmlDeviceGetCount) if nvml else None
         if not count:
@@ -71,7 +72,8 @@ def facts() -> dict[str, Any]:
 
 
 class Xids:
-    """Collects the XID errors that the GPU driver reports from now on: their count and the last one for each GPU."""
+    """Collects the errors (Xid numbers) that the GPU driver reports from now on: for each GPU, their count and the last
+    one."""
 
     def __init__(self, nvml: Any):
         self.count, self.last = dict[int, int](), dict[int, int]()
@@ -86,7 +88,7 @@ class Xids:
         self._numbers[_address(gpu)] = number
 
     def new(self) -> list[tuple[int, int]]:
-        """Returns the GPU index and XID number of each XID error since the last call, the oldest first."""
+        """Returns the GPU index and the Xid number of each driver error since the last call, the oldest first."""
         found = []
         for _ in range(XIDS_MAX if self._events is not None else 0):
             event = _told(lambda: self._nvml.nvmlEventSetWait(self._events, 0))
@@ -103,14 +105,14 @@ def _address(gpu: Any) -> int | None:
 
 
 def samples(nvml: Any, xids: Xids | None = None) -> list[Sample]:
-    """Returns the measured values of every GPU of this machine, such as its temperature."""
     if xids:
         xids.new()
     return [sample(nvml, number, xids) for number in range(_told(nvml.nvmlDeviceGetCount) or 0)]
 
 
 def unwell(limit_s: float = 10.0) -> list[str]:
-    """Returns a text for each GPU problem that NVML reports. Asks NVML in a thread, because NVML may hang."""
+    """Returns a description of each GPU problem that NVIDIA's library reports. The library is called in a thread,
+    because it may hang."""
     told, asked = list[str](), threading.Event()
 
     def ask() -> None:
@@ -128,7 +130,7 @@ def unwell(limit_s: float = 10.0) -> list[str]:
 
 
 def number_of(local_rank: int, visible: str | None, uuids: Sequence[str | None]) -> int | None:
-    """Returns NVML's number of the GPU that CUDA calls `local_rank`, or `None` if there is no such GPU. `visible` is
+    """Returns NVML's index of the GPU that CUDA calls `local_rank`, or `None` if there is no such GPU. `visible` is
     CUDA_VISIBLE_DEVICES (GPU numbers or prefixes of UUIDs), or `None` for all GPUs. `uuids` holds the UUIDs of all
     GPUs."""
     named = range(len(uuids)) if visible is None else [each.strip() for each in visible.split(",")]
@@ -139,8 +141,6 @@ def number_of(local_rank: int, visible: str | None, uuids: Sequence[str | None])
 
 
 def uuids(nvml: Any) -> list[str | None]:
-    """Returns the UUID of each GPU of this machine."""
-
     def uuid(number: int) -> str | None:
         return _text(_told(lambda: nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(number))))
 
@@ -148,7 +148,6 @@ def uuids(nvml: Any) -> list[str | None]:
 
 
 def sample(nvml: Any, number: int, xids: Xids | None = None) -> Sample:
-    """Returns the measured values of one GPU, such as its temperature. `xids` holds all GPUs' XID errors so far."""
     seen: dict[str, Any] = {"xid": xids.last.get(number), "xids": xids.count.get(number)} if xids else {}
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
@@ -184,7 +183,6 @@ def _health(nvml: Any, handle: Any) -> dict[str, int | None]:
 
 
 def _nvlink_errors(nvml: Any, handle: Any) -> int | None:
-    """Returns the number of a GPU's NVLink errors of all kinds, or `None` if the GPU does not count errors."""
     found = [
         _told(lambda: nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, kind))  # noqa: B023
         for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 0))
@@ -195,7 +193,6 @@ def _nvlink_errors(nvml: Any, handle: Any) -> int | None:
 
 
 def _nvlink_bytes(nvml: Any, handle: Any) -> int | None:
-    """Returns the bytes that the GPU sent and received over NVLink, or `None` for a GPU without NVLink."""
     both = [
         (getattr(nvml, f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{way}", None), 0xFFFFFFFF)  # all links together
         for way in ("TX", "RX")
@@ -209,7 +206,6 @@ def _nvlink_bytes(nvml: Any, handle: Any) -> int | None:
 
 
 def _told(ask: Callable[[], Any]) -> Any:
-    """Returns the result of the NVML call `ask`, or `None` if the call fails."""
     try:
         return ask()
     except Exception:

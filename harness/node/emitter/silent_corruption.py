@@ -1,6 +1,8 @@
-"""Corrupts one bit of one number in a rank's process, without any sign to the training. The number is chosen in the
-next optimizer step, and corrupted from the following step on. If a fault corrupts the bit in several steps, the bit is
-set to the same wrong value each time."""
+"""Corrupts one bit of one number in the memory of a training process, without raising an error.
+
+The number is chosen in the next optimizer step, and corrupted from the following step on. A fault that lasts several
+steps sets the bit to the same wrong value each time.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ Append = Callable[[dict[str, Any]], int]
 
 
 def corrupt(order: str, append: Append, step: int | None, over: Callable[[], bool], seed: int) -> None:
-    """Begins to corrupt a number in memory. `order` is JSON with the parameters `what`, `bit`, `every` and `steps` of
-    the fault `silent_data_corruption`. `step` is the last finished step. If `over` returns True, the corruption ends
-    early."""
+    """Starts to corrupt a number in memory. `order` is JSON with the parameters `what`, `bit`, `every` and `steps` of
+    the fault `silent_data_corruption`. `step` is the last finished step. The corruption ends early when `over` returns
+    True."""
     if "torch" not in sys.modules:
         append({"event": "failpoint", "name": CHOSEN, "text": "this process has not imported torch"})
         append({"event": "failpoint", "name": OVER})
@@ -31,8 +33,6 @@ def corrupt(order: str, append: Append, step: int | None, over: Callable[[], boo
 
 
 class Corruption:
-    """Corrupts one bit of a weight, gradient, optimizer state or activation (the output of the weight's module)."""
-
     def __init__(
         self,
         what: str,
@@ -57,12 +57,13 @@ class Corruption:
         self.handles: list[Any] = []
 
     def begin(self) -> None:
-        """Registers the hook `before` for optimizer steps, but not yet `after`: PyTorch fails if a running hook adds a
-        hook of its own kind. Optimizer hooks are never removed, because they may be running."""
+        """Registers the hook `before` for optimizer steps. Hooks of optimizers are never removed, because PyTorch fails
+        if a hook is removed while hooks are running."""
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_pre_hook(self.before)
 
     def before(self, optimizer: Any, *_: Any) -> None:
-        """Chooses the number before the first optimizer step. Before later steps, may corrupt a sharded gradient."""
+        """Before the first optimizer step, chooses the number to corrupt. Before later steps, corrupts the gradient if
+        the fault is for a sharded gradient."""
         if self.ended:
             return
         if self.optimizer is None:
@@ -76,7 +77,6 @@ class Corruption:
             self.spoil(local(self.parameter.grad))
 
     def after(self, optimizer: Any, *_: Any) -> None:
-        """Corrupts a weight or optimizer state after an optimizer step, if the fault's `what` names one of them."""
         if self.ended or optimizer is not self.optimizer:
             return
         if self.due and self.what == "weight":
@@ -103,7 +103,8 @@ class Corruption:
     # The number
 
     def choose(self) -> str:
-        """Chooses the number to corrupt among all parameters of the optimizer. Returns "" or the reason for failure."""
+        """Chooses the number to corrupt among all parameters of the optimizer. Returns an empty text, or the reason for
+        a failure."""
         held = [each for group in self.optimizer.param_groups for each in group["params"]]
         held = [each for each in held if each.grad is not None and local(each).is_floating_point()]
         position = int(self.dice.random() * sum(local(each).numel() for each in held))
@@ -127,7 +128,6 @@ class Corruption:
         return ""
 
     def find_owner(self) -> tuple[Any, str]:
-        """Returns the module that holds this parameter, and the parameter's full name in the outermost module."""
         kind, found, name = self.torch.nn.Module, None, ""
         for each in [each for each in gc.get_objects() if issubclass(type(each), kind)]:
             if any(own is self.parameter for own in each.parameters(recurse=False)):
@@ -137,7 +137,6 @@ class Corruption:
         return found, name or f"a tensor of shape {tuple(self.parameter.shape)}"
 
     def state(self) -> Any:
-        """Returns an optimizer state of the parameter's shape, such as Adam's moments, or `None` if none exists."""
         held = (local(each) for each in self.optimizer.state.get(self.parameter, {}).values() if hasattr(each, "shape"))
         shape = local(self.parameter).shape
         return next((each for each in held if each.shape == shape and each.is_floating_point()), None)
@@ -145,7 +144,7 @@ class Corruption:
     # The bit
 
     def spoil_gradient(self, gradient: Any) -> Any:
-        """Returns this rank's own gradient with a corrupted number, before the sum over all ranks."""
+        """Returns this rank's own gradient with a corrupted number, before gradients are summed over all ranks."""
         if not self.due:
             return None
         gradient = gradient.clone()

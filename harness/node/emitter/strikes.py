@@ -1,6 +1,5 @@
-"""Faults inside a trainer's process: an exception, a held interpreter lock, a memory leak, or the user's own code. A
-trainer loads this module only when the harness has granted a fault. Each fault logs `failpoint` events at its begin and
-end."""
+"""Injects faults inside a trainer's process: an exception, a held interpreter lock, a memory leak, or the user's own
+code."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ Append = Callable[[dict[str, Any]], int]
 
 
 class Inside:
-    """The argument of a user's `inject` function: rank and last step (`None`: unknown)."""
+    """The argument of a user's function `inject`: the rank and the last finished step of the process (`None` if
+    unknown)."""
 
     def __init__(self, rank: int | None, step: int | None, append: Append):
         self.rank, self.step = rank, step
@@ -38,7 +38,6 @@ class Inside:
         self._append = append
 
     def log(self, text: object) -> None:
-        """Writes a line into the event log."""
         self._append({"event": "failpoint", "name": "own_code_says", "text": str(text)[:SAID_CHARS_MAX]})
 
 
@@ -51,11 +50,11 @@ def strike(
     over: Callable[[], bool] = lambda: False,
     seed: int = 0,
 ) -> None:
-    """Carries out a fault within this trainer's process. The fault `raise` soon raises an exception with the text
-    `argument` in the calling thread. The fault `seize` stops all Python threads for `argument` seconds. The fault
-    `leak` takes memory until `over` returns True; `argument` is "BYTES_PER_S BYTES_AT_MOST". The fault `call` calls the
-    function `inject` in the source code `argument`. The fault `break_device` makes later GPU calls fail with the error
-    `argument`. The fault `corrupt` corrupts a number in memory."""
+    """Injects a fault into this trainer's process. The fault `raise` raises an exception with the text `argument` in
+    the calling thread. The fault `seize` stops all Python threads for `argument` seconds. The fault `leak` takes memory
+    until `over` returns True; `argument` is "BYTES_PER_S BYTES_AT_MOST". The fault `call` calls the function `inject`
+    in the source code `argument`. The fault `break_device` makes later GPU calls fail with the error `argument`. The
+    fault `corrupt` corrupts a number in memory."""
     if what == "raise":
         append({"event": "failpoint", "name": RAISED, "text": str(argument)})
         _raise_soon(str(argument))
@@ -78,7 +77,7 @@ def strike(
 
 
 def _call(source: str, inside: Inside) -> dict[str, str]:
-    """Runs the user's code for a fault. An error is printed and returned, and the training goes on."""
+    """Runs the user's code for a fault. An error of this code is printed and returned, and the training continues."""
     space: dict[str, Any] = {"__name__": "own_code"}
     try:
         exec(compile(source, "<own_code>", "exec"), space)
@@ -90,7 +89,8 @@ def _call(source: str, inside: Inside) -> dict[str, str]:
 
 
 def _raise_soon(text: str) -> None:
-    """Raises an exception in this thread after it has left the harness's code, which could swallow the exception."""
+    """Raises an exception in this thread once the thread has left the harness's code, which could swallow the
+    exception."""
     victim = threading.get_ident()
     kind = type("InjectedError", (RuntimeError,), {"__str__": lambda self: text, "__module__": "builtins"})
 
@@ -104,7 +104,6 @@ def _raise_soon(text: str) -> None:
 
 
 def _is_ours(frame: types.FrameType | None) -> bool:
-    """Returns True if this thread is running code of the harness, such as the emitter."""
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith("harness."):
             return True
@@ -113,7 +112,6 @@ def _is_ours(frame: types.FrameType | None) -> bool:
 
 
 def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
-    """Takes memory at `rate` bytes/s, and writes to it to make it resident. Frees it when `over` returns True."""
     begin, taken = time.monotonic(), list[mmap.mmap]()
     while not over():
         due = min(most, rate * (time.monotonic() - begin))
@@ -127,7 +125,8 @@ def _leak(rate: int, most: int, over: Callable[[], bool]) -> None:
 
 
 def _seize(seconds: float) -> float:
-    """Stops all Python threads by sleeping in C with the interpreter lock. Returns how long a test thread waited."""
+    """Stops all Python threads by sleeping in C code that holds the interpreter lock. Returns for how many seconds a
+    test thread stood still."""
     over, gap = threading.Event(), [0.0]
 
     def tick() -> None:

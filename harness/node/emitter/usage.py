@@ -1,4 +1,4 @@
-"""Logs the use of a node's network links, memory and GPUs, from the node's first worker. Standard library only."""
+"""Logs the use of a node's network links, memory and GPUs, in the first worker process of the node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ def watch(emit: Emitter, every_s: float = EVERY_S) -> None:
 
 
 def _watch(emit: Emitter, every_s: float) -> None:
-    """Logs the use of network, memory and GPUs for ever. Leaves out values that the GPU driver does not report."""
     with nvml.opened() as library:
         xids = nvml.Xids(library) if library else None
         while True:
@@ -35,12 +34,12 @@ def _watch(emit: Emitter, every_s: float) -> None:
 
 
 def tell_peers(emit: Emitter) -> None:
-    """Logs only the TCP connections to peers, for a process that ends because a peer failed."""
+    """Logs the TCP connections to other nodes. Called when a process ends because another rank failed."""
     emit("usage", peers=tcp.by_peer())
 
 
 def links(table: str = "/proc/self/net/dev") -> list[dict[str, Any]]:
-    """Returns `link`, `received_bytes` and `sent_bytes` of each interface of this network namespace but loopback."""
+    """Returns `link`, `received_bytes` and `sent_bytes` of each network interface, except loopback."""
     try:
         lines = pathlib.Path(table).read_text().splitlines()[2:]
     except OSError:

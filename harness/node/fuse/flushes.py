@@ -1,8 +1,7 @@
-"""Detects `sync` and `syncfs` calls by a node's processes, which the kernel does not report to FUSE file systems.
+"""Detects `sync` and `syncfs` calls of a node's processes, which the kernel does not report to FUSE file systems.
 
-A seccomp filter pauses each `sync` or `syncfs` call. This process then looks up the name `MARK` in each recorded folder
-on the synced file systems, and lets the call continue. The file system records the look-up of `MARK` as a flush. Data
-in mapped memory is recorded when the kernel writes it back: `sync` does not flush this data, but `msync` does.
+A seccomp filter pauses each `sync` or `syncfs` call. The harness then looks up the file name `MARK` in each recorded
+folder, and lets the call continue. The harness's file system records the look-up of `MARK` as a flush of the folder.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class _Program(ctypes.Structure):
 
 
 class Flushes:
-    """Watches `sync` calls of this process and its later children. The process must not call `sync` itself."""
+    """Detects `sync` calls of this process and its later children. The process itself must not call `sync`."""
 
     def __init__(self, folders: Sequence[str]) -> None:
-        """Raises `OSError` if the kernel refuses the filter."""
+        """Installs the seccomp filter. Raises `OSError` if the kernel refuses the filter."""
         if platform.machine() not in _NUMBERS:
             raise OSError(errno.ENOSYS, f"sync cannot be watched on {platform.machine()}")
         self._folders = folders
@@ -55,7 +54,8 @@ class Flushes:
             raise OSError(number, f"sync cannot be watched: {os.strerror(number)}")
 
     def take(self) -> None:
-        """Makes the file systems record a `sync` call, then lets it continue. Call this when `listener` is readable."""
+        """Makes the file systems record one `sync` call, then lets the call continue. Call `take` when `listener` is
+        readable."""
         notice = bytearray(_NOTICE.size)
         with contextlib.suppress(FileNotFoundError):  # the process was killed meanwhile
             fcntl.ioctl(self.listener, _RECEIVE, notice)
@@ -64,7 +64,6 @@ class Flushes:
             fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(identity, 0, 0, _CONTINUE))
 
     def _mark(self, path: str) -> None:
-        """Looks up `MARK` in the recorded folders on the file system of `path` or, without a path, in all of them."""
         with contextlib.suppress(OSError):  # no such descriptor: the call itself fails, too
             device = os.stat(path).st_dev if path else None
             for folder in self._folders:

@@ -1,9 +1,8 @@
-"""Defines a file system that shows a folder as it is, until a fault tells it to delay or refuse operations.
+"""Defines a FUSE file system that shows a folder unchanged, until a fault tells it to delay or refuse file operations.
 
-The file system is one process of the lab. The lab mounts the file system over the folder before the nodes are made, so
-that every node sees it, but nothing outside of the lab. Outside, the original folder stays visible and holds the
-durable data. Several threads read requests from the kernel. A request that must wait gets a thread of its own, and
-delays no other request.
+The file system is mounted over the folder before the nodes start, so that every node sees the file system. Other
+processes of the machine see the original folder, which holds the durable data. A file operation that must wait gets a
+thread of its own, so that other operations are not delayed.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Paths:
         return f"{parent}/{name}" if parent else name
 
     def number(self, path: str, inode: int) -> int:
-        """Returns the kernel's node id of a file. A file that replaced another file gets a new id."""
+        """Returns the FUSE node id of a file. A file that replaced another file gets a new id."""
         with self._lock:
             known = self._numbers.get(path)
             if known is not None and known[1] == inode:
@@ -96,7 +95,6 @@ class Paths:
             self._numbers.pop(path, None)
 
     def move(self, old: str, new: str) -> None:
-        """Records that a path was renamed, with everything below it."""
         with self._lock:
             self._numbers.pop(new, None)
             for path in [each for each in self._numbers if each == old or each.startswith(old + "/")]:
@@ -107,7 +105,8 @@ class Paths:
 
 class FileSystem:
     def __init__(self, folder: pathlib.Path):
-        """Opens the folder that the file system will show. Later mounts over the folder do not hide its files."""
+        """Opens the folder that the file system will show, so that its files stay accessible after the mount over the
+        folder."""
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         self._root = f"/proc/self/fd/{root}/"
         self._paths = Paths()
@@ -122,7 +121,8 @@ class FileSystem:
         }
 
     def mount(self, folder: pathlib.Path, pid: int = 0) -> None:
-        """Mounts the file system for process `pid` (0: this one). Raises `OSError` if the kernel refuses the mount."""
+        """Mounts the file system in the mount namespace of process `pid` (0: this one). Raises `OSError` if the kernel
+        refuses the mount."""
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         owner = f"user_id={os.geteuid()},group_id={os.getegid()}"
         options = f"fd={self._device},rootmode=40000,{owner},allow_other,default_permissions"
@@ -133,7 +133,7 @@ class FileSystem:
             kernel.mount("chaos", str(folder), "fuse.chaos", flags, options)
 
     def serve(self) -> None:
-        """Begins to answer the kernel's requests. Before this call, any access to the mounted folder blocks."""
+        """Starts to answer the kernel's requests. Before this call, any access to the mounted folder blocks."""
         for number in range(READERS):
             threading.Thread(target=self._serve, name=f"reader-{number}", daemon=True).start()
 
@@ -147,8 +147,9 @@ class FileSystem:
             return self._numbers
 
     def remove(self, number: int) -> None:
-        """Ends a rule. If the rule simulates a power failure, operations work again, but data that was not durable
-        stays lost. A second call does nothing. Raises `OSError` if an operation still waits for the rule afterwards."""
+        """Ends the storage fault with this number; a second call does nothing. After a simulated power failure, file
+        operations work again, but data that was not durable stays lost. Raises `OSError` if a file operation still
+        waits because of the fault."""
         with self._lock:
             ended = [rule for rule in self._rules if rule.number == number]
             self._rules = tuple(rule for rule in self._rules if rule.number != number)
@@ -161,7 +162,6 @@ class FileSystem:
                 time.sleep(DYING_LOOK_S)
 
     def clear(self) -> None:
-        """Ends all rules that delay or refuse file operations."""
         for rule in self._rules:
             self.remove(rule.number)
 
@@ -172,8 +172,8 @@ class FileSystem:
         raise UsageError(f"unknown storage rule {number}")
 
     def try_out(self, rule: dict[str, Any], pid: int | None) -> dict[str, int]:
-        """Returns the delay and the errors that active rules equal to `rule` would cause on the node of process `pid`
-        (`None`: on any node). The trial changes no file and no counter."""
+        """Returns the delay and the errors that active storage faults equal to `rule` would cause on the node of
+        process `pid` (`None`: on any node). The check changes no file and no counter."""
         spec = StorageRule(**rule | {"operations": tuple(rule["operations"])})
         alike = [each for each in self._rules if each.spec == spec and (pid is None or each.covers(pid))]
         met = [[each.would(operation) for each in alike] for operation in spec.operations]
@@ -241,8 +241,9 @@ class FileSystem:
             self._answer(request, verdict)
 
     def _wait(self, request: FuseRequest, verdict: Verdict) -> bool:
-        """Keeps a file operation waiting until its delay is over, the power is back, or the rule has ended. Returns
-        True if the asking process is being killed: the kernel lets no process die before its request is answered."""
+        """Keeps a file operation waiting until its delay is over, the simulated power is back, or the rule has ended.
+        Returns True if the calling process is being killed, because the kernel lets a process die only after its
+        request is answered."""
         until = time.monotonic() + verdict.delay_s
         while not is_dying(request.pid):
             held = any(rule.holds() and rule in self._rules for rule in verdict.rules)
@@ -273,7 +274,8 @@ class FileSystem:
     # What the kernel asks for, one method a code
 
     def _init(self, request: FuseRequest) -> bytes:
-        """Makes waiting operations uninterruptible, as with a slow disk: their threads are in state D until SIGKILL."""
+        """Makes waiting file operations uninterruptible, as with a slow disk: the waiting threads are in state D until
+        SIGKILL."""
         wire.refuse_interrupts(self._device, request.unique)
         _, _, readahead, flags = wire.INIT_IN.unpack_from(request.body)
         pages = wire.WRITE_BYTES_MAX // 4096
@@ -289,8 +291,8 @@ class FileSystem:
         return wire.ENTRY.pack(self._paths.number(path, found.st_ino), 0, 0, 0, 0, 0) + self._shown(found)
 
     def _shown(self, found: os.stat_result) -> bytes:
-        """Returns a file's attributes. An owner or group without an id in this user namespace is replaced by that of
-        this process, because the kernel would refuse writes. The real file's permissions still apply."""
+        """Returns a file's attributes for the kernel. An owner or group without an id in this user namespace is
+        replaced by that of this process, because the kernel would otherwise refuse writes."""
         uid = os.geteuid() if self._strangers and found.st_uid == NO_ID else found.st_uid
         gid = os.getegid() if self._strangers and found.st_gid == NO_ID else found.st_gid
         return wire.pack_attributes(found, uid, gid)
@@ -469,7 +471,7 @@ class FileSystem:
 
 
 def is_dying(pid: int) -> bool:
-    """Returns True if SIGKILL was sent to this thread, or if the thread is gone."""
+    """Returns True if SIGKILL was sent to the thread with this id, or if the thread is gone."""
     try:
         lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -485,9 +487,9 @@ def main(
     become: Callable[[], None] = lambda: None,
     make: Callable[[pathlib.Path], FileSystem] = FileSystem,
 ) -> None:
-    """Mounts the file system (for `pid`, if given), reports success, then answers calls until the caller is gone.
-    After mounting, calls `become` to give up rights that are no longer needed. The function `make` creates the file
-    system."""
+    """Mounts the file system over `folder`, reports success over `link`, then answers calls until the caller is gone.
+    If `pid` is given, mounts the file system in the mount namespace of this process. After the mount, calls `become` to
+    give up privileges. The function `make` creates the file system."""
     system = start(link, folder, pid, become, make)
     if system is not None:
         answer(link, system)

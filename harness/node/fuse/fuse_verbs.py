@@ -1,6 +1,7 @@
-"""Answers calls to disturb storage, by a file system process for each folder and rules for its file operations.
+"""Defines the remote calls that disturb a node's storage: a file system process for each folder delays or refuses file
+operations.
 
-`CALLS` maps each remote call, such as `storage.add`, to a function whose first argument is the lab.
+`CALLS` maps the name of each remote call, such as `storage.add`, to its function.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ _NOT_READY: tuple[type[Exception], ...] = (*TIMEOUTS, ConnectionError)
 
 
 async def mount(lab: Lab, folder: str, record: str = "") -> None:
-    """Mounts the harness's file system over a folder, for all nodes that start later. If given, the folder `record`
-    receives a record of all changes by nodes. Raises `StageError` if the mount is refused."""
+    """Mounts the harness's file system over a folder, for all nodes that start later. If `record` is given, every
+    change of a file by a node is recorded in the folder `record`. Raises `StageError` if the kernel refuses the
+    mount."""
     if folder in lab.storage:
         raise UsageError(f"{folder}: is disturbed already")
     ours, theirs = socket.socketpair()
@@ -56,7 +58,7 @@ async def _hand_on_rule(call: str, lab: Lab, folder: str, node: str, rule: dict[
 
 
 def why_no_device() -> str:
-    """Returns why this process cannot serve a file system in user space, or an empty text if it can."""
+    """Returns the reason why this process cannot serve a FUSE file system, or an empty text if it can."""
     if not pathlib.Path("/dev/fuse").exists():
         return "/dev/fuse is missing: load the module fuse; in a container, add the device"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
@@ -65,7 +67,8 @@ def why_no_device() -> str:
 
 
 async def examine(lab: Lab) -> str:
-    """Tries to mount a file system that disturbs operations. Returns why that fails, or an empty text if it works."""
+    """Tries to mount a file system that disturbs file operations. Returns the reason for a failure, or an empty
+    text."""
     if reason := why_no_device():
         return reason
     with owner_names.temporary_folder() as place:

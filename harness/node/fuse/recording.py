@@ -1,8 +1,8 @@
-"""Defines a file system that records each change of its files: the operations in order, and all written bytes.
+"""Defines a FUSE file system that records each change of its files: the operations in order, and all written bytes.
 
 The record consists of two files in a folder that no node sees: `operations.jsonl`, one operation a line, and `data`,
 the written bytes one after the other. Each operation has the fields of `harness.explore.operations.Operation`. The
-record gives each new file a new `inode` number. A line `{"ended": WHY}` says that the record is incomplete.
+record gives each new file a new `inode` number. A line `{"ended": REASON}` says that the record is incomplete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHANGING = {
 
 
 class Record:
-    """The recorded changes of a folder. At its size limit or on a full disk, the record ends but the job goes on."""
+    """The recorded changes of a folder. At its size limit or on a full disk, the record ends but the job continues."""
 
     def __init__(self, folder: pathlib.Path, operations_max: int = OPERATIONS_MAX, bytes_max: int = DATA_BYTES_MAX):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -40,7 +40,6 @@ class Record:
         self._ended = False
 
     def add(self, kind: str, path: str, inode: int = 0, data: bytes | memoryview = b"", **more: int | str) -> None:
-        """Records a file operation that has just succeeded, with the present Unix time."""
         if self._ended:
             return
         if self._count >= self._operations_max or self._bytes + len(data) > self._bytes_max:
@@ -75,8 +74,6 @@ class Record:
 
 
 class RecordingFileSystem(FileSystem):
-    """A file system that shows a folder, and records each change of its files that succeeded."""
-
     def __init__(self, folder: pathlib.Path, record: pathlib.Path):
         """Opens the folder, which must be empty, and the record. Raises `OSError` if `record` has a record already."""
         super().__init__(folder)

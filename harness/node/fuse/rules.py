@@ -1,7 +1,4 @@
-"""Defines rules for disturbed file operations: which are delayed or fail, and what a power failure loses.
-
-A `FileRule` is an active `harness.node.types.StorageRule`. Each rule disturbs file operations, and counts its effects.
-"""
+"""Decides which file operations a fault delays or makes fail, and which data a simulated power failure loses."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ COUNTS = (
 
 @dataclass
 class Verdict:
-    """What happens to a file operation: a delay, then an `error` or the transfer of `allowed` bytes (`None`: all)."""
+    """The answer to a file operation: a delay, then an `error` or the transfer of `allowed` bytes (`None`: all)."""
 
     delay_s: float = 0.0
     error: int = 0
@@ -42,15 +39,16 @@ class Verdict:
 
 @dataclass
 class Volatile:
-    """A file's data that is not durable yet. `descriptor` is a duplicate, as the job may close the file."""
+    """A file's written data that is not durable yet. `descriptor` is a duplicate, because the job may close its own."""
 
     descriptor: int
     ranges: list[tuple[int, int]] = field(default_factory=list)  # offset, size
 
 
 class FileRule:
-    """An active rule that disturbs file operations. The rule concerns all processes in the PID namespace of process
-    `pid` or, if `pid` is `None`, of every node. Raises `OSError` if process `pid` is gone."""
+    """An active storage fault (rule), which delays file operations or makes them fail. The rule applies to all
+    processes in the PID namespace of process `pid` or, if `pid` is `None`, to every node. Raises `OSError` if process
+    `pid` is gone."""
 
     def __init__(self, number: int, spec: StorageRule, pid: int | None):
         unknown = set(spec.operations) - set(STORAGE_OPERATIONS)
@@ -85,7 +83,6 @@ class FileRule:
         return operation in self.spec.operations and self._named(paths)
 
     def judge(self, operation: str, paths: tuple[str, ...], size: int, verdict: Verdict) -> None:
-        """Adds this rule's delay or error to `verdict`, the operation's answer, if the rule concerns the operation."""
         with self._lock:
             # A lie about fsync or rename comes out at the first operation after the rename.
             lie_comes_out = self.spec.power in ("fsync_lied", "rename_lost") and self._renamed is not None
@@ -128,7 +125,7 @@ class FileRule:
                 verdict.error = self.errno
 
     def would(self, operation: str) -> tuple[float, bool]:
-        """Returns what the rule would now do to an operation of 1 MiB: its delay in s, and whether it fails."""
+        """Returns what the rule would now do to a file operation of 1 MiB: its delay in s, and whether it fails."""
         with self._lock:
             moves = operation in ("read", "write") and self.spec.rate_bytes
             delay_s = max(self.spec.delay_s, TRY_BYTES / self.spec.rate_bytes if moves else 0.0)
@@ -137,12 +134,12 @@ class FileRule:
             return delay_s, self.off or self.spec.hang or bool(self.errno and written and not spent)
 
     def holds(self) -> bool:
-        """Returns True if waiting operations get no answer as long as the rule is active."""
+        """Returns True if waiting file operations get no answer as long as the rule is active."""
         return self.off or self.spec.hang
 
     def told(self) -> dict[str, int]:
-        """Returns how many operations the rule has disturbed, and how many wait now. `longest_ns` includes waits that
-        are not over."""
+        """Returns counters of the rule's effect, such as the numbers of disturbed and of waiting file operations. The
+        counter `longest_ns` includes operations that still wait."""
         with self._lock:
             waiting, counts = list(self._waiting.values()), dict(self.counts)
         longest_ns = max((time.monotonic_ns() - since_ns for _, since_ns in waiting), default=0)
@@ -152,7 +149,6 @@ class FileRule:
 
     @contextlib.contextmanager
     def waiting(self, request: int, thread: int, size: int) -> Iterator[None]:
-        """Measures how long a disturbed operation waits in the `with` block, then counts the operation's bytes."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             if not self._waiting:
@@ -181,7 +177,7 @@ class FileRule:
             self._volatile[key].ranges.append((offset, size))
 
     def note_fsync(self, descriptor: int) -> None:
-        """Marks a file's written data as durable, unless the rule lies about fsync."""
+        """Marks a file's written data as durable, unless the rule simulates a disk that ignores fsync."""
         if self.spec.power != "reordered":
             return
         with self._lock:
@@ -223,7 +219,6 @@ class FileRule:
 
 
 def state_of(thread: int) -> str:
-    """Returns the letter of a thread's state in /proc, or an empty text if the thread is gone."""
     try:
         return pathlib.Path(f"/proc/{thread}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -1,4 +1,5 @@
-"""Encodes and decodes the kernel's messages to a file system in user space: /dev/fuse, protocol 7.31 (linux/fuse.h)."""
+"""Encodes and decodes the messages between the kernel and a FUSE file system: /dev/fuse, protocol 7.31
+(linux/fuse.h)."""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ class Code(enum.IntEnum):
 
 @dataclass(frozen=True)
 class FuseRequest:
-    """A request of the kernel. `body` holds the bytes after the header, until the next request overwrites them."""
+    """A request of the kernel to the file system. `body` holds the bytes after the header, and is valid only until the
+    next request is read."""
 
     code: int
     unique: int

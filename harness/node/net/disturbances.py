@@ -1,8 +1,7 @@
-"""Disturbs the network of virtual nodes. Each disturbance begins completely or not at all, and leaves nothing behind.
+"""Disturbs the network of virtual nodes. Each disturbance begins completely or not at all.
 
-`CALLS` maps each remote call, such as `net.cut`, to a function whose first argument is the lab. Traffic is given as
-`{"direction": egress | ingress | both, "peers": null (everything) | "nodes" (all but the control host) | addresses,
-"spared": addresses}`.
+`CALLS` maps the name of each remote call, such as `net.cut`, to its function. Traffic is given as `{"direction": egress
+| ingress | both, "peers": null (everything) | "nodes" (all but the control host) | addresses, "spared": addresses}`.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ def _selections(host: Wired, where: Where, traffic: Traffic) -> list[tuple[Match
 
 
 def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[PacketRule]:
-    """Returns rules for the packets of a node's `traffic`. The rules skip packets from the node to itself."""
     rules = []
     for where in _wheres(traffic):
         away = Match("destination" if where == "sent" else "source", host.address, equal=False)
@@ -62,8 +60,6 @@ def _rules(host: Wired, traffic: Traffic, queue: int | None = None) -> list[Pack
 
 
 class Shape(Disturbance):
-    """A disturbance that limits the rate of a node's traffic, separately for each direction."""
-
     what = "rate limit"
 
     def __init__(self, lab: Lab, host: Wired, rate_bits: int, traffic: Traffic):
@@ -108,8 +104,6 @@ class Shape(Disturbance):
 
 
 class Impaired(Disturbance):
-    """A disturbance that delays, loses, damages or reorders a node's packets by means of a separate process."""
-
     what = "impairment"
 
     def __init__(self, lab: Lab, host: Wired, impairment: Mapping[str, Any], traffic: Traffic):
@@ -158,7 +152,6 @@ class Impaired(Disturbance):
 
 
 async def _end_process(pid: int, ended: asyncio.Event) -> None:
-    """Waits for a process whose socket is closed, and kills the process if it does not end."""
     try:
         await asyncio.wait_for(ended.wait(), LINE_END_S_MAX)
     except TIMEOUTS:
@@ -203,8 +196,6 @@ def _host(lab: Lab, node: str) -> NamespaceNode:
 
 
 def _beginning(kind: Callable[..., Disturbance]) -> Call:
-    """Returns a function that begins a network disturbance of this kind and returns the disturbance's number."""
-
     async def begin(lab: Lab, host: Wired, **params: Any) -> int:
         disturbance = kind(lab, host, **params)
         try:
@@ -222,7 +213,6 @@ shape, impair, cut, unplug = map(_beginning, (Shape, Impaired, Cut, Unplug))
 
 
 async def heal(lab: Lab, number: int) -> None:
-    """Ends a network disturbance. Does nothing if the disturbance has ended already."""
     disturbance = lab.disturbances.get(number)
     if disturbance is not None:
         await disturbance.end()
@@ -275,7 +265,6 @@ async def transfer(lab: Lab, source: str, destination: str, seconds: float, thro
 
 
 async def connections(lab: Lab, node: str, pids: list[int]) -> dict[str, Any]:
-    """Returns the TCP connections of these processes of the node, as `net_connections.report` does."""
     host = _host(lab, node)
 
     def look() -> dict[str, Any]:
@@ -287,7 +276,6 @@ async def connections(lab: Lab, node: str, pids: list[int]) -> dict[str, Any]:
 
 
 async def reset(lab: Lab, node: str, pids: list[int]) -> int:
-    """Resets the TCP connections of these processes of the node, except those to the control host."""
     host = _host(lab, node)
 
     def act() -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Runs the delay line, a process that delays, loses, damages or reorders the packets of one netfilter queue.
 
-Packets stay in the kernel, and this process gets only their ids (unless it damages them), so that Python can keep up
-with gigabits per second. For loss and damage, the kernel splits the large packets of virtual devices into single
-packets, as on a wire; for delays, it queues the large packets. Layouts: linux/netfilter/nfnetlink_queue.h.
+Packets stay in the kernel, and this process gets only their ids, so that Python can keep up with gigabits per second;
+only packets to be damaged are copied. For loss and damage, the kernel splits large packets of virtual network devices
+into packets as on a wire; for delays, large packets stay whole. The message layouts come from
+linux/netfilter/nfnetlink_queue.h.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Fate:
         self._knots = ((0.0, 0.0), (0.0, 0.0))  # the jitter at two moments, interpolated in between
 
     def lost(self) -> bool:
-        """Draws whether a packet is lost, by Gilbert's model: in bursts of `burst` packets on average."""
+        """Draws whether a packet is lost, by Gilbert's model: losses come in bursts of `burst` packets on average."""
         share, burst = self._impairment.loss_percent / 100, self._impairment.burst
         if burst <= 1:
             return self._random.random() < share
@@ -67,7 +68,6 @@ class Fate:
         return packet[: bit // 8] + bytes([packet[bit // 8] ^ 1 << bit % 8]) + packet[bit // 8 + 1 :]
 
     def release(self, now: float) -> float:
-        """Returns when a packet that arrived at `now` is sent on."""
         share = self._impairment.reorder_percent / 100
         if share and self._random.random() < share:
             return now
@@ -87,8 +87,6 @@ class Fate:
 
 
 class DelayLine:
-    """Delays, loses, damages or reorders the packets of one queue of the kernel."""
-
     def __init__(self, queue: int, impairment: Impairment):
         self.counts = dict.fromkeys(("packets", "lost", "damaged"), 0)
         self._queue = queue
@@ -101,7 +99,6 @@ class DelayLine:
         return max(0.0, self._held[0][0] - time.monotonic()) if self._held else None
 
     def take(self) -> None:
-        """Reads the packets that wait in the kernel's queue, and decides the fate of each."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(64):  # then those whose time has come
                 for _, _, body in netlink.messages(memoryview(self.link.recv(262144))):
@@ -153,7 +150,8 @@ def _header(queue: int) -> bytes:
 
 
 def _per_packet(impairment: Impairment) -> bool:
-    """Returns True if packets must be disturbed one by one, as on a wire, not joined to large ones by the kernel."""
+    """Returns True if the kernel must split large packets, because the disturbance acts on single packets as on a
+    wire."""
     return impairment.loss_percent > 0 or impairment.damage_percent > 0
 
 
@@ -180,7 +178,8 @@ def _bind(queue: int, impairment: Impairment) -> socket.socket:
 
 
 def main(control: socket.socket, queue: int, impairment: Impairment) -> None:
-    """Disturbs packets until `control` receives `pass` or closes. Answers each call with the packet counts."""
+    """Disturbs packets until the message `pass` arrives on `control`, or `control` closes. Answers each message with
+    the packet counts."""
     kernel.set_name(f"net-line-{queue}")
     kernel.be_punctual()
     try:

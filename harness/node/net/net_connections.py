@@ -40,14 +40,14 @@ Row = dict[str, Any]  # see `_dump`
 def _dump(family: int) -> Iterator[tuple[int, Row]]:
     """Yields the TCP connections of this network namespace, each with the inode of its socket. A connection has a
     `cookie` (a number that the kernel gives no other socket), `local` and `remote` address, and the payload bytes
-    `sent` and `received` since it began, retransmissions included. Raises `OSError` if listing fails."""
+    `sent` and `received` since it began, retransmissions included. Raises `OSError` if the kernel does not list
+    connections."""
     with netlink.open_socket(SOCK_DIAG) as link:
         for part in _parts(link, family, _LIVING, 1 << _INFO - 1):
             yield _row(family, part)
 
 
 def _parts(link: socket.socket, family: int, states: int, beside: int = 0) -> Iterator[memoryview]:
-    """Yields the kernel's message about each TCP connection that is in one of the TCP `states` (a bit mask)."""
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, beside, states, bytes(48))
     link.send(netlink.message(_BY_FAMILY, _DUMP, body))
     while True:
@@ -77,7 +77,6 @@ def _row(family: int, body: memoryview) -> tuple[int, Row]:
 
 
 def _address(family: int, raw: bytes) -> str:
-    """Returns the address of a socket as text. An IPv4 address mapped into IPv6 is returned as IPv4."""
     if family == socket.AF_INET:
         return socket.inet_ntop(socket.AF_INET, raw[:4])
     if raw.startswith(_V4_IN_V6):
@@ -86,10 +85,8 @@ def _address(family: int, raw: bytes) -> str:
 
 
 def inodes_of(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> set[int] | None:
-    """Returns the inodes of the sockets of processes with these ids, and of their children.
-
-    Returns `None` if `pids` or `candidates` is empty. Without candidates, the node's processes cannot be seen.
-    """
+    """Returns the inodes of the sockets that the processes `pids` and their children hold. Returns `None`, which stands
+    for all processes, if `pids` or `candidates` (all processes of the node) is empty."""
     if not candidates or not pids:
         return None
     wanted = {each.pid for each in candidates if _inner_pid(each.pid) in pids}
@@ -133,12 +130,10 @@ def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -
 
 
 def reset_all(link: socket.socket) -> int:
-    """Resets every TCP connection that a process holds, so that its peer gets an error. Returns the number of resets.
-
-    Call this when a node is about to die: the kernel keeps a dead process's connection while its peer takes no more
-    data. Without resets, peers still hear from a dead node, and its network namespace stays. `link` is a netlink socket
-    for `SOCK_DIAG` in the node's network namespace. Raises `OSError` if the kernel cannot reset connections.
-    """
+    """Resets every TCP connection that a process holds, so that the other end gets an error, and returns the number of
+    resets. Call `reset_all` before killing a node: the kernel otherwise keeps a dead process's connections, and with
+    them the node's network namespace. `link` is a netlink socket for `SOCK_DIAG` in the node's network namespace.
+    Raises `OSError` if the kernel cannot reset connections."""
     count = 0
     for family in _FAMILIES:
         for part in list(_parts(link, family, _CONNECTED)):
@@ -151,7 +146,7 @@ def reset_all(link: socket.socket) -> int:
 def reset(candidates: Collection[processes.ProcEntry], pids: Collection[int], spared: Collection[str]) -> int:
     """Resets the TCP connections of the processes `pids`, except loopback and those to `spared` addresses, and returns
     how many were reset. Without `candidates` or `pids`, resets the connections of all processes of the network
-    namespace. Raises `OSError` if the kernel cannot reset."""
+    namespace. Raises `OSError` if the kernel cannot reset connections."""
     inodes, count = inodes_of(candidates, pids), 0
     with netlink.open_socket(SOCK_DIAG) as link:
         for family in _FAMILIES:
@@ -164,14 +159,13 @@ def reset(candidates: Collection[processes.ProcEntry], pids: Collection[int], sp
 
 
 def try_reset() -> None:
-    """Tries whether the kernel would reset a TCP connection, by naming a connection that does not exist. Raises
-    `OSError` if the kernel or our rights do not allow resets."""
+    """Tests whether the kernel would reset a TCP connection, by naming a connection that does not exist. Raises
+    `OSError` if the kernel or this process's rights do not allow resets."""
     with netlink.open_socket(SOCK_DIAG) as link:
         _reset(link, socket.AF_INET, bytes(48))
 
 
 def _reset(link: socket.socket, family: int, which: bytes) -> bool:
-    """Resets the TCP connection `which` (a part of the kernel's message). Returns False if the connection is gone."""
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _STATES, which)
     try:
         netlink.ask(link, _DESTROY, 0, body, "reset a connection")

@@ -1,4 +1,5 @@
-"""Manages links, addresses and routes by raw rtnetlink. A node's network takes about 1 ms, as no program is started.
+"""Manages network devices, addresses and routes by raw rtnetlink messages. Setting up a node's network takes about 1
+ms, because no program is started.
 
 linux/rtnetlink.h and linux/if_link.h define the messages. All functions act in the network namespace of the caller.
 """
@@ -26,7 +27,6 @@ _SCOPE_UNIVERSE, _SCOPE_LINK = 0, 253
 
 
 def link_header(index: int = 0, flags: int = 0, change: int | None = None) -> bytes:
-    """Packs the header of a netlink message on links. The mask `change` says which `flags` take effect."""
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags if change is None else change)
 
 
@@ -44,7 +44,6 @@ def add_veth(name: str, peer: str, peer_pid: int) -> None:
 
 
 def delete_link(name: str) -> None:
-    """Removes a network device and its peer. Ignores errors, as the device may be gone already."""
     with contextlib.suppress(OSError):
         _request(_DELLINK, 0, link_header(socket.if_nametoindex(name)), f"delete device {name}")
 
@@ -60,7 +59,6 @@ def set_down(name: str) -> None:
 
 
 def add_address(name: str, address: str) -> None:
-    """Adds `address`/32 to the device."""
     header = struct.pack("=BBBBI", socket.AF_INET, 32, 0, _SCOPE_UNIVERSE, socket.if_nametoindex(name))
     packed = socket.inet_aton(address)
     body = header + attribute(_IFA_LOCAL, packed) + attribute(_IFA_ADDRESS, packed)
@@ -79,7 +77,6 @@ def add_route(name: str, to: str | None, gateway: str | None = None, source: str
 
 
 def add_blackhole(to: str) -> None:
-    """Adds a blackhole route: packets to the host `to` are dropped without notice to the sender."""
     _request(_NEWROUTE, CREATE | EXCL, _blackhole(to), f"add black hole for {to}")
 
 
@@ -107,7 +104,7 @@ def quiet_stack(device: str) -> None:
 
 
 def addresses() -> Iterator[str]:
-    """Yields network addresses for the nodes of one lab, each once: 10.77.0.1 … 10.77.0.250, 10.77.1.1 …"""
+    """Yields network addresses for virtual nodes, each once: 10.77.0.1 … 10.77.0.250, 10.77.1.1 …"""
     for third in range(256):
         for fourth in range(1, 251):
             yield f"10.77.{third}.{fourth}"

@@ -1,6 +1,6 @@
-"""Measures a network path between two hosts of a lab by real packets, with one clock for both ends.
+"""Measures the network path between two virtual nodes by real packets, with one clock for both ends.
 
-The measuring process has a socket in each host's network namespace, so that it sees both ends.
+The measuring process has a socket in each node's network namespace, so that it sees both ends.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ from harness.node.net import paths, rate_limit
 
 @dataclass(frozen=True)
 class End:
-    """One end of a network path to measure: an address, and a process in that host's network namespace."""
-
     pid: int
     address: str
 
     def enter(self) -> None:
-        """Moves the calling thread to this host's network: sockets that it makes from now on are the host's."""
         kernel.enter_network(self.pid)
 
 
 def run(report: int, work: Callable[[], dict[str, Any]]) -> None:
-    """Runs the measurement `work` in a child process, and writes its result or error as one message to `report`."""
+    """Runs the measurement `work` in a child process, and writes its result or error as one message to the descriptor
+    `report`."""
     kernel.be_prompt()
     try:
         answer: dict[str, Any] = {"result": work()}
@@ -43,7 +41,7 @@ def packets(source: End, destination: End, count: int, interval_s: float, size: 
     """Sends `count` UDP packets of `size` bytes one way, and waits until no packet has come for `wait_s`.
 
     Returns how many packets were `sent` and `received`, how many came `late` (overtaken by a later one) or `damaged`
-    (the receiver's checksum failed), and the one-way `delays_s` of the received packets, in order of arrival.
+    (with a wrong checksum), and the one-way `delays_s` of the received packets, in order of arrival.
     """
     destination.enter()
     receiver = paths.PacketReceiver(destination.address, count)
@@ -54,10 +52,11 @@ def packets(source: End, destination: End, count: int, interval_s: float, size: 
 
 
 def transfer(source: End, destination: End, seconds: float, counter: str | None) -> dict[str, float]:
-    """Fills the path with one TCP transfer for `seconds`. Returns `bits_per_s`, the rate on the wire after the ramp-up.
+    """Fills the path with one TCP transfer for `seconds`, and returns `bits_per_s`, the rate on the wire after the
+    ramp-up.
 
-    `counter` is a network device that all packets of the path pass: all bytes of the device count, also other traffic.
-    Without a `counter`, the received bytes count, with headers added.
+    If `counter` names a network device on the path, all bytes that pass this device count, also those of other traffic.
+    Without `counter`, the received bytes count, with the size of packet headers added.
     """
     done = threading.Event()
     with open("/proc/thread-self/net/dev", "rb", buffering=0) as lab_counters, ThreadPoolExecutor(1) as pool:

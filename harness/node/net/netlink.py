@@ -1,4 +1,4 @@
-"""Builds and parses netlink messages, and sends single requests or transactions of several requests to the kernel.
+"""Builds and parses netlink messages, and sends requests to the kernel, one by one or as a transaction.
 
 linux/netlink.h and linux/netfilter/nfnetlink.h define the messages. All requests act in the caller's network namespace.
 """
@@ -44,7 +44,6 @@ def u32(kind: int, value: int) -> bytes:
 
 
 def attributes(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yields the kind and the payload of each netlink attribute in `data`."""
     offset = 0
     while offset + 4 <= len(data):
         length, kind = struct.unpack_from("=HH", data, offset)
@@ -73,7 +72,6 @@ def open_socket(protocol: int) -> socket.socket:
 
 
 def request(protocol: int, kind: int, flags: int, body: bytes, what: str) -> None:
-    """Sends one request and waits for the kernel's answer. Raises `OSError` if the kernel refuses the request."""
     with open_socket(protocol) as link:
         ask(link, kind, flags, body, what)
 

@@ -1,9 +1,8 @@
-"""Adds packet rules in the caller's network namespace: one nftables table for each disturbance.
+"""Adds packet rules in the caller's network namespace, by one nftables table for each network disturbance.
 
-A node is identified by its address, which no other node of the lab ever gets. Rules act on packets that arrive in the
-namespace (prerouting) or leave it (postrouting). Rules in the lab's namespace act on a node's traffic with other nodes
-and with the control host. Each table has its own base chains: a packet that passes one disturbance's table meets the
-next table. The message layouts come from linux/netfilter/nf_tables.h and xt_NFQUEUE.h.
+Packet rules identify a node by its IP address, which no other node of the run ever gets. Packet rules act on packets
+that arrive in the network namespace (prerouting) or leave it (postrouting). The message layouts come from
+linux/netfilter/nf_tables.h and xt_NFQUEUE.h.
 """
 
 from __future__ import annotations

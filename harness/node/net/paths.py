@@ -1,7 +1,5 @@
-"""Measures a network path by real packets, sent at one end and received at the other, each in its own node's network.
-
-Nodes of a lab and containers on one host share the host's monotonic clock, so one-way delays are plain differences.
-"""
+"""Measures a network path by real packets, sent at one end and received at the other, each in its own node's
+network."""
 
 from __future__ import annotations
 
@@ -47,8 +45,6 @@ def _udp(address: str) -> socket.socket:
 
 
 class PacketReceiver:
-    """Receives the packets of a measurement in a thread, until `finish` is called and no more packets come."""
-
     def __init__(self, address: str, count: int):
         self._socket = _udp(address)
         self.port: int = self._socket.getsockname()[1]
@@ -125,8 +121,6 @@ def median_rate(passed: Callable[[], int], seconds: float) -> float:
 
 
 class StreamReceiver:
-    """Receives the bytes of one connection in a thread, as fast as they come, to measure a rate."""
-
     def __init__(self, address: str):
         self._listener = socket.create_server((address, 0))
         self._listener.settimeout(WAIT_S_MAX)
@@ -154,7 +148,8 @@ class StreamReceiver:
 
 
 def send_stream(address: str, to: tuple[str, int], seconds: float, done: threading.Event | None = None) -> None:
-    """Sends data for `seconds` or, if `done` is given, until it is set. Raises `OSError` if nobody listens at `to`."""
+    """Sends data for `seconds` or, if `done` is given, until `done` is set. Raises `OSError` if nobody listens at
+    `to`."""
     with socket.create_connection(to, WAIT_S_MAX, (address, 0)) as sender:
         deadline, block = time.monotonic() + seconds, bytes(1 << 18)
         sender.setblocking(False)
@@ -168,7 +163,8 @@ def transmitted_bytes(device: str) -> int:
 
 
 class Ends:
-    """Offers the calls by which one end of a network path is measured. A receiver is identified by its port."""
+    """Offers the calls by which one end of a network path is measured. A receiver of test data is identified by its
+    port."""
 
     def __init__(self) -> None:
         self._receivers: dict[int, Any] = {}

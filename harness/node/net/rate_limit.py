@@ -1,7 +1,7 @@
 """Limits the rate of selected packets of a node, which pass through an ifb device with a token bucket.
 
-A clsact classifier on the device at one end of the node's link selects packets of both directions. Selected packets are
-redirected (mirred) through the ifb device, and come back. Layouts are in linux/pkt_sched.h, pkt_cls.h, tc_mirred.h.
+A clsact classifier on the node's network device selects packets of both directions, and redirects them (mirred) through
+the ifb device and back. The message layouts come from linux/pkt_sched.h, pkt_cls.h and tc_mirred.h.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ def add_classifier(device: str) -> None:
 
 
 def delete_classifier(device: str) -> None:
-    """Deletes a device's filters that select packets. Ignores errors, as the filters may be gone already."""
     with contextlib.suppress(OSError):
         body = _traffic_header(device, _CLSACT_HANDLE, _CLSACT)
         netlink.request(netlink.ROUTE, _DELETE_QDISC, 0, body, f"no longer classify on {device}")
@@ -76,7 +75,6 @@ def add_detour(device: str, hook: Hook, priority: int, matches: Sequence[Match],
 
 
 def delete_detour(device: str, hook: Hook, priority: int) -> None:
-    """Deletes the filter that sends packets through another device. Ignores errors, as the filter may be gone."""
     with contextlib.suppress(OSError):
         body = _filter_header(device, hook, priority)
         netlink.request(netlink.ROUTE, _DELETE_FILTER, 0, body, f"delete filter of {device}")

@@ -1,7 +1,8 @@
-"""Keeps a list of each node's saves with their steps, in a file that outlives the processes that write it.
+"""Keeps a list of the checkpoints that each node saved, with their steps, in a file that outlives the trainer's
+processes.
 
 The file `checkpoints.ledger` beside the node's event log holds JSON lines, each written by one `os.write` to an
-`O_APPEND` descriptor. Other nodes' ledgers are read, too, if possible: a checkpoint saved on one node may be loaded on
+`O_APPEND` descriptor. The lists of other nodes are read, too, because a checkpoint saved on one node may be loaded on
 another. Malformed lines, and files that are not regular, are ignored.
 """
 
@@ -26,7 +27,7 @@ FOLDERS_MAX = 10_000
 
 @dataclass(frozen=True)
 class Saved:
-    """An entry of a node's list of saves: a saved file or folder with its step (`None` if the step is unknown).
+    """A saved checkpoint file or folder with its training step (`None` if the step is unknown).
 
     `each_alone` is True if every call of an optimizer's `step` was counted as a training step.
     """
@@ -39,7 +40,8 @@ class Saved:
 
 @dataclass(frozen=True)
 class Committed:
-    """An entry for a complete checkpoint. `lineages` holds a content id for each of `files` (paths below `root`)."""
+    """A complete checkpoint. `files` are paths below `root`; `lineages` holds, for each file, a hash that identifies
+    its contents."""
 
     path: str  # as told: a file or a folder
     root: str
@@ -51,7 +53,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class Began:
-    """An entry in the list of saves: a rank's parameters before its first step, if no checkpoint had been loaded."""
+    """A fingerprint of a rank's parameters before its first step, in a process that loaded no checkpoint."""
 
     rank: int
     state: str
@@ -62,8 +64,8 @@ _KINDS: dict[str, type] = {"saved": Saved, "committed": Committed, "began": Bega
 
 
 class Ledger:
-    """Reads and extends the list of saves that this process's node keeps. `folder` is the node's folder of events, by
-    default from the environment; without a folder, no save is listed."""
+    """Reads all nodes' lists of saved checkpoints, and extends the list of this process's node. `folder` is the node's
+    folder of events, by default from the environment; without a folder, nothing is added."""
 
     def __init__(self, folder: pathlib.Path | None = None):
         self._folder = folder
@@ -74,7 +76,7 @@ class Ledger:
         return self._folder or (pathlib.Path(named) if named else None)
 
     def add(self, entry: Entry) -> None:
-        """Appends an entry to the node's list of saves. Raises `OSError` if the disk is full."""
+        """Appends an entry to the node's list of saved checkpoints. Raises `OSError` if the disk is full."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +87,7 @@ class Ledger:
             file.write(line.encode())
 
     def entries(self) -> list[Entry]:
-        """Returns the entries of all nodes' lists of saves that can be read, the oldest first."""
+        """Returns the entries of all nodes' lists of saved checkpoints that can be read, the oldest first."""
         found = [pair for path in self._paths() for pair in _read(path)]
         return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
 
@@ -102,7 +104,6 @@ class Ledger:
 
 
 def _read(path: pathlib.Path) -> Iterator[tuple[int, Entry]]:
-    """Yields the entries of one node's list of saves, with their wall times."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
@@ -118,7 +119,6 @@ def entries_in(content: bytes) -> Iterator[tuple[int, Entry]]:
 
 
 def _entry(line: bytes) -> tuple[int, Entry]:
-    """Parses a ledger's line, or raises `ValueError`, `KeyError`, `TypeError`, `OverflowError` or `RecursionError`."""
     told = json.loads(line)
     if not isinstance(told, dict):
         raise ValueError("no object")

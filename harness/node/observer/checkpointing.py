@@ -1,4 +1,4 @@
-"""Holds the state that all checkpoint observers of a process share: its trained tensors, saves and restores."""
+"""Holds the state that all observers of checkpoints in a process share: trained tensors, saves and restores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Checkpointing:
 
 @functools.lru_cache(maxsize=1)
 def of(watch: Watch) -> Checkpointing:
-    """Makes the state that all observers of checkpoints in a process share."""
+    """Returns the state that all observers of checkpoints in a process share; the first call makes the state."""
     ledger, live = Ledger(), Live()
     return Checkpointing(live, Saves(watch, ledger, live), Restores(watch, ledger, live))
 

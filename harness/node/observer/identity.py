@@ -1,12 +1,12 @@
-"""Makes short texts that identify the contents of a checkpoint's files. Standard library only.
+"""Makes short texts that identify the contents of a checkpoint's files. Uses only the standard library.
 
-Three kinds of text identify content:
+Three kinds of text identify contents:
 
 * `lineage` tells which save a file comes from. A lineage hashes a `torch.save` archive's checksum table, a DCP folder's
   `.metadata` (both survive damage to tensors), or samples of any other file.
 * `tensors` tells whether two saves hold the same tensors: it hashes the tensors' checksums, without their names.
 * `digest` tells whether two contents have the same bytes. A digest covers all bytes up to `WHOLE_BYTES_MAX` (`whole:`),
-  or samples of larger content (`sampled:`). Equal `sampled:` digests do not prove equal contents.
+  or samples of larger contents (`sampled:`). Equal `sampled:` digests do not prove equal contents.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ GENERATOR_BYTES = 5056  # the state of torch's random generator on CPUs
 
 @dataclass(frozen=True)
 class Content:
-    """The digest and size of all files of a checkpoint together."""
+    """The digest and the size in bytes of all files of a checkpoint together."""
 
     digest: str
     size: int  # bytes
 
 
 def lineage(path: str) -> str | None:
-    """Returns a text that is equal for all copies of one saved file or DCP folder; `None` if it is unreadable."""
+    """Returns a hash that is equal for all copies of one saved file or DCP folder; `None` if the file is unreadable."""
     try:
         where = pathlib.Path(path)
         if where.is_dir():
@@ -52,7 +52,7 @@ def lineage(path: str) -> str | None:
 
 
 def lineage_of(file: IO[bytes]) -> str:
-    """Returns the text that identifies the contents of an open file or buffer, and keeps its read position."""
+    """Returns a hash that identifies the contents of an open file or buffer. The read position stays unchanged."""
     at = file.tell()
     try:
         return _checksums(file) or _samples(file)
@@ -125,7 +125,7 @@ def _sampled(path: pathlib.Path | str) -> str:
 
 
 def _opened(path: pathlib.Path | str) -> IO[bytes]:
-    """Opens a regular file. Raises `OSError` for other kinds of files: a pipe would make the training wait."""
+    """Opens a regular file. Raises `OSError` for other kinds of files, because a pipe would make the training wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
@@ -134,7 +134,6 @@ def _opened(path: pathlib.Path | str) -> IO[bytes]:
 
 
 def _samples(file: IO[bytes]) -> str:
-    """Returns a digest of a file's length and of evenly spaced blocks from the whole file."""
     size = file.seek(0, io.SEEK_END)
     digest = _hash(str(size).encode())
     places: Iterable[int] = range(0, size, SAMPLE_BYTES)

@@ -1,7 +1,7 @@
-"""Runs the `install` function of each observer (a "signal") once the module that the observer hooks is imported.
+"""Runs the `install` function of each observer once the module that the observer hooks is imported.
 
-A finder at the front of `sys.meta_path` lets the other finders find the module. It wraps the module's loader, and
-restores the real loader before the module's code runs. Signals are imported only after torch.
+A finder at the front of `sys.meta_path` wraps the loader that other finders return, and restores this loader before the
+module's code runs. Observers are imported only after torch.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Telling(Loader):
 
 
 def wait() -> None:
-    """Begins the observation after the next `import torch`, or at once if torch is already imported (in a forked
+    """Starts the observation at the next `import torch`, or at once if torch is already imported (as in a forked
     process)."""
     finder, process_began = Finder(), (time.time_ns(), time.monotonic_ns())
 

@@ -21,20 +21,16 @@ class Live:
                 yield from group["params"]
 
     def storages(self) -> set[int]:
-        """Returns ids of the memory (storages) of all parameters and of the optimizers' state."""
         state = (tensor for optimizer in list(self.optimizers) for tensor in tensors_in(dict(optimizer.state)))
         return {name for tensor in (*self.parameters(), *state) if (name := storage(tensor)) is not None}
 
     def parts(self, held: set[int]) -> list[str]:
-        """Returns the owners of the storages `held`: the model, the optimizers, or both."""
         model = {name for tensor in self.parameters() if (name := storage(tensor)) is not None}
         return [name for name, found in (("model", held & model), ("optimizer", held - model)) if found]
 
     def held_by(self, value: Any) -> set[int]:
-        """Returns the trained storages in an object or, if it has none, the trained storages that it has copies of.
-
-        A copied tensor is recognised by comparing a few elements.
-        """
+        """Returns the ids of the trained tensor storages in an object or, if it has none, of those that it has copies
+        of. A copy is recognised by comparing a few elements."""
         live = self.storages()
         if not live:
             return set()

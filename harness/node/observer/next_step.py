@@ -12,8 +12,6 @@ from harness.node.observer.watch import Watch
 
 
 class Next:
-    """Calls a function once when training continues, even if `expect` was called several times."""
-
     def __init__(self, watch: Watch, callback: Callable[[], None]):
         self._watch, self._callback = watch, callback
         self.steps_only = False  # a forward pass is too early: the state may still be replaced before the step
@@ -23,14 +21,14 @@ class Next:
         sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._before_step)
 
     def expect(self) -> None:
-        """Requests a call when training continues. Only a call from the main thread adds a forward hook."""
+        """Requests one call of the function when training continues. Only a request from the main thread adds a forward
+        hook."""
         self._expected = True
         if self._forward is None and threading.current_thread() is threading.main_thread():
             modules = sys.modules["torch.nn.modules.module"]
             self._forward = modules.register_module_forward_pre_hook(self._before_forward)
 
     def now(self) -> None:
-        """Calls the function now if a requested call is still due, and removes the forward hook."""
         forward, self._forward = self._forward, None
         if forward is not None:
             forward.remove()

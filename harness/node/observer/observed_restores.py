@@ -1,8 +1,8 @@
-"""Observes loads of checkpoints. Logs `restored` once a loaded state is in a model or optimizer.
+"""Observes loads of checkpoints, and logs the event `restored` once loaded state is in a model or an optimizer.
 
-Storages of loaded tensors are tagged. A state in a model or optimizer is recognised by tagged storages, or else by
-equal elements. The restored step comes from the first source that knows it: the ledger (by the content's origin), the
-framework, the optimizer's count, the checkpoint's own entry. `restored` omits an unknown step.
+Loaded state in a model or optimizer is recognised by tagged tensor storages, or else by equal elements. The restored
+step comes from the first source that knows the step: the list of saved checkpoints, the framework, the optimizer's step
+count, or an entry in the checkpoint. The event `restored` omits an unknown step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MODEL, OPTIMIZER = "model", "optimizer"
 
 @dataclass
 class Load:
-    """A file or DCP folder that was loaded. `source` is its path, or the name of the peer that sent it."""
+    """A checkpoint file or DCP folder that was loaded. `source` is its path, or the name of the peer that sent it."""
 
     source: str
     lineage: str | None = None
@@ -58,13 +58,14 @@ class Restores:
         self._next.expect()
 
     def await_step(self) -> None:
-        """Delays the log of restores to just before an optimizer's step, because a loaded state may be replaced."""
+        """Delays the event `restored` until just before an optimizer's step, because loaded state may still be
+        replaced."""
         self._next.steps_only = True
 
     # Loading
 
     def loaded(self, source: str, value: Any, lineage: str | None = None) -> Load:
-        """Records that a checkpoint's file was read. The file's contents are recognised until they are freed."""
+        """Records that a checkpoint's file was read. The file's tensors are recognised until they are freed."""
         load = Load(source, lineage or identity.lineage(source), _own_step(value))
         self.tag(load, value)
         self._looks += 1
@@ -128,7 +129,6 @@ class Restores:
         return next(([load] for load in reversed(self._loads) if known & load.points), [])
 
     def entered(self, part: str, loads: list[Load]) -> None:
-        """Records that a state from loaded files is now in the model or an optimizer."""
         if not self._entered:
             self.watch.state_replaced()
         mine = self._entered.setdefault(part, [])
@@ -149,7 +149,6 @@ class Restores:
     # Telling
 
     def told(self) -> None:
-        """Logs which state was restored; is called when training continues."""
         entered, self._entered = self._entered, {}
         first, self._first = self._first, False
         if entered:
@@ -183,7 +182,6 @@ class Restores:
         self.watch.emit("restored", **told)
 
     def _steps(self, loads: list[Load], entries: list[Any], with_optimizer: bool) -> dict[str, int]:
-        """Returns the restored step as each source knows it, the most trusted source first."""
         found = {
             "ledger": next((found.step for load in loads if (found := _saved(load, entries))), None),
             "framework": self.framework_step,
@@ -196,7 +194,8 @@ class Restores:
         return {source: step for source, step in found.items() if step is not None}
 
     def _began(self) -> None:
-        """Logs where training starts without an observed load: the framework's step, step 0 or an unknown step."""
+        """Logs the first step of a process that loaded no checkpoint: the framework's step, step 0 or an unknown
+        step."""
         rank = self.watch.rank or 0
         known = (tensors.points(tensor) for tensor in self.live.parameters())
         state = identity.text_of(repr([each for each in known if each][:POINTS_MAX]))
@@ -217,7 +216,6 @@ class Restores:
 
 
 def _own_step(value: Any) -> int | None:
-    """Returns the step that a loaded checkpoint itself holds at its top level; `None` if it holds no step."""
     for name in STEP_ENTRIES if isinstance(value, Mapping) else ():
         step = value.get(name)
         step = step.item() if hasattr(step, "item") and getattr(step, "numel", lambda: 0)() == 1 else step
@@ -227,7 +225,6 @@ def _own_step(value: Any) -> int | None:
 
 
 def _saved(load: Load, entries: list[Any]) -> Saved | None:
-    """Returns the latest save that has the content of `load` and a known step, or `None`."""
     saved = (entry for entry in reversed(entries) if isinstance(entry, Saved) and entry.lineage == load.lineage)
     return next((entry for entry in saved if entry.step is not None), None)
 
@@ -238,7 +235,7 @@ def _files(commit: Committed, root: str) -> list[str]:
 
 def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
     """Returns the checkpoint to which loaded files belong: its path, and its content digests now and when committed.
-    Call this right after a file is loaded: the job may soon save under the same name."""
+    Call `_committed` right after a load, because the job may soon save under the same name."""
     commits = [entry for entry in reversed(entries) if isinstance(entry, Committed)]
     for load, by_path, commit in itertools.product(loads, (True, False), commits):
         root = _root_now(commit, load, by_path)
@@ -253,7 +250,6 @@ def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
 
 
 def _root_now(commit: Committed, load: Load, by_path: bool) -> str | None:
-    """Returns the folder that `load` read: that of the checkpoint `commit` or of a copy; `None` if it is neither."""
     file = os.path.join(load.source, identity.DCP_METADATA) if os.path.isdir(load.source) else load.source
     for name, lineage in zip(commit.files, commit.lineages):
         if by_path and os.path.join(commit.root, name) == file:

@@ -1,9 +1,8 @@
-"""Observes saves of checkpoints. Logs when a save begins, and logs the checkpoint as committed once it is complete.
+"""Observes saves of checkpoints: logs when a save begins, and when the checkpoint is complete.
 
 A file with trained state belongs to the checkpoint of the current step. Files in one folder belong to one checkpoint,
-unless they hold the same part of the state. A checkpoint is complete when a framework says so (`commit`), or else when
-training continues and all files are written under final names. A file written elsewhere belongs to a checkpoint once
-any program has copied the file into the checkpoint folder.
+unless they hold the same part of the state. A checkpoint counts as complete when a framework says so, or else when
+training continues and all files are written under final names.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ _TEMPORARY = re.compile(  # a file's name
 
 @dataclass(eq=False)
 class Save:
-    """A checkpoint that this process has begun to write, and that may still be incomplete."""
-
     step: int | None
     begun_ns: int
     accumulated: dict[str, int]  # micro-batches of the next step when it was begun
@@ -72,7 +69,6 @@ class Saves:
         watch.after_step(lambda _: self._beside.clear())
 
     def begin(self, path: str, held: set[int]) -> Save:
-        """Records that the process begins to write a file with trained state."""
         folder = os.path.dirname(path)
         with self._lock:
             for save in self.open:
@@ -93,7 +89,7 @@ class Saves:
         return save
 
     def begin_known(self, path: str) -> Save:
-        """Records the begin of a save whose framework reports when it is complete."""
+        """Records the begin of a save whose framework reports when the checkpoint is complete."""
         save = self._begun(path)
         self._told("checkpoint.started", save, path=path)
         return save
@@ -107,7 +103,7 @@ class Saves:
         self._committed(save, path, identity.files_below(path))
 
     def written(self, save: Save, path: str) -> None:
-        """Records that a file of a checkpoint is written. From now on, the file's content identifies its step."""
+        """Records that a file of a checkpoint is written. From now on, the file's contents identify its step."""
         if path in save.unwritten:
             save.unwritten.discard(path)
             save.write_ns = time.monotonic_ns() - save.begun_ns
@@ -118,7 +114,7 @@ class Saves:
             self._next.expect()
 
     def buffered(self, lineage: str, held: set[int]) -> None:
-        """Records that trained state was saved to a memory buffer, whose content may become a checkpoint file."""
+        """Records that trained state was saved to a memory buffer, whose contents may become a checkpoint file."""
         self.wrote(lineage, self.watch.step)
         if held and self._store():
             save = self._begun(MEMORY)
@@ -142,7 +138,8 @@ class Saves:
         self._beside.append(path)
 
     def renamed(self, old: str, new: str) -> None:
-        """Records that a file or folder was renamed. Commits a renamed checkpoint that has all trained state."""
+        """Records that a file or folder was renamed. A renamed checkpoint that has all trained state is logged as
+        complete."""
         with self._lock:
             moved = [save for save in self.open if any(_below(file, old) for file in save.files)]
             self._beside = [_moved(file, old, new) for file in self._beside]
@@ -155,7 +152,6 @@ class Saves:
         self._flush(whole)
 
     def flush(self) -> None:
-        """Logs saves that look complete as committed; is called when training continues or the process ends."""
         for save in [save for save in self.open if not save.unwritten]:
             self._find(save)
         self._flush([save for save in self.open if save.may_be_whole])
@@ -168,7 +164,8 @@ class Saves:
             self._next.expect()
 
     def _find(self, save: Save) -> None:
-        """Searches the checkpoint folder for a save's files written elsewhere, on calls 1, 2, 4, 8 and so on."""
+        """Searches the checkpoint folder for files of a save that were written elsewhere, on calls 1, 2, 4, 8 and so
+        on."""
         store, save.looks = self._store(), save.looks + 1
         inside = all(_below(file, store) and os.path.isfile(file) for file in save.files)
         plain = inside and save.may_be_whole
@@ -190,7 +187,6 @@ class Saves:
                 self._beside = [_moved(file, old, new) if old else file for file in self._beside]
 
     def _store(self) -> str:
-        """Returns the checkpoint folder; "" if it is unknown or missing, or too many saves never appeared in it."""
         named, folder = os.environ.get(STORE_ENV), self.ledger.folder
         if not named or folder is None or self._in_vain > IN_VAIN_MAX:
             return ""
@@ -208,9 +204,9 @@ class Saves:
             self._committed(save, path, sorted({*save.files, *companions}))
 
     def commit(self, path: str, step: int | None = None) -> None:
-        """Logs the checkpoint in a folder as committed when a framework says that this process's part is complete.
+        """Logs the checkpoint in a folder as complete when a framework says that this process's part is complete.
 
-        Logs only the files that this process wrote, because other ranks may still write into the folder. The
+        Only the files that this process wrote are logged, because other ranks may still write into the folder. The
         framework's `step` is used only if the observer does not know the step.
         """
         mine = [save for save in self.open if any(_below(file, path) for file in save.files)]

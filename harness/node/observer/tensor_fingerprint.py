@@ -55,7 +55,7 @@ def memory(tensor: Any) -> int:
 
 
 def fingerprint(tensor: Any) -> tuple[Any, ...] | None:
-    """Returns the tensor's size and some of its bytes; `None` if it is empty or not contiguous."""
+    """Returns the tensor's size and some of its bytes; `None` if the tensor is empty or not contiguous."""
     size = tensor.numel() * tensor.element_size()
     if not size or not tensor.is_contiguous():
         return None

@@ -1,7 +1,7 @@
-"""Finds tensors in saved or loaded objects of any kind, and tells them apart by their storage.
+"""Finds tensors in saved or loaded objects of any kind, and tells them apart by their storage (memory block).
 
-A storage is identified by the address of its `StorageImpl`. Code that keeps the address also keeps a weak reference:
-while a reference exists, the address is not used again, even if the tensor's memory is freed.
+A storage is identified by the address of its `StorageImpl`. Code that keeps this address must also keep a weak
+reference: otherwise the address may be used again once the tensor's memory is freed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ def torch() -> Any:
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
-    """Yields all tensors in nested dictionaries, lists, tuples, modules and optimizers."""
     lib, waiting, seen = torch(), [value], 0
     while waiting and seen < NODES_MAX:
         each = waiting.pop()
@@ -58,7 +57,8 @@ def weak(tensor: Any) -> Any:
 
 
 def points(tensor: Any) -> tuple[Any, ...] | None:
-    """Returns shape, type and a few elements of a tensor, to recognise copies; `None` if small, uniform or no float."""
+    """Returns shape, type and a few elements of a tensor, to recognise copies; `None` if the tensor is small, uniform
+    or not of floats."""
     lib, part = torch(), local(tensor)
     try:
         if part.numel() < POINTS or not part.is_contiguous() or not (part.is_floating_point()):

@@ -26,8 +26,6 @@ _ALL = set().union(*_OF_KIND.values())
 
 
 class _Joined(Emitter):
-    """Writes a trainer's own events to the log that the observer has opened, except phase events."""
-
     def __init__(self, log: Emitter):
         super().__init__(None)
         self._log, self.path, self._fd = log, log.path, log._fd

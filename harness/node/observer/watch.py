@@ -1,4 +1,4 @@
-"""Holds the state that all signals (observers) share: the process's rank, step and event log, and guarded hooks."""
+"""Holds the state that all observers of a process share: rank, step and event log, and the guards of hooks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Later:
 
 
 class Arriving(Later):
-    """The sum of numbers on a GPU, copied to the host while the GPU goes on."""
+    """The sum of numbers on a GPU, copied to the host while the GPU continues to work."""
 
     def __init__(self, torch: Any, figures: list[Any], more: float):
         with torch.no_grad():
@@ -54,8 +54,6 @@ class Arriving(Later):
 
 
 class _Both(Later):
-    """The sum of two numbers; the GPU is still computing at least one of them."""
-
     def __init__(self, *parts: Any):
         self._parts = parts
 
@@ -67,8 +65,6 @@ class _Both(Later):
 
 
 class Watch:
-    """The state of an observed process that all observers of it share."""
-
     def __init__(self, began: Moment):
         self.torch: Any = sys.modules["torch"]
         self.tells: set[str] = set()
@@ -102,13 +98,13 @@ class Watch:
 
     @property
     def rank(self) -> int | None:
-        """Returns this process's rank in the job, counted over all torchft replicas; `None` if it is not known yet."""
+        """Returns this process's rank in the job, counted over all torchft replicas; `None` if the rank is not known
+        yet."""
         rank, group = _of_group("get_rank", "RANK"), _number("REPLICA_GROUP_ID") or 0
         return rank if rank is None else rank + group * (_of_group("get_world_size", "WORLD_SIZE") or 1)
 
     @property
     def world(self) -> int | None:
-        """Returns the number of ranks of the job, in all replicas of torchft together."""
         world = _of_group("get_world_size", "WORLD_SIZE")
         return world if world is None else world * (_number("NUM_REPLICA_GROUPS") or 1)
 
@@ -120,18 +116,16 @@ class Watch:
         self.step, self.fresh = None, False
 
     def offer_step(self, source: str, step: int) -> None:
-        """Sets how many steps the training has done so far, as reported by `source`, one of `SOURCES`.
-
-        Each later step adds 1 to this number. A step count from a less trusted source than earlier counts is ignored.
-        """
+        """Sets how many steps the training has done so far, as reported by `source`, one of `SOURCES`. A step count
+        from a less trusted source than earlier counts is ignored."""
         place = SOURCES.index(source)
         self._offers[source] = step
         if all(SOURCES.index(other) >= place for other in self._offers):
             self.step = step
 
     def count_each_alone(self) -> None:
-        """Counts each optimizer's step as a step of its own from now on. A restored step becomes unknown unless the
-        ledger gave it, because other sources count steps differently."""
+        """Counts each optimizer's step as a training step from now on. A restored step that comes from a framework, an
+        optimizer or a checkpoint becomes unknown, because these may count steps differently."""
         if not self.each_alone and not self.fresh and "ledger" not in self._offers:
             self.state_replaced()
         self.each_alone = True
@@ -139,7 +133,8 @@ class Watch:
     # The step that is being done
 
     def note(self, **fields: Any) -> None:
-        """Adds fields to the event of the step under way. A value may be a `Later`, still computed by the GPU."""
+        """Adds fields to the event of the step under way. A value may be a `Later`, a number that the GPU still
+        computes."""
         self._fields.update(fields)
 
     def add(self, field: str, amount: int) -> None:
@@ -175,14 +170,12 @@ class Watch:
         self._fields = {}
 
     def begin_anew(self) -> None:
-        """Discards the step under way, because this process joins a new torch process group."""
         self.freeze()
         self._frozen = {}
         self.look_again()
 
     def stepped(self, at: Moment, applied: bool = True) -> None:
-        """Counts one more step and logs its frozen fields; called by the observer `steps`. A step is not logged if its
-        number is unknown."""
+        """Counts one more step and logs its fields. A step whose number is unknown is not logged."""
         if self.step is None and self.fresh:
             self.step = 0
         fields, self._frozen = self._frozen, {}
@@ -197,7 +190,7 @@ class Watch:
     # The log
 
     def emit(self, event: str, /, **fields: Any) -> None:
-        """Writes one event to this process's log; in a child process, which is not the trainer, writes nothing."""
+        """Writes one event to this process's log. In a child process, which is not the trainer, writes nothing."""
         self._tell(event, fields, now())
 
     @property
@@ -205,7 +198,6 @@ class Watch:
         return self._emitter is not None
 
     def failpoint(self, name: str) -> None:
-        """Marks a named place at which a fault may stop this process."""
         log = told_by_hand.emitter or self._emitter
         if log is not None and not self.in_child:
             log.failpoint(name)
@@ -257,7 +249,6 @@ class Watch:
     # Failing alone
 
     def missing(self, signal: str, error: BaseException) -> None:
-        """Logs once that a signal is no longer observed, and why."""
         if signal not in self._missing:
             self._missing[signal] = text = f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
             self.emit("observer.failed", signal=signal, error=text)
@@ -306,7 +297,6 @@ def _belongs_to_another() -> bool:
 
 
 def _of_group(getter: str, variable: str) -> int | None:
-    """Returns a number, such as the rank, from torch's process group, or else from the launcher's variables."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return int(getattr(dist, getter)())

@@ -26,9 +26,7 @@ def around(
     """Wraps the function `owner.name`, and its imported copies of the same name in the modules `also_in`.
 
     `before` gets the call's arguments. The result of `before` goes to `after`, with the call's result, or to `failed`,
-    with the call's error; if `before` returns `None`, neither is called. The hooks must not raise errors: guard them.
-
-    A function that looks up names in its caller's frame (`torch.jit.script`) is told to skip the wrapper's frame.
+    with the call's error; if `before` returns `None`, neither is called. The hooks must not raise errors.
     """
     original = getattr(owner, name)
     try:

@@ -1,4 +1,5 @@
-"""Runs first in an observed process: hooks the import of torch, then runs the `sitecustomize` that this file hides."""
+"""Runs first in an observed process: hooks the import of torch, then runs the user's own `sitecustomize`, which this
+file hides."""
 
 import importlib.machinery
 import importlib.util
@@ -18,7 +19,6 @@ def _wait_for_torch() -> None:
 
 
 def _run_hidden() -> None:
-    """Runs the next `sitecustomize` on the path, as if this file did not exist; its errors are raised as usual."""
     others = [place for place in sys.path if os.path.abspath(place or ".") != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:

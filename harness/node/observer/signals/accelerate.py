@@ -1,4 +1,4 @@
-"""Observes when accelerate's `save_state` has completed a checkpoint folder. `checkpoints.py` observes loads."""
+"""Observes when accelerate's `save_state` has completed a checkpoint folder."""
 
 from __future__ import annotations
 

@@ -1,14 +1,11 @@
-"""Observes which samples each step consumed, and how long it waited for them.
+"""Observes which samples each training step consumed, and how long the step waited for them.
 
-A data loader knows a batch's sample indices; the input of the outermost module shows which batch the model got. Between
-loader and model, a batch may wait (if fetched ahead) or be dropped (if a resumed job skips it). An input is matched to
-the batch in the same memory, or else to a batch with equal bytes at a few places. If no batch can be recognised (the
-input was copied, moved or converted, or comes from another pipeline stage), the batch fetched last counts as consumed,
-or several batches if the input has several times the batch's rows. If inputs cannot be seen, one batch counts as
-consumed for each backward pass. If sample indices are unknown, a digest of the inputs is logged. Once indices are
-known, a step without input from a loader (a GAN's noise) consumes no samples.
-
-While torch's compiler traces a module, our hook on the module does nothing.
+The data loader knows a batch's sample indices; the input of the outermost module shows which batch the model got. An
+input of the model is assigned to the fetched batch in the same memory, or else to a batch with equal bytes at a few
+places. If no batch matches (for example because the input was converted), the batch fetched last counts as consumed. If
+inputs cannot be seen, one batch counts as consumed for each backward pass. If sample indices are unknown, a digest of
+the inputs is logged. Once sample indices are known, a step without input from a loader (a GAN's noise) consumes no
+samples.
 """
 
 from __future__ import annotations
@@ -33,8 +30,6 @@ SUBSETS_MAX = 16  # one in another: a data set that passes on what it is asked s
 
 
 class Batch:
-    """A batch of samples, as the data loader returned it."""
-
     def __init__(self, source: Any, indices: list[int] | None, epoch: int | None, data: Any):
         tensors = tensor_fingerprint.tensors(data)
         self.source, self.indices, self.epoch = source, indices, epoch
@@ -44,13 +39,13 @@ class Batch:
         self.rows, self.elements = tensor_fingerprint.largest(data)
 
     def likeness(self, inputs: list[Any], prints: set[Any]) -> int:
-        """Scores how many input tensors are from this batch. Equal memory counts for more than equal content."""
+        """Scores how many input tensors are from this batch. Equal memory counts for more than equal contents."""
         mine = {tensor_fingerprint.memory(tensor) for tensor in (ref() for ref in self.alive) if tensor is not None}
         same = sum(1 for tensor in inputs if tensor_fingerprint.memory(tensor) in mine)
         return 1000 * same + len(self.prints & prints)
 
     def times(self, rows: int, elements: int) -> int:
-        """Returns how many batches of this size an input with so many rows and elements holds, at least 1."""
+        """Returns how many batches of this size an input with `rows` rows and `elements` elements holds, at least 1."""
         times = rows // self.rows if self.rows and not rows % self.rows else 1
         return times if 2 * elements > times * self.elements else 1
 
@@ -71,7 +66,6 @@ class Batches:
         self._indexed = False  # samples of known indices were consumed
 
     def fetched(self, asked: tuple[Any, int], data: Any) -> None:
-        """Records a batch that the data loader returned. `asked` has the loader's iterator and the request's time."""
         iterator, began_ns = asked
         self._watch.add("data_ns", time.monotonic_ns() - began_ns)
         self.look("batch")
@@ -112,7 +106,7 @@ class Batches:
         self._hooks[root] = root.register_forward_pre_hook(hook, with_kwargs=True).id, hook
 
     def hidden(self, module: Any, *_: Any, **__: Any) -> list[Any] | None:
-        """Removes our hooks from a module and its submodules, until `shown` puts them back."""
+        """Removes the observer's hooks from a module and its submodules, until `shown` puts them back."""
         modules = module.modules() if isinstance(module, self._torch.nn.Module) else ()
         found = [each for each in modules if each in self._hooks]
         for each in found:
@@ -127,7 +121,6 @@ class Batches:
             each._forward_pre_hooks[number], each._forward_pre_hooks_with_kwargs[number] = hook, True
 
     def without_hook(self, module: Any, reduced: Any) -> Any:
-        """Removes our hook from a module's pickled or copied form, and returns this form."""
         state = reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 and module in self._hooks else None
         if not isinstance(state, dict):
             return reduced
@@ -209,10 +202,7 @@ def _fields(consumed: list[Batch], digests: list[str]) -> dict[str, Any]:
 
 
 def _runs(indices: list[int]) -> list[list[int]]:
-    """Shortens sample indices, in their order, to runs: `[first, count]`, or `[first, count, stride]`.
-
-    Indices are grouped from left to right. A stride is written only if it saves space (three indices or more).
-    """
+    """Compresses a list of sample indices, in their order, to runs `[first, count]` or `[first, count, stride]`."""
     found: list[list[int]] = []
     at = 0
     while at < len(indices):
@@ -229,7 +219,6 @@ def _runs(indices: list[int]) -> list[list[int]]:
 
 
 def _run(indices: list[int], at: int) -> tuple[int, int]:
-    """Returns the length and the stride of the run of evenly spaced indices that begins at position `at`."""
     if at + 1 == len(indices):
         return 1, 1
     stride, count = indices[at + 1] - indices[at], 2
@@ -257,7 +246,6 @@ _HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
 
 
 def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
-    """Lets modules be saved, copied and compiled to TorchScript without our hooks."""
     guard, module = watch.guard("batches"), torch.nn.Module
     reduce, without = module.__reduce_ex__, guard(batches.without_hook)
 
@@ -271,7 +259,8 @@ def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
 
 
 def _watch_iterators(watch: Watch, batches: Batches, iterator: Any) -> None:
-    """Hooks the data loader's iterators, which ask for indices in the order in which their batches come."""
+    """Hooks the data loader's iterators to record which sample indices they request; batches come in the order of the
+    requests."""
     guard, failpoint = watch.guard("batches"), watch.guard("failpoint")(watch.failpoint)
 
     def fetching(iterator: Any) -> tuple[Any, int]:
@@ -311,7 +300,6 @@ def _indices_of(iterator: Any) -> list[int] | None:
 
 
 def _in_data_set(dataset: Any, indices: list[int]) -> list[int] | None:
-    """Converts sample indices in a subset to indices in the whole data set; returns `None` if this is impossible."""
     for depth in itertools.count():
         if not (hasattr(dataset, "indices") and hasattr(dataset, "dataset")):
             break

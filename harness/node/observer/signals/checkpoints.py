@@ -49,8 +49,6 @@ def install(watch: Watch, torch: ModuleType) -> None:
 
 @dataclass(frozen=True)
 class _Writing:
-    """A running `torch.save` to a file (by its path) or a buffer. `save` is set if trained state goes to a file."""
-
     path: str | None
     file: Any
     save: Save | None

@@ -1,7 +1,4 @@
-"""Tells torch's compiler not to compile our hooks, because compiled hooks would observe nothing.
-
-Some hooks are on functions that the compiler traces; these hooks detect the tracing by themselves.
-"""
+"""Tells torch's compiler not to compile the observers' hooks, because compiled hooks would observe nothing."""
 
 from __future__ import annotations
 

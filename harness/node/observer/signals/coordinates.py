@@ -1,7 +1,7 @@
 """Observes the coordinates of this rank in the job's mesh, such as its tensor-parallel rank or pipeline stage.
 
-The *use* of a process group shows its mesh axis: a group used by `fully_shard` is `fsdp`, whatever its name. A group's
-name also shows its axis, if `NAMES` lists the name. Other groups' axes stay unknown.
+The use of a process group shows its mesh axis: a group used by `fully_shard` is `fsdp`, whatever its name. A group's
+name also shows its axis, if `NAMES` lists the name.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ Place = tuple[int, int]  # this rank's index on an axis, and how many there are
 
 
 class Coordinates:
-    """Finds this rank's coordinates in the job's mesh, and logs them with the next step."""
-
     def __init__(self, watch: Watch):
         self._watch = watch
         self._named: dict[str, Place] = {}  # by a group's name
@@ -60,7 +58,8 @@ class Coordinates:
                 self.used(axis, place)
 
     def known(self) -> dict[str, Place]:
-        """Returns this rank's known coordinates by axis. A sharding group named `data` is not `dp`."""
+        """Returns this rank's known coordinates by axis. A process group named `data` counts as `fsdp` only, not as
+        `dp`, if it shards."""
         found = dict(self._named)
         if GENERAL not in self._used and found.get(GENERAL) == self._used.get("fsdp", ()):
             del found[GENERAL]
@@ -99,7 +98,8 @@ def _meshes(watch: Watch, module: Any, found: Coordinates) -> None:
 
 
 def _sharding(watch: Watch, module: Any, found: Coordinates) -> None:
-    """Hooks FSDP 1 and 2 to read their mesh. In a mesh with two axes, the first replicates and the second shards."""
+    """Hooks FSDP 1 and 2 to read their device mesh. In a mesh with two axes, the first axis replicates and the second
+    axis shards."""
 
     @watch.guard("coordinates")
     def given(_: Any, *__: Any, mesh: Any = None, **___: Any) -> None:
@@ -157,7 +157,6 @@ def _megatron(watch: Watch, module: Any, found: Coordinates) -> None:
 
 
 def _deepspeed(watch: Watch, module: Any, found: Coordinates) -> None:
-    """Hooks DeepSpeed to read its data parallel group (ZeRO stage 3: `fsdp`) and an `mpu`'s model parallel groups."""
     asked = {"pp": ("pipe_parallel", "pipeline_model_parallel"), "tp": ("tensor_model_parallel", "model_parallel")}
 
     def look(engine: Any) -> None:

@@ -62,7 +62,6 @@ def _entered(state: Checkpointing, load: Load) -> contextlib.ExitStack:
 
 
 def _folder(arguments: Mapping[str, Any], storage: str) -> str | None:
-    """Returns the checkpoint's folder, from `checkpoint_id` or else from the reader or writer."""
     where = arguments.get("checkpoint_id")
     where = getattr(arguments.get(storage), "path", None) if where is None else where
     return path_of(where) if where is not None else None

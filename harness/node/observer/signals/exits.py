@@ -45,7 +45,6 @@ def reason(error: BaseException) -> str:
 
 
 def chain(error: BaseException | None) -> list[BaseException]:
-    """Returns the error and its causes, the first cause first."""
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.insert(0, error)
@@ -59,8 +58,8 @@ def text(error: BaseException) -> str:
 
 
 def _of_peer(error: BaseException) -> bool:
-    """Returns True if the error is the failure of a collective, for which a lost peer may be the cause. The error text
-    of Gloo or NCCL suffices, because the traceback of the error may end outside torch."""
+    """Returns True if the error is the failure of a collective, for which a lost peer may be the cause. An error text
+    of Gloo or NCCL is sufficient evidence, because the traceback of the error may end outside torch."""
     dist = sys.modules.get("torch.distributed")
     classes = tuple(
         each

@@ -1,7 +1,4 @@
-"""Observes the norm of the gradient, as `clip_grad_norm_` returns it, if the training clips gradients.
-
-While torch's compiler traces the clipping function, our hook records nothing.
-"""
+"""Observes the norm of the gradient, as `clip_grad_norm_` returns it, if the training clips gradients."""
 
 from __future__ import annotations
 

@@ -24,7 +24,6 @@ def install(watch: Watch, module: Any) -> None:
 
 
 def _around(watch: Watch, owner: Any, name: str, before: Any, after: Any) -> None:
-    """Wraps a method of the launcher: calls `before(self)` first and `after(self)` last, even after an error."""
     method = getattr(owner, name)
     before, after = watch.guard("launcher")(before), watch.guard("launcher")(after)
 
@@ -65,7 +64,6 @@ class Log:
         self._emit("agent.rendezvous", edge="end", round=self._round, **known)
 
     def look(self, agent: Any) -> None:
-        """Logs the exits of workers that have ended since the previous call."""
         ranks = {worker.local_rank: worker.global_rank for worker in agent._worker_group.workers}
         # By local rank: the worker's process id, and its exit code once it has ended.
         context = getattr(agent, "_pcontext", None)

@@ -38,7 +38,8 @@ class Loss:
         self._scaled: collections.deque[tuple[Any, Any]] = collections.deque(maxlen=SCALED_MAX)
 
     def backward(self, tensors: Any, grad_tensors: Any) -> None:
-        """Records one-element tensors as loss, but not from calls with `grad_tensors` (parts of a larger call)."""
+        """Records a one-element tensor as loss. Calls with `grad_tensors` are ignored, because they are parts of a
+        larger backward pass."""
         given = (tensors,) if isinstance(tensors, self._torch.Tensor) else tuple(tensors or ())
         gradients = grad_tensors if isinstance(grad_tensors, (list, tuple)) else (grad_tensors,)
         if any(each is not None for each in gradients):

@@ -22,7 +22,6 @@ def install(watch: Watch, module: ModuleType) -> None:
         return saves.before(checkpoint_id=checkpoint_dir)
 
     def saved(token: Any, request: Any) -> None:
-        """Records a finished save or, for an asynchronous save, adds a callback that records the save's end."""
         if request is None:
             saves.after(token, None)
         else:

@@ -1,8 +1,7 @@
-"""Observes steps by hooks around every optimizer's `step`.
+"""Observes training steps by hooks around every optimizer's `step`.
 
-A step of the training is over when each optimizer has stepped once. If an optimizer steps again before all have stepped
-(a discriminator may step five times as often as its generator), every optimizer call counts as a training step from
-then on. The ledger stores this way of counting, so that a restart counts steps as its checkpoint did. If one
+A training step is over when each optimizer has stepped once. If an optimizer steps again before all others have
+stepped, as a GAN's discriminator may do, every optimizer step counts as a training step from then on. If one
 optimizer's `step` calls another's, as in sharded optimizers, only the outer call counts. An update that gradient
 scaling skips, because a gradient is infinite, counts as a step with `applied` false.
 """
@@ -90,7 +89,7 @@ class Steps:
 
     def cleared(self, *_: Any, **__: Any) -> None:
         """Records that gradients were discarded unused, for example in a warm-up or for a skipped batch. With several
-        optimizers nothing is recorded: another optimizer's gradients may be kept."""
+        optimizers nothing is recorded, because another optimizer's gradients may be kept."""
         if not self._watch.quiet and not self._inside and len({id(each) for each in self.made} - self._nested) == 1:
             self._watch.discarded()
 
@@ -106,7 +105,6 @@ class Steps:
         self._watch.stepped(at, applied)
 
     def finish(self) -> None:
-        """Ends the step under way at the end of the process, as no optimizer steps any more."""
         if self._done and not self._watch.in_child:
             self.close(self._last)
 
@@ -125,7 +123,6 @@ class Steps:
 
 
 def _offer(watch: Watch, optimizer: Any, applied: bool) -> None:
-    """Reads the number of earlier updates from an optimizer that counts them, such as Adam, to number the steps."""
     state = next(iter(optimizer.state.values()), None) if optimizer.state else None
     count = state.get("step") if isinstance(state, dict) else None
     if count is None or getattr(count, "is_cuda", False):

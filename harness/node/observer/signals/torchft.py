@@ -24,8 +24,6 @@ def install(watch: Watch, module: ModuleType) -> None:
 
 
 class _Worlds:
-    """Logs each torchft quorum that differs from the quorum before as a new process group."""
-
     def __init__(self, watch: Watch):
         self._watch = watch
         self._told: int | None = None
@@ -44,7 +42,6 @@ class _Worlds:
 
 
 def _wrap_registration(module: ModuleType, state: Checkpointing) -> None:
-    """Wraps the functions that load a state from a peer, to log the peer as source, and the manager's step."""
     register = module.Manager.register_state_dict_fn
 
     def registering(manager: Any, key: str, load_state_dict: Any, state_dict: Any) -> Any:
