@@ -1,9 +1,9 @@
-"""Checks that all ranks hold the same weights: loss and gradient norm, as sums over all ranks, show no difference.
+"""Checks that all ranks hold the same weights. Loss and gradient norm are sums over all ranks, and show no difference.
 
 Each rank takes a digest of its weights at the first step after a start, and at every N-th step from step 1 on, so that
 runs can be compared. Ranks exchange the digests with the losses, while the gradients are summed. Every rank sees all
-digests, so all decide alike. A checkpoint is saved only if all weights agree, so that the newest checkpoint never holds
-weights that differ.
+digests, so all ranks decide alike. A checkpoint is saved only if all weights agree, so that the newest checkpoint never
+holds weights that differ.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ def digest(model: nn.Module) -> Tensor:
 
 
 class Replicas:
-    """Takes this rank's digest at the steps with a check, and compares the digests of all ranks."""
-
     def __init__(self, model: nn.Module, emit: Emitter, rank: int, every: int):
         self._model, self._emit, self._rank, self._every = model, emit, rank, every
         self._first = 0
@@ -52,7 +50,6 @@ class Replicas:
         self._first = step
 
     def take(self, step: int) -> None:
-        """Takes the digest of the weights with which this step computes, if a check is due at this step."""
         self._digest, self.spent_ns = None, 0
         if self._every and (step == self._first or (step - 1) % self._every == 0):
             begin_ns = time.monotonic_ns()
@@ -61,11 +58,9 @@ class Replicas:
 
     @property
     def mine(self) -> int:
-        """Returns this step's digest, or 0 if no check was due."""
         return 0 if self._digest is None else int(self._digest.item())
 
     def told(self) -> dict[str, str | int]:
-        """Returns the digest's fields for the log event of this step, or an empty dictionary if no check was due."""
         return {} if self._digest is None else {"weights": f"{self.mine:013x}", "weights_ns": self.spent_ns}
 
     def compare(self, step: int, digests: Sequence[float]) -> None:
