@@ -27,8 +27,7 @@ SLACK_MS = 1.0  # what a busy machine adds to any packet
 
 
 class NicLatency(NicFault):
-    """Delays packets that a node sends, receives, or both. The delay can vary (jitter), and packets can overtake
-    others."""
+    """Delays packets that a node sends, receives, or both. The delay can vary (jitter), and packets can overtake."""
 
     delay: Duration = Field(Duration("20ms"), description="Added to each packet, each way.")
     jitter: Duration = Field(Duration("0ms"), description="The delay varies by this much up and down, in order.")
@@ -84,8 +83,6 @@ class NicLatency(NicFault):
             self._measure(f"{node.name}, {way(back)}", median_ms(before[back]), look, context)
 
     def _measure(self, where: str, usual_ms: float, look: Callable[[], Arrivals], context: Context) -> None:
-        """Measures the delay up to `LOOKS` times, until it is near the planned delay, and reports the last
-        measurement."""
         delay_ms, seen = self.delay.s * 1e3, list[float]()
         average = statistics.mean if self.jitter.s else statistics.median
         overtaken = quiet = False
