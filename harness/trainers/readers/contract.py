@@ -1,8 +1,8 @@
-"""Defines the contract of readers: a reader gets a trainer's events from its output files if it reports none itself.
+"""Defines the contract of readers. A reader turns output files into events, for a trainer that logs no events itself.
 
 Each output format has one file in `harness/trainers/readers/`. The YAML names a format by the name of this file:
 
-    trainer: {command: [...], read: {torchtitan: "{run_dir}/out/structured_logs/*.jsonl"}}
+  trainer: {command: [...], read: {torchtitan: "{run_dir}/out/structured_logs/*.jsonl"}}
 
 The file defines `READER`, a subclass of `Reader`, which parses output into events of the kinds in its `tells`. Output
 files are untrusted: for bytes that a reader cannot parse, it raises `ValueError` and no other error.
@@ -77,7 +77,6 @@ class Reader(Parameters, abc.ABC):
     file: Annotated[str, AfterValidator(_checked_pattern)] = NODE_LOGS
 
     def open(self) -> Source:
-        """Begins to read one output file."""
         return self.source()
 
     @property
@@ -139,7 +138,6 @@ def count(value: object) -> int | None:
 
 
 def known(**fields: Any) -> dict[str, Any]:
-    """Returns the fields of an event that are known (not `None`)."""
     return {name: value for name, value in fields.items() if value is not None}
 
 

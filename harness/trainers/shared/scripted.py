@@ -19,7 +19,6 @@ class ScriptTrainer(CustomTrainer):
 
     @property
     def target(self) -> str:
-        """Returns the script, or `-m` and a module, as the scenario names it."""
         named: str = getattr(self, self.name)
         return named
 
@@ -33,7 +32,7 @@ class ScriptTrainer(CustomTrainer):
         return beside_scenario(self.python) if "/" in self.python else self.python
 
     def script(self) -> Command:
-        """Returns the end of a launcher's command: the script (or `-m` and the module) and its arguments."""
+        """Returns the end of a launcher's command: the script (or `-m` and the module), and its arguments."""
         what = ("-m", self.as_module) if self.as_module else (beside_scenario(self.target),)
         return (*what, *self.args)
 

@@ -30,7 +30,7 @@ class CheckpointFolder:
 
     @classmethod
     def look(cls, root: pathlib.Path, folder: str) -> CheckpointFolder:
-        """Lists the folder now; at most `ENTRIES_MAX` entries. A missing folder is empty."""
+        """Lists the folder now, with at most `ENTRIES_MAX` entries. A missing folder counts as empty."""
         place = cls(root, os.path.normpath(folder))
         with contextlib.suppress(FileNotFoundError), untrusted_files.opened_folder(root, folder) as descriptor:
             place._walk(descriptor)
@@ -78,7 +78,6 @@ class CheckpointFolder:
         return self.times_ns.get(path, 0)
 
     def is_temporary(self, path: str) -> bool:
-        """Returns True if a name in a file's path says that the file is still being written."""
         inside = path.rpartition("/")[2] if path == self.folder else path.removeprefix(f"{self.folder}/")
         return names.is_temporary(inside)
 

@@ -63,7 +63,8 @@ class Span(NamedTuple):
 
 @dataclass
 class Inside:
-    """A file's parsed content. `wrong` holds pairs (tensor or "", problem). `known`: its format can hold tensors."""
+    """The parsed content of a checkpoint's file. `wrong` holds pairs (tensor or "", problem). `unclear` lists parts
+    that were not examined. `known` is True if the file's format can hold tensors."""
 
     spans: list[Span] = field(default_factory=list)
     wrong: list[tuple[str, str]] = field(default_factory=list)
@@ -79,7 +80,7 @@ class Inside:
 
     @property
     def loss(self) -> float | None:
-        """Returns the loss in a checkpoint's file, or the last loss in the history of Hugging Face's Trainer."""
+        """Returns the file's own loss, or the last loss in the history of Hugging Face's Trainer."""
         history = self.top.get("log_history")
         entries = [each for each in (history if isinstance(history, list) else []) if isinstance(each, dict)]
         told = (entry.get("loss") for entry in (*reversed(entries), self.top))
@@ -128,7 +129,7 @@ def step_in(place: CheckpointFolder, path: str) -> int | None:
 
 
 def is_complete(place: CheckpointFolder, path: str) -> bool:
-    """Returns True if a file of a known format has its end. A file of another format counts as complete."""
+    """Returns True if a file of a known format has its end. Files of other formats count as complete."""
     try:
         with place.open(path) as file:
             kind = _kind(file)
@@ -294,7 +295,6 @@ def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
 
 
 def _read_records(file: IO[bytes], records: Mapping[str, Member], root: str, inside: Inside) -> None:
-    """Reads the records of an archive of `torch.save`. Raises `TooLarge`, or `ValueError` if they are invalid."""
     folder, tensors = root.removesuffix("data.pkl") + "data/", dict[str, Span]()
     summed = records[root].crc32 != 0  # else it was told to write none
     for name, record in records.items():

@@ -34,5 +34,4 @@ def folders_holding(place: CheckpointFolder, wanted: Callable[[str], bool]) -> d
 
 
 def within(files: Iterable[str], path: str) -> list[str]:
-    """Returns the files that are directly in a folder."""
     return [file for file in files if file.rpartition("/")[0] == path]
