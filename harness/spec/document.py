@@ -94,7 +94,7 @@ def read_text(path: pathlib.Path, bytes_max: int = BYTES_MAX) -> str:
 
 
 class Document:
-    """A YAML file as plain data, and the problems found so far. Raises `ScenarioError` for invalid YAML."""
+    """A YAML file as plain data, with the problems found so far. Raises `ScenarioError` for invalid YAML."""
 
     def __init__(self, text: str, source: str):
         self.source = source
@@ -123,7 +123,6 @@ class Document:
         return printable(f"{mark.source or self.source}:{mark.line}:{mark.column}: {message}")
 
     def at(self, path: Path, message: str) -> str:
-        """Returns a message that begins with the position of `path`: `file:line:column: path: message`."""
         return self._line(self.mark(path), f"{dotted(path) + ': ' if path else ''}{message}")
 
     def mark(self, path: Path) -> Mark:
@@ -155,7 +154,6 @@ class Document:
         return found
 
     def valid(self, model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None) -> _Checked:
-        """Builds a pydantic model from data. Raises `ScenarioError` with all problems."""
         found = self.check(model, data, keys=keys)
         self.raise_problems()
         assert found is not None, "what could not be checked has its problem"
@@ -182,8 +180,6 @@ class _Refused(Exception):
 
 
 class _Reader:
-    """Builds plain data from a YAML parser's events. Size limits apply during parsing."""
-
     def __init__(self, text: str, document: Document):
         self.events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
         self.document = document
@@ -257,7 +253,7 @@ def _mark(event: Any, source: str = "") -> Mark:
 
 
 def _scalar(event: Any) -> Any:
-    """Parses a scalar by YAML 1.2's core schema: `on`, `no` and dates stay texts."""
+    """Parses a scalar by YAML 1.2's core schema, in which `on`, `no` and dates are texts."""
     text: str = event.value
     plain = event.tag in (None, "!") and event.implicit[0]
     kind = "plain" if plain else "str" if event.tag in (None, "!") else event.tag.removeprefix(_TAG)
@@ -282,7 +278,6 @@ def _typed(text: str) -> Any:
 
 
 def short(text: str) -> str:
-    """Shortens a text to `SHOWN_MAX` characters."""
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
 
 
@@ -319,7 +314,7 @@ _UNION_TAGS = re.compile(
 
 
 def _document_path(loc: Sequence[str | int]) -> Path:
-    """Returns the path in the file of pydantic's error location, without the parts that are not in the file."""
+    """Returns the path in the file for pydantic's error location, which has additional parts such as names of types."""
     return tuple(
         part
         for place, part in enumerate(loc)
@@ -368,7 +363,6 @@ def keys_at(model: type[BaseModel], path: Path) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Returns the pydantic model in an annotation such as `list[M] | None`, or `None` unless there is exactly one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = [inner for each in typing.get_args(annotation) if (inner := _model_in(each))]

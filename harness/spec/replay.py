@@ -54,7 +54,7 @@ class ReplaySpec(Parameters):
 
 @dataclass(frozen=True)
 class Strike:
-    """One fault of a replayed trace: its time since the begin of the window, and the nodes that it hits."""
+    """One fault of a replayed trace: its time since the begin of the window, and the nodes on which it acts."""
 
     at_ns: int
     nodes: tuple[int, ...]
@@ -62,7 +62,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class Replay:
-    """A trace of node failures, with how to replay it. `events`: names of replayed events, or `None` for all."""
+    """A trace of node failures, and how to replay it. `events` names the replayed events; `None` means all."""
 
     trace: Trace
     speed: float
@@ -72,7 +72,8 @@ class Replay:
 
     @property
     def happenings(self) -> list[Happening]:
-        """Returns a trace's events that are replayed. Raises `ScenarioError` for an event that is not in the trace."""
+        """Returns the trace's events that are replayed. Raises `ScenarioError` for an event that is not in the
+        trace."""
         known, events = {each.event for each in self.trace.happenings}, self.events
         if unknown := next((each for each in sorted(events or ()) if each not in known), None):
             raise ScenarioError([f"{self.trace.name} has no event {unknown!r}; {choice(unknown, sorted(known))}"])
@@ -118,7 +119,6 @@ class Replay:
         return round((each.at_s * _S - begin_ns) / self.speed)
 
     def _moments(self) -> list[list[Happening]]:
-        """Groups events that become one fault. Raises `ScenarioError` if there are no events, or too many groups."""
         found: list[list[Happening]] = []
         for each in self.happenings:
             if found and self._at_ns(each) - self._at_ns(found[-1][0]) < max(1, self.merge_within.ns):

@@ -41,7 +41,6 @@ REPEAT_MAX = 1000
 
 
 def _on_one_line(text: str) -> str:
-    """Refuses line ends, escape sequences and characters that change the direction of text on terminals."""
     if not text.isprintable():
         raise ValueError(f"{text!r}: only printable characters, on one line")
     return text
@@ -81,7 +80,6 @@ _SELECTORS = "any, all, a number, a list of numbers, {count: 2}, {percent: 25} o
 
 
 def _form(given: object) -> str | None:
-    """Returns the syntax in which a target is written, such as `[list]`, to select fitting error messages."""
     if isinstance(given, Mapping):
         return {("count",): "Count", ("percent",): "Percent", ("not_rank",): "NotRank"}.get(tuple(given))
     if isinstance(given, Parameters):
@@ -200,7 +198,7 @@ _TRIGGERS = [tuple(each.split("+")) for each in _ALLOWED.split()]
 
 
 class FaultSpec(NamedFault):
-    """A fault as a scenario writes it. In YAML, the fault's parameters stand beside `id`, `when` and `target`."""
+    """A fault as written in a scenario. In YAML, the fault's parameters stand beside `id`, `when` and `target`."""
 
     id: Name
     when: When
@@ -208,7 +206,6 @@ class FaultSpec(NamedFault):
     _places: Mapping[str, str] = PrivateAttr({})
 
     def place(self, key: str) -> str:
-        """Returns where a fault's `target` or `when` is in the file, or an empty text if there is no file."""
         return self._places.get(key, "")
 
     def aimed(self, nodes: Sequence[int], workload: Workload) -> Self:
@@ -286,7 +283,6 @@ class Scenario(Header):
 
     @property
     def file_digest(self) -> str | None:
-        """Returns the SHA-256 of the scenario's file, or `None` for a scenario made in memory."""
         return self._file_digest
 
 
@@ -334,7 +330,7 @@ def parse_scenario(
 
 
 def scenario_of(document: Document, folder: pathlib.Path, scores: ScoreBounds | None = None) -> Scenario:
-    """Checks the data of a YAML file as a scenario. Its file paths are relative to `folder`. Raises `ScenarioError`."""
+    """Checks the data of a YAML file as a scenario. Paths of files in it start at `folder`. Raises `ScenarioError`."""
     if scores is not None:
         check_expectations(document, document.data.get("expect"), scores)
     scenario = document.valid(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))
@@ -362,7 +358,7 @@ OTHERS = {"suites": ("scenarios", "chaos gate"), "gamedays": ("entries", "chaos 
 
 
 def has_key(path: pathlib.Path, key: str) -> bool:
-    """Returns True if a YAML file, which may be invalid, has this key at its top level."""
+    """Returns True if a YAML file, even an invalid one, has this key at its top level."""
     return re.search(rf"^{key}\s*:", read_text(path), re.MULTILINE) is not None
 
 
@@ -378,7 +374,6 @@ def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") ->
 
 
 def _named(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
-    """Returns `<directory>/<name>.yaml`, or the scenario of this name in its subfolder `suites` or `gamedays`."""
     path = directory / f"{name}.yaml"
     if not os.path.lexists(path):
         for kind, (key, command) in OTHERS.items():
@@ -398,7 +393,6 @@ def find_beside(name: str, folder: pathlib.Path, directory: pathlib.Path) -> pat
 
 
 def _with_parameters(data: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Moves each fault's own parameters under the key `parameters`, where the model expects them."""
     faults = data.get("faults")
     if not isinstance(faults, list):
         return dict(data)
@@ -439,7 +433,7 @@ def _with_its_files(scenario: Scenario, document: Document, folder: pathlib.Path
 
 
 def check_secrets(document: Document, workload: Workload) -> None:
-    """Adds a problem for each variable of the trainer that holds a secret itself instead of a reference to it."""
+    """Adds a problem for each environment variable that holds a secret's value instead of a reference to the secret."""
     for place, name, value in workload.environment():
         try:
             refuse_literals({name: value})
@@ -448,7 +442,6 @@ def check_secrets(document: Document, workload: Workload) -> None:
 
 
 def _circle(begin: str, followed: Mapping[str, str | None]) -> list[str]:
-    """Returns the faults that follow each other in a circle with this one; empty if there is no circle."""
     chain = [begin]
     while len(chain) <= len(followed) and (other := followed.get(chain[-1])) is not None:
         chain.append(other)
@@ -458,7 +451,6 @@ def _circle(begin: str, followed: Mapping[str, str | None]) -> list[str]:
 
 
 def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Sequence[str]) -> None:
-    """Checks the ids, triggers and targets of faults. `phases` holds the phases that workers log; empty if unknown."""
     ids = {fault.id for fault in faults}
     followed_by = {fault.id: fault.when.following for fault in faults}
     seen: set[str] = set()
