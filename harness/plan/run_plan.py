@@ -50,10 +50,8 @@ class _Model(BaseModel):
 
 
 class When(_Model):
-    """The moment at which a fault is injected: all conditions that are given must hold.
-
-    `after_ns` counts from the start or the `event` of the fault `following`; `more_steps` from a rehearsal's begin.
-    """
+    """The moment at which a fault is injected: all given conditions must hold. `after_ns` counts from the start or the
+    `event` of the fault `following`; `more_steps` from a rehearsal's begin."""
 
     step: int | None = Field(None, ge=1)
     more_steps: int | None = Field(None, ge=0)
@@ -97,7 +95,6 @@ class PlannedFault(NamedFault):
         return May.KILL in self.action.may
 
     def nodes(self) -> set[int]:
-        """Returns the 0-based indices of the nodes on which the fault acts."""
         return {target.node_index for target in self.targets}
 
     def in_words(self) -> str:
@@ -105,7 +102,7 @@ class PlannedFault(NamedFault):
         return self.action.describe(self.targets) if self.targets else f"{self.kind} on all nodes of {where}"
 
     def at(self, places: Mapping[str, Sequence[int]], workload: Workload, seed: int) -> Self:
-        """Returns the fault with the nodes (or ranks) of its failure domain, such as a rack, as targets; `places` maps
+        """Returns the fault with the nodes (or ranks) of its failure domain, such as a rack, as targets. `places` maps
         labels to nodes. Raises `CannotRunError` for a label that no node has."""
         if not self.domain:
             return self
@@ -140,15 +137,13 @@ class Header(_Model):
 
 
 class Abort(_Model):
-    """The time limits after which a run is aborted."""
-
     if_no_step_for_ns: int = Field(60 * 10**9, ge=0, le=NS_MAX)
     wall_clock_ns: int = Field(ge=0, le=NS_MAX)
     if_not_started_for_ns: int = Field(NOT_STARTED_NS, ge=0, le=NS_MAX)
     widened_by_start: bool = False  # the first limit is at least three times the first start
 
     def idle_ns_max(self, first_start_ns: int) -> int:
-        """Returns the longest allowed ns without a step, if the job's first start took `first_start_ns`."""
+        """Returns the longest allowed time without a step, in ns, if the job's first start took `first_start_ns`."""
         widened = WIDENED_TIMES * first_start_ns if self.widened_by_start else 0
         return max(self.if_no_step_for_ns, widened)
 
@@ -185,7 +180,6 @@ class Plan(_Model):
         return self
 
     def _contradictions(self) -> Iterator[tuple[Path, str]]:
-        """Yields the place and reason of each contradiction that makes the plan impossible."""
         if sum(len(fault.targets) for fault in self.faults) > TARGETS_MAX:
             yield ("faults",), f"all faults together have more than the {TARGETS_MAX:,} targets that are allowed"
         ids: set[str] = set()
@@ -231,7 +225,6 @@ class Plan(_Model):
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """Reads a plan from JSON values. Raises pydantic's `ValidationError`."""
         return cls.model_validate(data)
 
     def launch(self) -> Launch:
@@ -261,7 +254,7 @@ class Plan(_Model):
         return self.model_copy(update={"workload": workload})
 
     def placed(self, labels: Sequence[str]) -> Self:
-        """Returns the plan with nodes as targets instead of failure domains (such as racks); `labels` has each node's
+        """Returns the plan with nodes as targets instead of failure domains (such as racks). `labels` has each node's
         label. Raises `CannotRunError` if the job lacks a domain, or limits forbid a fault."""
         places = {label: [at for at, its in enumerate(labels) if its == label] for label in sorted({*labels} - {""})}
         faults = tuple(fault.at(places, self.workload, self.seed) for fault in self.faults)
@@ -283,7 +276,6 @@ class Plan(_Model):
         return self.model_copy(update={"scenario": header})
 
     def again(self, run_id: str) -> Self:
-        """Returns the same plan under another run id."""
         return self.model_copy(update={"run_id": run_id})
 
     def without_faults(self, run_id: str, nodes: int | None = None) -> Self:
