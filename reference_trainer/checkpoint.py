@@ -389,7 +389,7 @@ class Checkpoints:
         return True
 
     def sweep(self) -> None:
-        """Removes temporary folders of killed writers. Rank 0 calls `sweep` when no writer can be alive."""
+        """Removes temporary folders of killed writers. Must run on rank 0, when no writer can be alive."""
         for leftover in self.root.glob(".tmp-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         if self._remote:

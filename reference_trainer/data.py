@@ -48,8 +48,8 @@ class Shard:
     sums: tuple[int, ...]
 
     def read(self, begin: int, end: int) -> bytes:
-        """Returns the shard's bytes from `begin` to `end`. Raises `BadShard`. Opens the file each time, because a
-        process may hold only few files open."""
+        """Returns the shard's bytes from `begin` to `end`. Raises `BadShard` if they cannot be read or have changed.
+        Opens the file each time, because a process may hold only few files open."""
         first = begin // BLOCK_BYTES * BLOCK_BYTES
         last = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self.size)
         try:

@@ -70,7 +70,8 @@ class Peers:
     def meet(
         self, mine: Standing, deadline: float, claim: Callable[[dist.Store], None], told_to_leave: Callable[[], bool]
     ) -> list[Standing]:
-        """Waits until all ranks have come to the newest generation, and returns the progress of each rank.
+        """Waits until all ranks have come to the newest generation (process group), and returns the progress of each
+        rank.
 
         `claim` claims this rank's place in the generation. `deadline` is in seconds of the monotonic clock. Raises
         `GaveUp` after the deadline.

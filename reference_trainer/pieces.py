@@ -21,8 +21,11 @@ class Pieces:
         return list(zip(inputs.chunk(self.number), targets.chunk(self.number), strict=True))
 
     def did_not_fit(self, step: int, sequences: int, may_try_again: bool) -> bool:
-        """Halves the size of pieces after a piece did not fit into memory, and logs the event. `sequences` is the size
-        of the whole share. Returns False if the step cannot be tried again, or pieces cannot be smaller."""
+        """Splits the batch into pieces of half the size from now on, after a piece did not fit into memory.
+
+        `sequences` is the size of this rank's share of the batch. Returns False if the step cannot be tried again, or
+        pieces cannot be smaller.
+        """
         size = -(-sequences // self.number)
         smaller = -(-size // 2)
         number = -(-sequences // smaller)

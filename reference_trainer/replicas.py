@@ -64,7 +64,7 @@ class Replicas:
         return {} if self._digest is None else {"weights": f"{self.mine:013x}", "weights_ns": self.spent_ns}
 
     def compare(self, step: int, digests: Sequence[float]) -> None:
-        """Compares the `digests` of all ranks. If they differ, raises `Setback`, which names the wrong ranks."""
+        """Raises `Setback`, which names the wrong ranks, if the `digests` of all ranks' weights differ."""
         drifted = outvoted(digests)
         if drifted is None:
             return

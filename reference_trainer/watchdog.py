@@ -118,8 +118,9 @@ def _place() -> str:
 class StragglerReport:
     """Compares each rank's own compute time, without the waiting for others, over a window of steps.
 
-    A rank is slow if its median is above `factor` × the usual median. The slow rank logs itself once per window, from
-    its second slow window in a row on or at its node's exclusion: a busy host can slow a single window.
+    A rank is slow if its median is above `factor` × the usual median. The slow rank logs itself once per window. It
+    does so from its second slow window in a row on, because a busy host can slow a single window, or at its node's
+    exclusion.
     """
 
     def __init__(self, emit: Emitter, rank: int, factor: float, window: int = 20, excluded_after: int = 0):

@@ -110,8 +110,8 @@ def _ended(slurm: Slurm, job_id: int) -> int | None:
 
 
 def _step(slurm: Slurm, job_id: int, host: str, what: str) -> list[str]:
-    """Sends the signal `what` (`LOOK`: none) to a job's tasks on one host. Returns each task's line of
-    /proc/PID/stat."""
+    """Sends the signal `what` to a job's tasks on one host, or no signal if `what` is `LOOK`. Returns the line of
+    /proc/PID/stat of each task."""
     where = (f"--jobid={job_id}", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--mem=0")
     answer = slurm.run("srun", "--overlap", "--quiet", *where, *OPTIONS, "/bin/sh", "-c", SCRIPT, "sh", what)
     return [line for line in answer.splitlines() if line.strip()]

@@ -139,7 +139,7 @@ def expects_band(plan: Plan) -> bool:
 
 
 def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
-    """Removes the stored fault-free runs of `plan`, so that the next run makes new ones. Raises `FaultError`."""
+    """Removes the stored fault-free runs of `plan`. Raises `FaultError` if a folder cannot be removed."""
     for digest in {other.plan.outcome_digest() for other in fault_free_plans(plan).values()}:
         for kept in (cache(reports) / digest, *cache(reports).glob(f"{digest}-*")):
             _set_aside(kept)

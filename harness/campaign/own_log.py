@@ -39,7 +39,7 @@ _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)s?[\s=_:#-]*(\d{1,10
 
 
 def reader_of(text: str) -> Reader:
-    """Makes a reader of trainer logs from its name, or from YAML such as `lines: {regex: …}`. Raises `UsageError`."""
+    """Makes a reader of logs from its name or from YAML such as `lines: {regex: …}`. Raises `UsageError`."""
     try:
         return reader_as(yaml.safe_load(text))
     except (ValueError, yaml.YAMLError) as error:

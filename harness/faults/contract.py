@@ -62,8 +62,8 @@ Targets = Sequence[Target]
 
 @dataclass(frozen=True)
 class Hold:
-    """An event in the trainer's log at which a fault stops or disturbs the trainer's process: any event with the fields
-    in `match`.
+    """A point in the trainer's log at which a fault stops or disturbs the trainer's process: any event with the fields
+    `match`.
 
     The process stops at the event for at most `limit_s` seconds. If `strikes` is above 0, the fault instead disturbs
     the first `strikes` processes of the rank that log the event. A disturbed process runs the action `does` of
@@ -90,7 +90,7 @@ class CheckpointPlace:
 
 
 class Change(NamedTuple):
-    """A change of the job's command: arguments to append, environment variables to set, words to replace."""
+    """A change of the job's command: arguments to append, environment variables to set, arguments to replace."""
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
@@ -119,7 +119,7 @@ class Context(Protocol):
         """Returns where the job saves its checkpoints."""
 
     def node(self, target: Target) -> Node:
-        """Returns a target's node: always the one where the fault acted, even if a restart has moved the rank."""
+        """Returns a target's node, which stays the same even if a restart moves the target's rank elsewhere."""
 
     def pid_of(self, rank: int) -> tuple[Node, int]:
         """Returns the node of the living worker with this rank, and the worker's process id as seen inside the node."""
@@ -252,7 +252,7 @@ class Fault(Parameters, abc.ABC):
         return found if isinstance(found, Duration) else None
 
     def freezes(self) -> bool:
-        """Returns True if the targets log nothing and do no step while the fault lasts."""
+        """Returns True if the targeted ranks log nothing and do no step while the fault lasts."""
         return False
 
     def over_rdma(self) -> bool | None:
@@ -305,7 +305,7 @@ class Fault(Parameters, abc.ABC):
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         """Returns environment variables without which the fault could not act on processes later. The harness calls
         this method once, before the first start, and gives the variables to every node, including replacements. A
-        `PYTHONPATH` among the variables replaces the workload's. The harness puts its own path before your
+        `PYTHONPATH` among the variables replaces the workload's `PYTHONPATH`. The harness puts its own path before your
         `PYTHONPATH`, and its `sitecustomize` also runs yours."""
         return {}
 

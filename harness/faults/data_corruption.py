@@ -107,7 +107,7 @@ class DataCorruption(orders.OrderedFault):
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath) -> None:
-    """Puts the undamaged file back. Idempotent. Paths are relative to `run_dir`; a path through a link is refused."""
+    """Puts the undamaged file back. A second call changes nothing. Refuses paths through a link."""
     with contextlib.suppress(FileNotFoundError):
         untrusted_files.move_inside(run_dir, kept, path)
 

@@ -1,4 +1,4 @@
-"""The next batch does not come: a lost mount, a deadlocked worker of the loader, an empty queue."""
+"""A data loader does not deliver the next batch: a lost mount, a deadlocked worker, or an empty queue."""
 
 from pydantic import Field
 

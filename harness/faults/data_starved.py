@@ -1,4 +1,4 @@
-"""Shards come slowly while the job trains: a cold cache, a busy file server, an object store that throttles."""
+"""Training data comes slowly while the job trains: a cold cache, a busy file server, a throttled object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lemon: a node that is slow, or fails soon after every start of its processes or of the node itself."""
+"""A bad node (a *lemon*) fails again soon after each start, or is slow until the job no longer uses it."""
 
 import contextlib
 import signal

@@ -1,4 +1,4 @@
-"""A user's own `def inject(context)`, called in a rank's process right after a step."""
+"""A user's own Python function `inject(context)` is called in a rank's process right after a step."""
 
 import ast
 import pathlib

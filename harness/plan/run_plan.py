@@ -266,7 +266,7 @@ class Plan(_Model):
         return found
 
     def labelled(self, labels: Mapping[str, str]) -> Self:
-        """Returns the plan with further labels (names and values that reports show)."""
+        """Returns the plan with further labels, which reports show."""
         header = self.scenario.model_copy(update={"labels": {**self.scenario.labels, **labels}})
         return self.model_copy(update={"scenario": header})
 

@@ -74,7 +74,7 @@ def execute(
     until_saved: int | None = None,
     before: Plan | None = None,
 ) -> Outcome:
-    """Runs one job with one rehearsal (set of faults) that lasts as long as the job (`chaos run`). See `run_job`."""
+    """Runs one job with one rehearsal (set of faults), which lasts as long as the job. See `run_job`'s parameters."""
     rehearsal = Rehearsal(plan, to_the_end=True)
     return run_job(plan, [rehearsal], run_dir, backend, observer, stop, until_saved=until_saved, before=before)
 

@@ -103,8 +103,11 @@ def last_two(listing: Listing) -> tuple[int, int]:
 
 
 def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHING_SEEN) -> None:
-    """Removes the last save from a copy of the saves, and makes files that name this save name the one before. Raises
-    `NothingToShow` if the folder's earlier state cannot be restored, and `CannotDrill` if a file cannot be removed."""
+    """Removes the last save from a copy of the saves. Files that name this save name the save before it afterwards.
+
+    Raises `NothingToShow` if the folder's earlier state cannot be restored, and `CannotDrill` if a file cannot be
+    removed.
+    """
     listing = _listed(run_dir, saved)
     _, before = last_two(listing)
     removed = [each for each in listing.checkpoints if each.step is not None and each.step > before]

@@ -68,7 +68,7 @@ class MarkedList(list[Any]):
 
 
 def read_text(path: pathlib.Path, bytes_max: int = BYTES_MAX) -> str:
-    """Reads the text of a regular file, without blocking on devices. Raises `UsageError`."""
+    """Reads the text of a regular file, without blocking on devices. Raises `UsageError` if this is impossible."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:

@@ -46,7 +46,7 @@ class ReplaySpec(Parameters):
         return self
 
     def found(self, *folders: pathlib.Path, events: Set[str] | None = None) -> "Replay":
-        """Loads the trace from the first of these folders that has it, and returns the replay. Raises `UsageError`."""
+        """Loads the trace from the first of `folders` that has it. Raises `UsageError` if no folder has the trace."""
         assert self.trace is not None, "whoever asks has looked"
         trace = load_trace(find_trace(self.trace, *folders))
         return Replay(trace, self.speed, self.window, self.merge_within, events)
@@ -72,8 +72,7 @@ class Replay:
 
     @property
     def happenings(self) -> list[Happening]:
-        """Returns the trace's events that are replayed. Raises `ScenarioError` for an event that is not in the
-        trace."""
+        """Returns the trace's events that are replayed. Raises `ScenarioError` if the trace has no event of a name."""
         known, events = {each.event for each in self.trace.happenings}, self.events
         if unknown := next((each for each in sorted(events or ()) if each not in known), None):
             raise ScenarioError([f"{self.trace.name} has no event {unknown!r}; {choice(unknown, sorted(known))}"])

@@ -142,7 +142,7 @@ def _rate(given: object) -> object:
 
 
 class When(ReplaySpec):
-    """When a fault acts. `phase` may be combined with `step` or `following`: the fault then waits for both."""
+    """The moments at which a fault acts. With `phase` and `step` (or `following`), the fault waits for both."""
 
     step: int | None = Field(None, ge=1, description="After every rank has completed this step.")
     after: Duration | None = Field(None, description="This long after the start, or after the followed event.")
@@ -250,7 +250,7 @@ class Limits(Parameters):
     gpu_hours: float | None = Field(None, gt=0, description="GPU time of one job; the job is stopped there.")
 
     def allowed_nodes(self, nodes: int) -> int | None:
-        """Returns how many of `nodes` nodes may have a fault at once. A percentage is rounded down to at least 1."""
+        """Returns how many of `nodes` nodes may have a fault at once: rounded down, but at least one."""
         if isinstance(self.nodes_at_once, str):
             return max(1, int(nodes * units.parse_percent(self.nodes_at_once) / 100))
         return self.nodes_at_once
@@ -330,7 +330,7 @@ def parse_scenario(
 
 
 def scenario_of(document: Document, folder: pathlib.Path, scores: ScoreBounds | None = None) -> Scenario:
-    """Checks the data of a YAML file as a scenario. Paths of files in it start at `folder`. Raises `ScenarioError`."""
+    """Checks a YAML file's data as a scenario, with paths relative to `folder`. Raises `ScenarioError`."""
     if scores is not None:
         check_expectations(document, document.data.get("expect"), scores)
     scenario = document.valid(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))

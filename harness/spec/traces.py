@@ -62,7 +62,7 @@ class _Row(NamedTuple):
 
 
 def find_trace(name: str, *folders: pathlib.Path) -> pathlib.Path:
-    """Finds a trace in one of these folders, or in a subfolder `traces/` of one. Raises `UsageError`."""
+    """Finds a trace in `folders`, or in their subfolders `traces/`. Raises `UsageError` if no folder has the trace."""
     places = [place for folder in folders for place in (folder, folder / FOLDER)]
     if found := next((place / name for place in places if os.path.lexists(place / name)), None):
         return found

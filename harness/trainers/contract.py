@@ -64,11 +64,12 @@ class Trainer(Parameters, abc.ABC):
         """Returns the commands that run the workload. The backend fills in the values that differ between nodes."""
 
     def beside(self, folder: pathlib.Path) -> Trainer:
-        """Returns the trainer with the paths of its files resolved against the scenario's folder."""
+        """Returns the trainer with the paths of its files resolved against `folder`, the scenario's folder."""
         return self
 
     def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:
-        """Returns the workload with more trainer arguments. Raises `UsageError` if the trainer takes no arguments."""
+        """Returns the workload with the arguments `words` added to the trainer's command. Raises `UsageError` if the
+        trainer takes no arguments."""
         if words:
             raise UsageError(f"{self.in_words()} takes no further words")
         return workload

@@ -132,7 +132,7 @@ class KubernetesJob(AttachedJob):
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
         """Returns True if the last act on a node's pod took effect. After an eviction, a deletion or a kill, the pod
-        may be back already: then the node's `life` (pod and restart count) has changed."""
+        may be back already. The node's `life` (pod and restart count) has then changed."""
         if verb == "stop":
             return seen.state == "stopped"
         another = seen.life != self._struck[node]

@@ -1,4 +1,4 @@
-"""Finds the present pod of each node of a job that somebody else started, and the state of the pod. Pure."""
+"""Finds the present pod of each node of a job that somebody else started, and the state of the pod."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def part_of(part: Part, spans: Sequence[Extent], tensor_bytes: int) -> str:
 
 
 def choose(place: CheckpointFolder, checkpoint: FoundCheckpoint, order: Order) -> str:
-    """Returns the file of a checkpoint to damage. Raises `FaultError` if no file of the checkpoint fits `order`."""
+    """Chooses the file of a checkpoint to damage. Raises `FaultError` if no file of the checkpoint fits `order`."""
     files = [path for path in checkpoint.files if place.sizes.get(path) and _holds(place, path, order)]
     if order.file not in ("largest", "any"):
         files = [path for path in files if pathlib.PurePath(path).match(order.file)]

@@ -30,8 +30,8 @@ class InsideFault(Fault):
         return self._victims
 
     def strike_all(self, targets: Targets, context: Context, failpoint: str, unit: str) -> None:
-        """Makes the fault act on each targeted rank. Reports how many ranks logged the failpoint, the named place in
-        the trainer at which the fault has acted, and how many of their processes ended."""
+        """Makes the fault act on each targeted rank, and reports how many ranks logged `failpoint`, and how many
+        processes ended. A failpoint is a named place in the trainer."""
         victims = self.find_victims(targets, context)
         struck = strike_each(targets, context, failpoint)
         ended = [rank for rank in struck if context.wait(ENDS_WITHIN_S, until=partial(is_gone, *victims[rank]))]
@@ -70,8 +70,8 @@ def at_the_next_step(targets: Targets, does: str, argument: str | float) -> list
 
 
 def strike_each(targets: Targets, context: Context, failpoint: str) -> list[int]:
-    """Makes the fault act on each targeted rank at its next step. Returns the ranks that logged the failpoint, in the
-    order in which the fault acted on them."""
+    """Makes the fault act on each targeted rank at the rank's next step. Returns the ranks that logged `failpoint` (a
+    named place in the trainer), in the order in which the fault acted on them."""
     waiting, struck, begin_ns = set(ranks_of(targets)), list[int](), time.monotonic_ns()
     context.hold()
     context.injected()

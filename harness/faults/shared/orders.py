@@ -124,7 +124,7 @@ def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
 
 
 def withdraw(run_dir: pathlib.Path, seed: int) -> None:
-    """Removes the orders that the fault with this seed has left. Idempotent."""
+    """Removes the orders that the fault with this seed has left."""
     for file in _orders(run_dir, seed):
         file.unlink(missing_ok=True)
 

@@ -30,7 +30,7 @@ class OwnTraffic:
 
     def look(self, count: bool = True) -> None:
         """Adds the bytes that each TCP connection of the workers has carried since the last call. If `count` is False,
-        only notes the present counters. A node that is gone adds nothing."""
+        only notes the present counters. Does nothing for a node that no longer exists."""
         try:
             found = self.node.connections(self._context.worker_pids(self.node))
         except (ChaosError, OSError) as error:

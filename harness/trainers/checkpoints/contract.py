@@ -48,7 +48,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Listing:
-    """The checkpoints in one place, the newest first."""
+    """The checkpoints in one folder, the newest first."""
 
     layout: str
     checkpoints: Sequence[FoundCheckpoint]

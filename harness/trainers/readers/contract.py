@@ -63,7 +63,7 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def feed(self, data: bytes) -> Iterator[Told]:
         """Yields the events in newly written bytes of an output file; for a `whole` reader, `data` is the whole file.
-        Raises `ValueError` for bytes that the reader cannot parse; the caller goes on with later bytes."""
+        Raises `ValueError` for bytes that the reader cannot parse. The caller goes on with later bytes."""
 
 
 class Reader(Parameters, abc.ABC):

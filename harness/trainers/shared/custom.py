@@ -48,14 +48,14 @@ class CustomTrainer(Trainer):
 
     @abc.abstractmethod
     def words(self) -> dict[Path, str]:
-        """Returns the words of the trainer's command, each by its place in the scenario (keys below `trainer`)."""
+        """Returns the arguments in the trainer's command, each by its place in the scenario (keys below `trainer`)."""
 
     def scripts(self) -> list[str]:
         """Returns the file paths in the trainer's command; relative paths start at the scenario's folder."""
         return []
 
     def modules(self) -> list[str]:
-        """Returns the Python modules that the trainer starts. Modules after `-m` in its command can be left out."""
+        """Returns the Python modules that the trainer starts. Modules after `-m` in its command need not be listed."""
         return []
 
     def settings(self, workload: Workload) -> Mapping[str, str]:

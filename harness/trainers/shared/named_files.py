@@ -21,7 +21,7 @@ _SHELL_SCRIPTS = (".sh", ".bash")
 
 
 def named_files(words: Sequence[str], folders: Sequence[str], modules: Sequence[str] = ()) -> list[pathlib.Path]:
-    """Returns the local files that a command's words name. Modules are searched in `folders`, and not imported."""
+    """Returns the local files that the arguments `words` name. Modules are searched in `folders`, and not imported."""
     importlib.invalidate_caches()
     whole = dict.fromkeys(word for word in words if os.path.isfile(word))
     tokens = [token for word in words for token in _tokens(word)]

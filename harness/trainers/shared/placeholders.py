@@ -36,7 +36,7 @@ def names_in(word: str) -> list[str]:
 
 
 def unknown_in(word: str) -> str | None:
-    """Returns why a placeholder in a command's word cannot be filled, or `None` if all placeholders can be filled."""
+    """Returns why a placeholder in an argument cannot be filled, or `None` if all placeholders can be filled."""
     for name in names_in(word):
         if name not in ALLOWED:
             allowed = ", ".join(f"{{{each}}}" for each in ALLOWED)
@@ -45,7 +45,7 @@ def unknown_in(word: str) -> str | None:
 
 
 def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """Fills placeholders in a command's words from `values`. Escaped placeholders, and those without a value, stay."""
+    """Fills placeholders in the arguments `words`. Escaped placeholders, and those without a value, stay."""
 
     def value(match: re.Match[str]) -> str:
         return str(values[match[2]]) if match[2] is not None and match[2] in values else match[0]
@@ -58,8 +58,8 @@ def fill_variables(
 ) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
     """Splits environment variables by where the placeholders in them have a value.
 
-    Returns the variables that can be filled now, the words `env NAME=…` that set the other variables on a node, and the
-    words `env NAME=…` that set them outside of the nodes, as far as they have a value there.
+    Returns the variables that can be filled now, a command `env NAME=…` that sets the other variables on a node, and a
+    command `env NAME=…` that sets them outside of the nodes, as far as they have a value there.
     """
     env = {name: fill([value], values)[0] for name, value in given.items()}
     late = {name: value for name, value in env.items() if for_nodes(value)}
@@ -78,10 +78,10 @@ def escaped(text: str) -> str:
 
 
 def for_nodes(word: str) -> bool:
-    """Returns True if a word of a command has a placeholder left that only a node can fill."""
+    """Returns True if an argument still has a placeholder, which only a node can fill."""
     return any(match[2] is not None for match in PLACEHOLDER.finditer(word))
 
 
 def plain(word: str) -> str:
-    """Replaces each escaped `{{name}}` in a word of a command by `{name}`, and fills no placeholder."""
+    """Replaces each escaped `{{name}}` in an argument by `{name}`, and fills no placeholder."""
     return _ANY.sub(lambda match: match[0] if match[1] is None else f"{{{match[1]}}}", word)

@@ -75,8 +75,9 @@ def window(file: IO[bytes]) -> IO[bytes]:
 def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
     """Returns the files of the archive in a part of a file, as torch reads it, and how many bytes follow the archive.
 
-    torch counts positions from the begin of the file, `zipfile` from the begin of the last archive. If the two differ,
-    torch's directory lies earlier by the difference. Raises `ValueError` for a missing or damaged archive.
+    torch counts positions from the begin of the file, `zipfile` from the begin of the last archive. If the two begins
+    differ, the directory that torch reads ends earlier, by the difference. Raises `ValueError` for a missing or damaged
+    archive.
     """
     at, found = _read(_Window(file, begin, end))
     last = end - (at - begin)
@@ -88,7 +89,7 @@ def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
 
 
 def entries(file: IO[bytes]) -> Iterator[Member]:
-    """Yields the non-empty files of all archives in a file, the last archive first. Other bytes are skipped."""
+    """Yields the non-empty files of all archives in a file, the last archive first. Skips bytes between archives."""
     end, left = file.seek(0, os.SEEK_END), SEARCHED_MAX
     while left > 0:
         at, searched = _find_end(file, end, left)

@@ -37,7 +37,7 @@ class TensorContent:
 
 @dataclass(frozen=True)
 class Content:
-    """A checkpoint's digests. `tensors` holds trained tensors, the largest first, or `None` if no file shows any."""
+    """A checkpoint's digests. `tensors` holds trained tensors, the largest first; `None` means unknown formats."""
 
     sha256: str
     sampled: bool

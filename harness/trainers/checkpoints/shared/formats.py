@@ -52,7 +52,7 @@ _OF_SAFETENSORS = {name: (size, number) for size, number, _, names in _ALL_NUMBE
 
 
 class Span(NamedTuple):
-    """A tensor's bytes or, without a `name`, the bytes between two tensors. `number` is numpy's name of the type."""
+    """A tensor's bytes or, without a `name`, the bytes between two tensors. `number` is numpy's type, such as `f4`."""
 
     name: str
     start: int
@@ -88,7 +88,7 @@ class Inside:
 
 
 def look(file: IO[bytes], name: str) -> Inside:
-    """Parses a checkpoint's file by its format. Raises `OSError`."""
+    """Parses a checkpoint's file by its format. Raises `OSError` if the file cannot be read."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     head = file.read(4)
@@ -129,7 +129,7 @@ def step_in(place: CheckpointFolder, path: str) -> int | None:
 
 
 def is_complete(place: CheckpointFolder, path: str) -> bool:
-    """Returns True if a file of a known format has its end. Files of other formats count as complete."""
+    """Returns True if a file of a known format is complete. Files of other formats count as complete."""
     try:
         with place.open(path) as file:
             kind = _kind(file)

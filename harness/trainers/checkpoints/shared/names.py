@@ -40,7 +40,7 @@ def step_in(name: str) -> int | None:
 
 
 def is_ambiguous(name: str) -> bool:
-    """Returns True if a checkpoint's name does not say whether its number counts steps or saves."""
+    """Returns True if a checkpoint's name does not say whether its number counts steps or checkpoints."""
     return step_in(name) is None or not _STEP.search(_NO_STEP.sub("", name))
 
 
@@ -60,7 +60,7 @@ def of_save(path: str) -> str:
 
 
 def is_unique(name: str) -> bool:
-    """Returns True if a name holds a date or an id, so that no later save gets this name."""
+    """Returns True if a name holds a date or an id, so that no later checkpoint gets this name."""
     return bool(_NO_STEP.search(name))
 
 

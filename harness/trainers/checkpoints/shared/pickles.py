@@ -19,7 +19,7 @@ _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """Describes an object in a pickle. `items` holds its elements; for a dictionary, keys and values in turn."""
+    """An object in a pickle. `items` holds its elements or, for a dictionary, keys and values in turn."""
 
     name: str
     args: Any = ()
