@@ -131,7 +131,7 @@ def verify(folder: pathlib.Path) -> int:
 
 
 def read(folder: pathlib.Path) -> State:
-    """Returns the state in a verified checkpoint. The world size can differ from that of the job that saved."""
+    """Returns the state in a verified checkpoint. The reading job can have another world size than the saving job."""
     content = FileSystemReader(folder).read_metadata().state_dict_metadata
     state: State = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -291,7 +291,7 @@ class Checkpoints:
     # Saving
 
     def save(self, kind: str, step: int, state: State, metrics: Metrics | None = None) -> None:
-        """Starts to write `state` in a thread. Only rank 0 calls this.
+        """Starts to write `state` in a thread. Must run on rank 0 only.
 
         The caller must not change `state` any more. The manifest holds the metrics. A failed save is logged, and not
         repeated before the next save. A save also fails if the previous save is still running.
@@ -396,7 +396,7 @@ class Checkpoints:
             self._remote.sweep()
 
     def _seen_anywhere(self) -> list[int]:
-        """Returns the steps whose checkpoint any rank sees, the newest first. All ranks must call this together."""
+        """Returns the steps whose checkpoint any rank sees, the newest first. All ranks must call it together."""
         mine: list[int] = []
         if dist.get_rank() == 0:
             mine = self._published()

@@ -28,10 +28,8 @@ class Setback(Exception):
 
 
 def digest(model: nn.Module) -> Tensor:
-    """Returns the sum of k times tensor k's bits as integers, over all weight tensors, modulo 2^52: () int64.
-
-    One flipped bit always changes the digest, as k times a power of two is no multiple of 2^52 for k below 2^20.
-    """
+    """Returns the sum over all weight tensors of k times tensor k's bits (as integers), modulo 2^52: a scalar int64.
+    One flipped bit always changes the digest, as k times a power of two is no multiple of 2^52 for k below 2^20."""
     with torch.no_grad():
         sums = [each.view(WORD[each.element_size()]).sum(dtype=torch.int64) for each in model.parameters()]
         weights = torch.arange(1, len(sums) + 1, device=sums[0].device)

@@ -92,7 +92,7 @@ def first(events: Iterable[Mapping[str, Any]], name: str) -> int | None:
 
 
 def _without_the_step_under_way(run: Timeline) -> Timeline:
-    """Cuts off a running job's unfinished step, unless the job is in an outage: the step may complete or be lost."""
+    """Cuts off a running job's unfinished step, because the step may still complete or be lost."""
     last = run.segments[-1] if run.segments else None
     if last is None or last.phase != "interrupted_step" or any(each.t_regained is None for each in run.episodes):
         return run

@@ -7,14 +7,15 @@ which the judged run restarted.
 
 The judge checks `resumed-same` first, because a faulty resume would widen the tolerance interval that should reveal it.
 If the steps before the save equal those of the fault-free run bit for bit, only `resumed-1` is made, not `resumed-2`
-and `resumed-3`. A later increase of the number of nodes is not repeated, because it would need a save that only an
-eviction notice causes. A run whose log does not agree with its plan (`harness.evidence.made_as_asked`) is made once
-more; the judge reports a repeated flaw. The runs are stored like other fault-free runs, under these names:
+and `resumed-3`. If the judged run increases its number of nodes again, the fault-free runs do not repeat the increase,
+because only an eviction notice causes the save that they would need. A run whose log does not agree with its plan
+(`harness.evidence.made_as_asked`) is made once more; the judge reports a repeated flaw. The runs are stored like other
+fault-free runs, under these names:
 
-    resumed-before    runs with the planned number of nodes, and stops at the save
-    resumed-same      resumes from a copy of the save with the same number of nodes, which must not change the losses
-    resumed-1 … 3     resume from a copy of the save with the run's new number of nodes, to measure rounding errors
-    resumed-at-40     as resumed-1, but from another save, if a repeat from the first save would be equal bit for bit
+  resumed-before    runs with the planned number of nodes, and stops at the save
+  resumed-same      resumes from a copy of the save with the same number of nodes, which must not change the losses
+  resumed-1 … 3     resume from a copy of the save with the run's new number of nodes, to measure rounding errors
+  resumed-at-40     as resumed-1, but from another save, if a repeat from the first save would be equal bit for bit
 """
 
 import pathlib

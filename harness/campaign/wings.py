@@ -2,8 +2,8 @@
 
 A wing can store results of its own, such as those of a game day. The list of runs, `chaos show` and `chaos score`
 recognize a wing's result by a file in the result's folder. A wing can define kinds of YAML files, each with a top-level
-key by which `chaos validate` recognizes it. A wing's results can answer questions of the pre-launch checklist. Apart
-from the list of commands, the rest of the harness names no wing.
+key by which `chaos validate` recognizes it. A wing's results can answer questions of the pre-launch checklist. Only the
+list of commands mentions wings by name.
 """
 
 import contextlib
@@ -148,7 +148,7 @@ def latest_s() -> float:
 
 
 def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, float]]:
-    """Yields the folders that contain a file with this name, and the time of its last change, the newest first."""
+    """Yields each folder with a file `name`, and the time of the file's last change, the newest first."""
     found = []
     for path in reports.glob(f"*/{name}"):
         with contextlib.suppress(OSError):

@@ -335,7 +335,7 @@ class Fault(Parameters, abc.ABC):
         """Acts on the targets, measures the effect, and waits while the fault lasts. Runs in a thread of its own."""
 
     def heal(self, targets: Targets, context: Context) -> None:
-        """Undoes all effects of the fault. The harness calls this when fault or run end, also if `inject` failed."""
+        """Undoes all effects of the fault. The harness calls `heal` when fault or run end, also if `inject` failed."""
 
     def see_end(self, targets: Targets, context: Context) -> None:
         """Checks after `heal` that the effect is over, and reports the result by `context.ended`. The check must take

@@ -32,7 +32,7 @@ _OF_A_LOST_PEER = re.compile(
 
 
 class Telling(IntEnum):
-    """Kinds of lines in a node's log, from the one that tells most about why the node's command ended."""
+    """Kinds of lines in a node's log; the first kind says most about why the node's command ended."""
 
     ERROR = 0
     SIGNAL = 1

@@ -69,8 +69,8 @@ class Rehearsal:
         job.holds.begin(self.plan.faults)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        """Begins or ends the rehearsal, and injects due faults, without blocking. Logs recoveries even after its
-        end."""
+        """Begins or ends the rehearsal, and injects due faults, without blocking. Logs recoveries after the end,
+        too."""
         if self.begun_ns is None and self._given_up[0] and not self.over:
             self._finish(job, self._given_up[0])
         self.begin(job, now_ns)

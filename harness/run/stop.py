@@ -39,7 +39,7 @@ class StopRequest:
             self._attended = before
 
     def on_signals(self) -> None:
-        """Makes SIGINT and SIGTERM request a stop from now on. Only the main thread may call this."""
+        """Makes SIGINT and SIGTERM request a stop from now on. Only the main thread may call `on_signals`."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._hear)
 

@@ -74,8 +74,8 @@ def order_each(
 
 
 def step_ahead(context: Context, ranks: Sequence[int]) -> int:
-    """Returns the number of a step that no rank will have begun when an order arrives. The step is further ahead if the
-    trainer is running than if the fault's trigger has stopped the trainer."""
+    """Returns the number of a step that no rank will have begun when an order arrives. For a running trainer, the step
+    is further ahead than for a trainer that the fault's trigger has stopped."""
     step_s, ahead, begun = usual_step_s(context, ranks[0]), AHEAD_STEPS, newest_step(context, ranks)
     moves = context.wait(MOVES_WITHIN_S + 3 * step_s, until=lambda: newest_step(context, ranks) != begun)
     if moves and step_s > 0:

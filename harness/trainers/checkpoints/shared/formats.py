@@ -273,7 +273,7 @@ def _json(file: IO[bytes]) -> Inside:
 
 
 def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
-    """Reads an archive of `torch.save` in a part of a file. With `must`, another kind of archive is an error."""
+    """Reads an archive of `torch.save` in a part of a file. With `must`, any other kind of archive is an error."""
     inside = Inside()
     try:
         members, behind = archives.members(file, begin, end)
