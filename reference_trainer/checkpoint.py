@@ -61,7 +61,7 @@ class Restored:
 
 
 class DamagedCheckpoint(Exception):
-    """Raised for a checkpoint that must not be used. The message names the damaged file or tensor."""
+    """Raised for a checkpoint that must not be used. The message says what is wrong with the checkpoint."""
 
 
 def folder_name(step: int) -> str:

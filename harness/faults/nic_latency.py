@@ -27,7 +27,8 @@ SLACK_MS = 1.0  # what a busy machine adds to any packet
 
 
 class NicLatency(NicFault):
-    """Delays packets that a node sends, receives, or both. The delay can vary (jitter), and packets can overtake."""
+    """Delays packets that a node sends, receives, or both. The delay can vary (jitter), and packets can overtake
+    others."""
 
     delay: Duration = Field(Duration("20ms"), description="Added to each packet, each way.")
     jitter: Duration = Field(Duration("0ms"), description="The delay varies by this much up and down, in order.")
