@@ -56,8 +56,6 @@ SPARE_AFTER_S = 1.0  # after a worker was replaced: by then the others have gone
 
 
 class Spare(NamedTuple):
-    """A forked process that waits on a pipe for a worker's environment, and then becomes this worker."""
-
     pid: int
     place: int  # file descriptor
 

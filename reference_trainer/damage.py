@@ -38,8 +38,6 @@ FOLDER_ENV, ANSWERS_ENV = "CHAOS_DAMAGE", "CHAOS_ANSWERS"
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause before a step, which stands for work such as an evaluation."""
-
     section: str
     seconds: float
 

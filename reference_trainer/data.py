@@ -40,8 +40,6 @@ class BadShard(Exception):
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of the training data: position of its first byte in the text, size, and a checksum of each block."""
-
     path: pathlib.Path
     begin: int
     size: int

@@ -37,7 +37,6 @@ class Precision:
         self._scaler.unscale_(optimizer)
 
     def seeks_scale(self, grad_norm: float) -> bool:
-        """Returns True if gradients are not finite because the scale is still too high."""
         return self._scaler.is_enabled() and not math.isfinite(grad_norm) and self._scaler.get_scale() > SCALE_MIN
 
     def step(self, optimizer: Optimizer) -> None:

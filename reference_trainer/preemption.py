@@ -70,7 +70,6 @@ class Preemption:
         threading.Thread(target=self._collect_signals, name="signals", daemon=True).start()
 
     def poll(self, provider: str, interval_s: float) -> None:
-        """Starts to ask the metadata endpoint of `provider` (or of all with `auto`) every `interval_s` seconds."""
         endpoints = _ENDPOINTS if provider == "auto" else {provider: _ENDPOINTS[provider]}
         threading.Thread(target=self._poll_metadata, args=(endpoints, interval_s), name="metadata", daemon=True).start()
 

@@ -72,8 +72,6 @@ class Eviction:
 
 
 class Members(dynamic_rendezvous._BackendRendezvousStateHolder):
-    """The nodes of the job according to the store, without nodes whose heartbeat has not changed for too long."""
-
     def __init__(self, store: TCPStore, settings: RendezvousSettings):
         super().__init__(C10dRendezvousBackend(store, settings.run_id), settings, cache_duration=0)
         self._silent_s_max = (settings.keep_alive_interval * settings.keep_alive_max_attempt).total_seconds()

@@ -44,7 +44,6 @@ class Replicas:
         self.spent_ns = 0
 
     def starts_at(self, step: int) -> None:
-        """Sets the first step after a start or a restore, so that the weights are checked at this step."""
         self._first = step
 
     def take(self, step: int) -> None:

@@ -23,5 +23,4 @@ class Rhythm:
         self._since_s = time.monotonic()
 
     def since(self, steps: int, seconds: float) -> tuple[float, float]:
-        """Returns the distance from the last checkpoint, and the checkpoint interval, both in steps or in seconds."""
         return (seconds, self._every_s) if self._every_s > 0 else (steps, self._every_steps)

@@ -21,7 +21,6 @@ CPU_RNG_BYTES = torch.get_rng_state().numel()
 
 
 def seed_everything(seed: int, rank: int, step: int) -> None:
-    """Seeds the random numbers of Python, NumPy and torch from `seed`, `rank` and `step`."""
     mixed = int(np.random.SeedSequence([seed, rank, step]).generate_state(1)[0])
     random.seed(mixed)
     np.random.seed(mixed)

@@ -122,7 +122,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def place() -> dict[str, int]:
-    """Returns this worker's rank, local rank and world size from the environment, as the launcher has set them."""
     return {key.lower(): int(os.environ[key]) for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
 
 
@@ -294,7 +293,6 @@ class Worker:
         self.commit(self.under_way, best.rows)
 
     def share_state(self, standings: Sequence[Standing]) -> None:
-        """Sends the newest training state from the first rank that has it to all ranks without a state."""
         best, giver = peers.furthest(standings)
         takers = [rank for rank, each in enumerate(standings) if each.step == NO_STATE]
         parts = (self.model, self.optimizer, self.schedule, self.precision)
@@ -315,7 +313,6 @@ class Worker:
                 self.checkpoints.sweep()
 
     def beside_state(self) -> dict[str, Any]:
-        """Returns the values that a new process gets from another rank, and that no checkpoint holds."""
         kept = {"metrics": self.metrics, "setbacks": self.setbacks, "furthest": self.furthest}
         return kept | {"weights": f"{int(digest(self.model).item()):013x}"}
 
@@ -467,7 +464,6 @@ class Worker:
             self.preemption.start_again()
 
     def save_again(self) -> None:
-        """Saves the periodic checkpoint that was due when a rank died, unless its save had begun."""
         due = self.rejoined and 0 < self.step < self.options.steps and self.rhythm.due(self.step, False)
         if due and not self.agreed(self.rank == 0 and self.checkpoints.has_begun(self.step)):
             self.save("periodic")
@@ -578,7 +574,6 @@ class Worker:
             return self.agreed(self.checkpoints.committed_step == self.step)
 
     def agreed(self, answer: bool) -> bool:
-        """Returns rank 0's answer on every rank."""
         return exchange([float(answer)])[0][0] != 0
 
     def drain(self, notices: list[Notice]) -> tuple[int, str]:
@@ -654,7 +649,6 @@ def untrained_model(options: Options) -> GPT:
 
 
 def learning_rate_factor(step: int, options: Options) -> float:
-    """Returns the factor of the learning rate: linear warm-up, then a cosine from 1 to 0.1 at the last step."""
     if step < options.warmup:
         return (step + 1) / (options.warmup + 1)
     progress = (step - options.warmup) / max(1, options.steps - options.warmup)

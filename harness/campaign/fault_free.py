@@ -176,7 +176,6 @@ def release(folder: pathlib.Path) -> None:
 def borrowed(
     reports: pathlib.Path, name: str, not_removed: Callable[[FaultError], object] = lambda error: None
 ) -> Iterator[pathlib.Path]:
-    """Makes a folder in the cache for a `with` block, and removes it afterwards unless it was renamed."""
     folder = own_folder(reports, name)
     try:
         yield folder

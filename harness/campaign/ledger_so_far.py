@@ -64,7 +64,6 @@ def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> 
 
 
 def booked(evidence: Evidence, since: int | None = None) -> dict[str, Any]:
-    """Returns the GPU time of a job by account, from the moment `since` (ns) on if it is given."""
     if since is not None:
         part = narrowed(evidence.run, since)
         own = replace(part.beside, job=part.beside.job or evidence.run)

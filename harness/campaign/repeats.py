@@ -37,7 +37,6 @@ class RepeatVerdict:
 
 
 def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
-    """Returns the verdict on one run, or one verdict on several runs of the same scenario."""
     if len(cards) == 1:
         return RepeatVerdict(cards[0].verdict, tuple(cards[0].reasons))
     verdict = merge(card.verdict for card in cards)

@@ -71,8 +71,6 @@ class Wanted:
 
 
 class ByLog(NamedTuple):
-    """The result of judging a stored run again from its event log."""
-
     run: StoredRun
     report: Report
     plan: Mapping[str, Any]
@@ -94,7 +92,6 @@ class Store:
         self.notes: list[str] = []
 
     def runs(self, wanted: Wanted | None = None) -> list[StoredRun]:
-        """Returns the runs that fit the filter, the newest first."""
         fitting = [run for run in self._read()[0] if (wanted or Wanted()).fits(run)]
         return sorted(fitting, key=lambda run: (run.begun_s, run.run_id), reverse=True)
 
@@ -259,7 +256,6 @@ def by_log(folder: pathlib.Path) -> ByLog:
 
 
 def is_possible(begun_s: float) -> bool:
-    """Returns True if a run can have begun at this time (seconds since 1970): from 2020 to one day from now."""
     return EARLIEST_S <= begun_s <= time.time() + CLOCKS_APART_S
 
 

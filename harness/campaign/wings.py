@@ -38,8 +38,6 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """A stored result of several runs, for display on a terminal and in the list of runs."""
-
     verdict: Verdict
     reasons: Sequence[str]
     parts: Sequence[Part]
@@ -80,8 +78,6 @@ class FileKind:
 
 
 class Item(enum.StrEnum):
-    """A question of the pre-launch checklist."""
-
     RESUMES = "checkpoints resume"
     DATA = "data balanced"
     DRY_RUN = "dry run done"
@@ -162,7 +158,6 @@ class _Planned(msgspec.Struct):
 
 
 def trainers_of(*plans: object) -> frozenset[str]:
-    """Returns the names of the trainers in these plans, given as values or as paths of plan.json files."""
     found = set()
     for plan in plans:
         with contextlib.suppress(OSError, msgspec.MsgspecError, KeyError, ValueError, RecursionError):
@@ -172,5 +167,4 @@ def trainers_of(*plans: object) -> frozenset[str]:
 
 
 def stored_kind_of(folder: pathlib.Path) -> StoredKind | None:
-    """Returns the kind of a stored result of several runs, or `None` for a run of one scenario."""
     return next((kind for wing in wings() for kind in wing.stored if kind.is_in(folder)), None)

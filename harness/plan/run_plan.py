@@ -66,8 +66,6 @@ class When(_Model):
 
 
 class PlannedFault(NamedFault):
-    """A fault of a plan, with its targets and the moment at which it is injected."""
-
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}(\.[0-9]{1,4})?$")
     when: When
     targets: tuple[Target, ...]
@@ -121,8 +119,6 @@ class PlannedFault(NamedFault):
 
 
 class Header(_Model):
-    """The scenario data that reports show: its name, title, tags, price and labels."""
-
     name: str
     title: str
     tags: tuple[str, ...] = ()
@@ -149,8 +145,6 @@ class Abort(_Model):
 
 
 class Limits(_Model):
-    """Limits how many nodes faults may hit at once, and how much GPU time the job may use."""
-
     nodes_at_once: int | None = Field(None, ge=1)
     cool_down_ns: int = Field(0, ge=0, le=NS_MAX)
     gpu_hours: float | None = Field(None, gt=0)  # a job that reaches it is stopped
@@ -233,7 +227,6 @@ class Plan(_Model):
         return replace(launch, notice_s=max((fault.action.notice_s or 0.0 for fault in self.faults), default=0.0))
 
     def changed_by(self, fault: PlannedFault) -> Self:
-        """Returns the plan with the job's command as changed by this fault and all faults before it."""
         workload = self.workload
         for each in self.faults[: self.faults.index(fault) + 1]:
             if change := each.action.change():
@@ -241,7 +234,6 @@ class Plan(_Model):
         return self.model_copy(update={"workload": workload})
 
     def outcome_digest(self) -> str:
-        """Returns a digest of everything in this plan that decides the outcome of a fault-free run."""
         return outcome_digest(self.workload, self.seed, self.backend)
 
     def with_steps(self, steps: int) -> Self:
@@ -266,7 +258,6 @@ class Plan(_Model):
         return found
 
     def labelled(self, labels: Mapping[str, str]) -> Self:
-        """Returns the plan with further labels, which reports show."""
         header = self.scenario.model_copy(update={"labels": {**self.scenario.labels, **labels}})
         return self.model_copy(update={"scenario": header})
 

@@ -91,7 +91,6 @@ class Watch(Silent):
             self.end.ask("enough is known")
 
     def restored(self, newest: int) -> dict[int, int]:
-        """Maps each rank to the step that it restored: as logged, or before its first step (at most `newest`)."""
         workers = self.progress.workers.items()
         told = {rank: worker.restored_step for rank, worker in workers}
         by_step = {rank: min(worker.first_step - 1, newest) for rank, worker in workers if worker.first_step > 1}
@@ -99,7 +98,6 @@ class Watch(Silent):
 
     @property
     def goes_on(self) -> bool:
-        """Returns True if all ranks have had enough time since the job's first step to log what they restored."""
         first_ns = self.progress.first_step_ns
         return bool(first_ns) and time.monotonic_ns() - first_ns > OTHERS_TELL_S * 1e9
 
@@ -120,7 +118,6 @@ class Again:
 
     @property
     def speakers(self) -> set[int]:
-        """Returns the ranks that logged events in the run, or all planned ranks if none did."""
         planned = set(range(self.plan.workload.world_size))
         return planned & self.progress.workers.keys() or planned
 
@@ -301,6 +298,5 @@ def saved_folders(workload: Launch) -> list[str]:
 
 
 def written_folders(workload: Launch) -> list[str]:
-    """Returns the folders of the run that nodes or the control command may write."""
     nodes, control = (run_folder.folders_of(workload, node) for node in ("node0", run_folder.CONTROL))
     return sorted({*nodes, *control})

@@ -61,7 +61,6 @@ class Indexes:
             self._stamps[path] = stamp
 
     def naming(self, step: int) -> Mapping[str, bytes]:
-        """Maps each file to its last content in which the save of `step` was the newest named save."""
         return {path: texts[step] for path, texts in self._texts.items() if step in texts}
 
 

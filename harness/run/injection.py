@@ -72,7 +72,6 @@ class Injection:
             self.heal()
 
     def heal(self) -> None:
-        """Undoes the fault's effects when it is over, and again at the end of the run if the first attempt failed."""
         if "healed" in self.firing.moments_ns:
             return
         try:

@@ -32,8 +32,6 @@ _OF_A_LOST_PEER = re.compile(
 
 
 class Telling(IntEnum):
-    """Kinds of lines in a node's log; the first kind says most about why the node's command ended."""
-
     ERROR = 0
     SIGNAL = 1
     LOST_PEER = 2  # another process ended first
@@ -53,7 +51,6 @@ def first_error(logs: Sequence[pathlib.Path]) -> str:
 
 
 def words_of(log: pathlib.Path) -> Words:
-    """Returns the line of a log that tells most about why a command ended, cut to 300 characters."""
     try:
         lines = [line.strip() for line in tail(log.parent, log.name, TAIL_BYTES).splitlines() if line.strip()]
     except FileNotFoundError:

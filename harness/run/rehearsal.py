@@ -18,8 +18,6 @@ THREAD_END_S = 15.0
 
 
 class Before(Protocol):
-    """An event that must be over before a rehearsal may begin: another rehearsal, or a waiting time of a game day."""
-
     @property
     def over(self) -> bool: ...
 
@@ -56,7 +54,6 @@ class Rehearsal:
         self.firings = {planned.id: Firing(planned, index) for index, planned in enumerate(self.plan.faults)}
 
     def begin(self, job: LiveJob, now_ns: int) -> None:
-        """Begins the rehearsal if it has not begun yet and `follows` is over."""
         if self.begun_ns is not None or self.over or (self.follows is not None and not self.follows.over):
             return
         self.begun_ns = now_ns
@@ -95,7 +92,6 @@ class Rehearsal:
 
     @property
     def waiting(self) -> list[Firing]:
-        """Returns the rehearsal's faults that have not been injected yet, except those that follow another fault."""
         return [each for each in self.firings.values() if not each.fired and each.planned.when.following is None]
 
     def fire_at_once(self, job: LiveJob, now_ns: int) -> str:

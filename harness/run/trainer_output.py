@@ -84,7 +84,6 @@ class Readings:
             self._read(now_ns)
 
     def close(self) -> None:
-        """Reads the rest of the trainer's output files, for at most `CLOSE_NS`."""
         self._scanned_ns, end_ns = -SCAN_NS, time.monotonic_ns() + CLOSE_NS
         read_bytes = -1
         while self._read_bytes > read_bytes and time.monotonic_ns() < end_ns:

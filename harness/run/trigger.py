@@ -54,7 +54,6 @@ class Firing:
         return max(moments, key=moments.__getitem__, default="acting")
 
     def over_ns(self) -> int | None:
-        """Returns when the fault was healed and the job had recovered, or `None` before that."""
         if "healed" not in self.moments_ns or ("injected" in self.moments_ns and "recovered" not in self.moments_ns):
             return None
         return max(self.moments_ns["healed"], self.moments_ns.get("recovered", 0))

@@ -100,7 +100,6 @@ class TriggerHolds:
             token.unlink(missing_ok=True)  # it may be granted just now
 
     def caught(self, fault_id: str) -> Claim | None:
-        """Returns the first process that waits until this fault acts on it, or `None` if no process waits."""
         tokens = {token.name: token for token in self._tokens(fault_id)}
         for node in untrusted_files.names_in(self.run_dir, "answers") if tokens else ():
             for name in untrusted_files.names_in(self.run_dir, f"answers/{node}"):

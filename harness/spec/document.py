@@ -48,8 +48,6 @@ _SPECIAL = re.compile(r"(?:[-+]?\.inf|\.nan)\Z", re.IGNORECASE)
 
 
 class MarkedMap(dict[Any, Any]):
-    """A mapping read from YAML, with the place of each key in the file."""
-
     __slots__ = ("marks",)
 
     def __init__(self, data: Mapping[Any, Any], marks: Mapping[Any, Mark]):
@@ -58,8 +56,6 @@ class MarkedMap(dict[Any, Any]):
 
 
 class MarkedList(list[Any]):
-    """A list read from YAML, with the place of each item in the file."""
-
     __slots__ = ("marks",)
 
     def __init__(self, data: Sequence[Any], marks: Sequence[Mark]):
@@ -161,7 +157,6 @@ class Document:
 
 
 def mark_in(data: Any, path: Path, default: Mark) -> Mark:
-    """Returns the place of the value at `path` in data read from a file, or `default` if it is unknown."""
     here, mark = data, default
     for part in path:
         if isinstance(here, MarkedMap) and part in here:
@@ -282,7 +277,6 @@ def short(text: str) -> str:
 
 
 def dotted(path: Path) -> str:
-    """Joins the parts of a path with dots, as in `workload.nodes`."""
     return ".".join(short(str(part)) or "''" for part in path)
 
 
@@ -353,7 +347,6 @@ def _cut(message: str) -> str:
 
 
 def keys_at(model: type[BaseModel], path: Path) -> list[str]:
-    """Returns the keys that are allowed in the mapping at `path` of the model's document."""
     here: type[BaseModel] | None = model
     for part in path:
         if isinstance(part, str) and here is not None:

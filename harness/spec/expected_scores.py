@@ -46,7 +46,6 @@ def wrong_expectations(expect: Mapping[str, Any], scores: ScoreBounds) -> Iterat
 
 
 def bounds_schema(scores: ScoreBounds) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the JSON Schema of `expect:`, and the definitions that it refers to."""
     definitions: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for name, allowed in scores.items():

@@ -54,8 +54,6 @@ class ReplaySpec(Parameters):
 
 @dataclass(frozen=True)
 class Strike:
-    """One fault of a replayed trace: its time since the begin of the window, and the nodes on which it acts."""
-
     at_ns: int
     nodes: tuple[int, ...]
 
@@ -97,7 +95,6 @@ class Replay:
             yield Strike(self._at_ns(moment[0]), tuple(sorted(chosen)))
 
     def words(self, nodes: int) -> str:
-        """Returns a text for the plan that says how the trace is replayed."""
         moments, trace = self._moments(), self.trace
         went = sum(map(len, moments))
         at = len({each.at_s for moment in moments for each in moment})

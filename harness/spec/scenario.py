@@ -157,7 +157,6 @@ class When(ReplaySpec):
 
     @property
     def replay(self) -> Replay | None:
-        """Returns the loaded trace that decides when the fault acts, or `None` if no trace was loaded."""
         return self._replay
 
     def beside(self, folder: pathlib.Path) -> Self:
@@ -209,7 +208,6 @@ class FaultSpec(NamedFault):
         return self._places.get(key, "")
 
     def aimed(self, nodes: Sequence[int], workload: Workload) -> Self:
-        """Returns the same fault on these nodes or, if it aims at ranks, on the first rank of each node."""
         if self.action.aims_at == "node":
             target = TargetSpec(node=tuple(nodes))
         else:
@@ -387,7 +385,6 @@ def _named(name: str, directory: pathlib.Path, what: str = "scenario") -> pathli
 
 
 def find_beside(name: str, folder: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
-    """Returns the scenario file that a suite or plan in `folder` names, by relative path or name in `directory`."""
     given = pathlib.Path(name)
     return folder / given if given.suffix in (".yaml", ".yml") else _named(name, directory)
 
@@ -433,7 +430,6 @@ def _with_its_files(scenario: Scenario, document: Document, folder: pathlib.Path
 
 
 def check_secrets(document: Document, workload: Workload) -> None:
-    """Adds a problem for each environment variable that holds a secret's value instead of a reference to the secret."""
     for place, name, value in workload.environment():
         try:
             refuse_literals({name: value})

@@ -346,14 +346,12 @@ class Workload(Parameters):
         return given
 
     def domain(self, nodes: Set[int]) -> str:
-        """Returns a text such as `rack0 is nodes 0, 1` on the label of exactly these nodes, or an empty text."""
         found = (label for label, places in self.node_labels.items() if {*places} == nodes)
         names = " and ".join(found)
         return f"{names} is node{'s' * (len(nodes) > 1)} {', '.join(map(str, sorted(nodes)))}" if names else ""
 
     @property
     def world_size(self) -> int:
-        """Returns the number of ranks of the whole job, without spares."""
         return self.max_nodes * self.ranks_per_node
 
     def environment(self) -> Iterator[tuple[Path, str, str]]:
@@ -369,7 +367,6 @@ class Workload(Parameters):
         return rank // self.ranks_per_node
 
     def on_nodes(self, nodes: int) -> Workload:
-        """Returns the workload on exactly this many nodes, without spare nodes and node labels."""
         return self.model_copy(
             update=dict.fromkeys(("nodes", "max_nodes", "min_nodes"), nodes)
             | {"node_labels": {}, "node_labels_from": ""}

@@ -37,8 +37,6 @@ class MemoryFault(Fault):
 
 
 class LimitedMemory(MemoryFault):
-    """A memory fault whose limit the kernel enforces, or the harness's watchdog."""
-
     how: Literal["auto", "kernel", "watchdog"] = Field(
         "auto", description="Whose limit: the kernel's (OOM killer), a watchdog's (SIGKILL), or the first there is."
     )

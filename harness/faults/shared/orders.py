@@ -44,7 +44,6 @@ class OrderedFault(Fault):
 
 
 def environment(run_dir: pathlib.Path) -> Mapping[str, str]:
-    """Makes the folder of orders, and returns the environment variable that tells a trainer where this folder is."""
     (run_dir / FOLDER).mkdir(exist_ok=True)
     return {"CHAOS_DAMAGE": str(run_dir / FOLDER)}
 
@@ -84,7 +83,6 @@ def step_ahead(context: Context, ranks: Sequence[int]) -> int:
 
 
 def newest_step(context: Context, ranks: Sequence[int]) -> int:
-    """Returns the number of the last step that any of `ranks` has done, or 0 if no rank has done a step."""
     return max(figures[-1].step if (figures := context.figures(rank)) else 0 for rank in ranks)
 
 
@@ -124,7 +122,6 @@ def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
 
 
 def withdraw(run_dir: pathlib.Path, seed: int) -> None:
-    """Removes the orders that the fault with this seed has left."""
     for file in _orders(run_dir, seed):
         file.unlink(missing_ok=True)
 

@@ -84,12 +84,10 @@ class Reader(Parameters, abc.ABC):
         return type(self).__module__.rpartition(".")[2]
 
     def folder(self) -> str:
-        """Returns the folder, below the run's folder, that holds all output files to read."""
         fixed = _PART.split(self.file.removeprefix(RUN_DIR))[0]
         return fixed.rpartition("/")[0] or "."
 
     def matching(self) -> re.Pattern[str]:
-        """Returns a regular expression that matches paths of output files, relative to the run's folder."""
         text = self.file.removeprefix(RUN_DIR)
         parts = re.split(f"({_PART.pattern})", text)
         return re.compile("".join(_WILD[part] if part in _WILD else re.escape(part) for part in parts))

@@ -147,7 +147,6 @@ class CustomTrainer(Trainer):
 
 
 def known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
-    """Returns the values of all placeholders that are known before the nodes start."""
     found = {
         "checkpoint_every": workload.checkpoint.every_steps,
         "checkpoints": f"{{run_dir}}/{CHECKPOINTS}",
@@ -189,5 +188,4 @@ def numbered(key: str, words: Sequence[str]) -> dict[Path, str]:
 
 
 def beside_scenario(word: str) -> str:
-    """Returns the path of a trainer's file: beside the scenario, unless it is absolute or begins with a placeholder."""
     return word if word.startswith(("/", "{")) else f"{{scenario_dir}}/{word}"

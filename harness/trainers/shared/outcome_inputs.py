@@ -37,7 +37,6 @@ def write_data(workload: Workload, run_dir: pathlib.Path) -> None:
 
 
 def data_digest() -> str:
-    """Returns the digest of the data that `write_data` writes, whatever the number of shards."""
     return hashlib.sha256(_text()).hexdigest()[:16]
 
 
@@ -61,7 +60,6 @@ def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
 
 
 def source_digest(trainer: Trainer) -> str:
-    """Returns the digest of the files that a trainer's commands name, and of the Python files beside them."""
     source = hashlib.sha256()
     for file in _sources(trainer.files()):
         with file.open("rb") as content:  # a word of a command may name a large one

@@ -78,10 +78,8 @@ def escaped(text: str) -> str:
 
 
 def for_nodes(word: str) -> bool:
-    """Returns True if an argument still has a placeholder, which only a node can fill."""
     return any(match[2] is not None for match in PLACEHOLDER.finditer(word))
 
 
 def plain(word: str) -> str:
-    """Replaces each escaped `{{name}}` in an argument by `{name}`, and fills no placeholder."""
     return _ANY.sub(lambda match: match[0] if match[1] is None else f"{{{match[1]}}}", word)

@@ -103,7 +103,6 @@ def entries(file: IO[bytes]) -> Iterator[Member]:
 
 
 def is_complete(file: IO[bytes]) -> bool:
-    """Returns True if the file ends with a complete archive, whose directory can be read."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - _END_BYTES))
     try:

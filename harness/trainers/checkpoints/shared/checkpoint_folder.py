@@ -97,7 +97,6 @@ class CheckpointFolder:
         return [path for path in self.files if path.startswith(f"{folder}/")]
 
     def folders(self) -> list[str]:
-        """Returns the folders that hold a file: the deepest first, the folder of checkpoints last."""
         found = {path.rpartition("/")[0] for path in self.sizes}
         return sorted(found, key=lambda path: (-path.count("/"), path))
 
@@ -106,7 +105,6 @@ class CheckpointFolder:
         return untrusted_files.open_reader(self.root, path)
 
     def read(self, path: str, limit_bytes: int) -> bytes:
-        """Returns the first bytes of a file, or no bytes if it cannot be read any more."""
         try:
             with self.open(path) as file:
                 return file.read(limit_bytes)

@@ -45,7 +45,6 @@ class Content:
 
     @property
     def of_tensors(self) -> str | None:
-        """Returns a digest that is equal for equal tensors, whatever files and order they are in."""
         if self.tensors is None:
             return None
         return hashlib.sha256("\n".join(f"{each.size} {each.sha256}" for each in self.tensors).encode()).hexdigest()

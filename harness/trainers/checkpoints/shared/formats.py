@@ -80,7 +80,6 @@ class Inside:
 
     @property
     def loss(self) -> float | None:
-        """Returns the file's own loss, or the last loss in the history of Hugging Face's Trainer."""
         history = self.top.get("log_history")
         entries = [each for each in (history if isinstance(history, list) else []) if isinstance(each, dict)]
         told = (entry.get("loss") for entry in (*reversed(entries), self.top))
@@ -139,7 +138,6 @@ def is_complete(place: CheckpointFolder, path: str) -> bool:
 
 
 def is_of_torch(place: CheckpointFolder, path: str) -> bool:
-    """Returns True if a file's name or first bytes are those of `torch.save`, even if the file is incomplete."""
     return path.endswith(SUFFIXES) or place.read(path, 4).startswith((BEGIN, _OLD))
 
 
@@ -208,8 +206,6 @@ class File(msgspec.Struct):
 
 
 class Files(msgspec.Struct):
-    """A trainer's own list of a checkpoint's files, with the expected contents of each."""
-
     files: Annotated[dict[str, File], msgspec.Meta(min_length=1)]
 
 
@@ -362,7 +358,6 @@ def _name(told: object) -> str:
 
 
 def shard(file: IO[bytes], places: list[Place]) -> Inside:
-    """Reads a file of a distributed checkpoint, whose parts are archives of `torch.save`."""
     size, inside, at = file.seek(0, os.SEEK_END), Inside(), 0
     for name, offset, length in sorted(places, key=lambda place: place[1:]):
         if offset + length > size:

@@ -18,7 +18,6 @@ def folders_named(place: CheckpointFolder, pattern: re.Pattern[str]) -> dict[str
 
 
 def beside(found: dict[str, list[str]], marked: Callable[[str, list[str]], bool]) -> dict[str, list[str]]:
-    """Keeps the checkpoints in those folders in which `marked` returns True for at least one checkpoint."""
     folders = {path.rpartition("/")[0] for path, files in found.items() if marked(path, files)}
     return {path: files for path, files in found.items() if path.rpartition("/")[0] in folders}
 

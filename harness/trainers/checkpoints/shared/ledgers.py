@@ -21,7 +21,6 @@ FILES_MAX = 16  # of one checkpoint that are looked up
 
 
 def step(place: CheckpointFolder, files: Sequence[str]) -> int | None:
-    """Returns the step of a checkpoint, or `None` if no node has recorded a save with one of its files."""
     known = _known(place.root)
     found = (known.get(_lineage(place, file)) for file in files[:FILES_MAX] if known)
     return next((step for step in found if step is not None), None)

@@ -41,7 +41,6 @@ class Stored(NamedTuple):
 
 
 def fields(made: object) -> dict[str, Any]:
-    """Returns the named fields of an object that a pickle describes."""
     if not isinstance(made, Made):
         return {}
     inner = made.state.pairs if isinstance(made.state, Made) else ()
