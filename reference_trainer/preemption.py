@@ -74,7 +74,7 @@ class Preemption:
         threading.Thread(target=self._poll_metadata, args=(endpoints, interval_s), name="metadata", daemon=True).start()
 
     def training_begins(self) -> None:
-        """Makes later notices lead to a checkpoint of all ranks. Before, a notice just ends the process."""
+        """Makes later notices lead to a checkpoint of all ranks. Earlier notices just end the process."""
         with self._lock:
             self._training = True
 

@@ -323,7 +323,7 @@ class Worker:
         return self.preemption.notice is not Notice.NONE
 
     def tell_absent(self, absent: Sequence[int]) -> None:
-        """Logs which ranks did not come to the rendezvous in time. Only the lowest rank that came writes the log."""
+        """Logs which ranks did not come to the rendezvous in time, on the lowest rank that came."""
         if self.rank == min(set(range(self.world_size)) - set(absent)):
             late = f"did not come to the rendezvous within {self.options.collective_timeout_s:g} s"
             detail = f"rank {', '.join(map(str, absent))} {late}"

@@ -83,8 +83,8 @@ class StorageFault(OnStorage):
             self.judge_end(counts, context, node.name)
 
     def _met(self, targets: Targets, context: Context) -> list[tuple[Node, dict[str, int]]]:
-        """Returns nodes with their counts, without nodes where no file operation could fail. If nothing could fail on
-        any node, returns all nodes, so that the report shows a fault that never acted."""
+        """Returns the nodes that tried a file operation which the rule concerns, with their counts. If no node tried
+        one, returns all nodes, so that the report shows a fault that never acted."""
         found = [dict(disturbance.counts()) for disturbance in self._acting]
         tried = any(each["matched"] for each in found)
         beside = zip(targets, found, strict=True)
