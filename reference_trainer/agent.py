@@ -1,14 +1,14 @@
-"""An elastic agent whose workers start in milliseconds.
+"""Starts workers by fork, so that a restart takes milliseconds.
 
-torchrun starts a Python interpreter for each worker, so that importing torch and building a first optimizer take two
-seconds after each failure. The launcher imports torch and builds an optimizer once, and this agent then *forks* its
-workers, which begin at once. Three rules make the fork safe: the agent runs no backward pass, makes no CUDA call, and
-blocks signals during a fork, so that a new worker loses none.
+torchrun starts a Python interpreter for each worker: importing torch and building a first optimizer take two seconds
+after each failure. Here, the launcher imports torch and builds an optimizer once, and the agent forks its workers.
+Three rules make the fork safe: the agent runs no backward pass, makes no CUDA call, and blocks signals during a fork,
+so that a new worker loses none.
 
-With `--recovery peer` (see `reference_trainer.peers`), the agent replaces a dead worker by a new process, and the other
-workers live on. The agent forks one spare process in advance, which waits until it must replace a dead worker.
+With `--recovery peer` (see `reference_trainer.peers`), the agent replaces a dead worker by a new process while the
+other workers live on. To replace a worker at once, the agent forks one spare process in advance.
 
-The agent is built on torch's `SimpleElasticAgent` (torch 2.13), but starts and stops processes itself.
+`ForkingAgent` extends torch's `SimpleElasticAgent` (torch 2.13), but starts and stops processes itself.
 """
 
 from __future__ import annotations
@@ -56,15 +56,11 @@ SPARE_AFTER_S = 1.0  # after a worker was replaced: by then the others have gone
 
 
 class Spare(NamedTuple):
-    """A forked process that waits to become a worker, and the pipe through which it gets the worker's environment."""
-
     pid: int
     place: int  # file descriptor
 
 
 class ForkingAgent(SimpleElasticAgent):
-    """Starts workers by fork, and stops them."""
-
     def __init__(
         self,
         rendezvous: Rendezvous,
@@ -80,8 +76,8 @@ class ForkingAgent(SimpleElasticAgent):
     ):
         """Prepares `workers` processes, each of which runs `worker(arguments)` and exits with the returned code.
 
-        `exclude_failing`: the node leaves after this many failures in a row, each soon after a start; 0 means never.
-        `by_peers`: a new process replaces a worker that dies, and takes its state from the other workers.
+        With `exclude_failing` above 0, the node leaves the job after this many failures in a row, each soon after a
+        start. With `by_peers`, a new process replaces a dead worker and takes its state from the other workers.
         """
         spec = WorkerSpec(
             role="trainer",
@@ -112,7 +108,7 @@ class ForkingAgent(SimpleElasticAgent):
         self._started_at = 0.0
 
     def all_done(self) -> bool:
-        """Returns True if this node's workers have finished; first waits up to `EXIT_BARRIER_S` s for other nodes."""
+        """Returns True if all workers ended with exit code 0, after waiting up to `EXIT_BARRIER_S` for other nodes."""
         if len(self.exit_codes) < self._worker_group.spec.local_world_size or any(self.exit_codes.values()):
             return False
         self._exit_barrier()
@@ -159,8 +155,7 @@ class ForkingAgent(SimpleElasticAgent):
         return RunResult(WorkerState.SUCCEEDED, return_values={w.global_rank: 0 for w in worker_group.workers})
 
     def _replace(self, worker_group: WorkerGroup, failed: dict[int, int]) -> bool:
-        """Replaces dead workers by new processes, if other workers can still have the training state. Returns True if
-        the workers were replaced; if not, all workers start again."""
+        """Replaces dead workers by new processes. Returns False if all workers must restart instead."""
         now = time.monotonic()
         self._replaced = [at for at in self._replaced if now - at < REPLACED_WITHIN_S]
         if not self._by_peers or not set(failed.values()) <= REPLACED:
@@ -183,7 +178,7 @@ class ForkingAgent(SimpleElasticAgent):
         return True
 
     def refuse_excluded(self) -> None:
-        """Makes a node leave at its start if it has failed too often in a row. Raises `SignalException`."""
+        """Raises `SignalException`, which makes the node leave the job, if this node has failed too often in a row."""
         self._exclude(self._rendezvous_handler.begin_life() - 1)
 
     def _exclude(self, failures: int, *ranks: int) -> None:
@@ -234,7 +229,6 @@ class ForkingAgent(SimpleElasticAgent):
     # Processes
 
     def _start(self, local_rank: int) -> int:
-        """Starts a worker, in the spare process if there is one. Returns the worker's process id."""
         environment, spare = self._environments[local_rank], self._spare
         self._spare = None
         if spare:
@@ -267,7 +261,6 @@ class ForkingAgent(SimpleElasticAgent):
         self._spare = Spare(pid, told)
 
     def _fork(self, place: Callable[[], dict[str, str]]) -> int:
-        """Forks a worker with the environment that `place` returns. Returns the worker's process id."""
         sys.stdout.flush()
         sys.stderr.flush()
         agent = os.getpid()
@@ -306,7 +299,7 @@ class ForkingAgent(SimpleElasticAgent):
         self._emit("diagnosis", kind=kind, who=[{"rank": rank}], decision=decision, why=why)
 
     def _wait(self, limit_s: float) -> None:
-        """Waits until all workers have ended. Kills a worker that is stopped (SIGSTOP): it obeys no other signal."""
+        """Waits until all workers have ended. Kills workers stopped by SIGSTOP, which react to no other signal."""
         deadline = time.monotonic() + limit_s
         stopped_since = time.monotonic()
         self._reap()
@@ -332,7 +325,7 @@ class ForkingAgent(SimpleElasticAgent):
 
 @contextlib.contextmanager
 def _held_signals() -> Iterator[None]:
-    """Holds signals while workers start, so that an eviction notice in that time still reaches the new workers."""
+    """Blocks signals while workers start, so that an eviction notice in this time still reaches the new workers."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
     try:
         yield
@@ -341,13 +334,12 @@ def _held_signals() -> Iterator[None]:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Returns True if a child that is not reaped yet is stopped by a signal or a tracer."""
     stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
     return stat.rpartition(")")[2].split()[0] in "Tt"
 
 
 def _die_with(parent: int) -> None:
-    """Makes the kernel kill this process when its parent ends, however it ends, so that there are no orphans."""
+    """Makes the kernel kill this process when its parent ends, so that a killed agent leaves no orphans."""
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,6 +1,6 @@
-"""Runs the blindness check: the reference trainer saves checkpoints, but always starts from scratch.
+"""Runs a broken trainer: the reference trainer saves checkpoints, but always starts from scratch.
 
-`chaos gate` runs this broken trainer first. If the run does not fail, the gate's other results are worthless.
+`chaos gate` runs this trainer first. If this run does not fail, the gate's other results are worthless.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A checkpoint is written to a temporary folder with a SHA-256 of each file in a m
 fsynced, the folder is published by one atomic rename and read back, and only then is an older checkpoint deleted.
 Common formats load a tensor with a flipped bit without an error, so the manifest has its own checksums. In data
 parallelism, all ranks hold the same model and optimizer state, so rank 0 writes for all, without a collective in the
-background. Each rank has another random state; a snapshot gathers the random states of all ranks. The folders are:
+background. Random states differ between ranks, so a snapshot gathers the random states of all ranks. The folders are:
 
     <root>/step-00000020/   manifest.json  .metadata  __0_0.distcp
     <root>/.tmp-step-00000040-4711-1c/    what a kill in the middle leaves behind; swept at the next start
@@ -51,7 +51,8 @@ LAG_S_MAX = 10.0  # a checkpoint that another node sees may still be on its way 
 
 @dataclass(frozen=True)
 class Restored:
-    """State to start training from, after `step` steps (`None`: from scratch). `fallback` lists refused checkpoints."""
+    """The state from which training starts: after `step` steps, or `None` for a start from scratch. `fallback` lists
+    the newer checkpoints that were refused, with the reasons."""
 
     step: int
     source: str
@@ -102,8 +103,7 @@ def _temporary(root: pathlib.Path, step: int) -> pathlib.Path:
 
 
 def verify(folder: pathlib.Path) -> int:
-    """Reads a checkpoint, and returns its size in bytes. Raises `DamagedCheckpoint` if files contradict the
-    manifest."""
+    """Returns a checkpoint's size in bytes. Raises `DamagedCheckpoint` if the files contradict the manifest."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         version = manifest["version"]
@@ -131,7 +131,7 @@ def verify(folder: pathlib.Path) -> int:
 
 
 def read(folder: pathlib.Path) -> State:
-    """Returns the state in a verified checkpoint, for any world size: the checkpoint's metadata lists its contents."""
+    """Returns the state in a verified checkpoint. The reading job can have another world size than the saving job."""
     content = FileSystemReader(folder).read_metadata().state_dict_metadata
     state: State = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -151,7 +151,6 @@ def refuse_nonfinite(state: State) -> None:
 
 
 def published(root: pathlib.Path) -> list[pathlib.Path]:
-    """Returns all published checkpoints, valid or not, the newest first."""
     return sorted((folder for folder in root.glob("step-*") if _NAME.fullmatch(folder.name)), reverse=True)
 
 
@@ -198,7 +197,6 @@ class SharedFolder:
         self._folder = pathlib.Path(folder)
 
     def steps(self) -> list[int]:
-        """Returns the steps of published checkpoints, the newest first."""
         return [step_of(folder) for folder in published(self._folder)]
 
     def upload(self, folder: pathlib.Path) -> None:
@@ -229,20 +227,19 @@ class SharedFolder:
 
 
 class Remote:
-    """Checkpoints at an fsspec URL. The upload of the manifest, the last file, publishes a checkpoint."""
+    """Checkpoints at an fsspec URL. The manifest is uploaded last: without it, a checkpoint does not count."""
 
     def __init__(self, url: str):
         self._files, self._root = fsspec.core.url_to_fs(url)
 
     def steps(self) -> list[int]:
-        """Returns the steps of checkpoints that have a manifest, the newest first."""
         self._files.invalidate_cache()
         found = (pathlib.PurePosixPath(path).parent for path in self._files.glob(f"{self._root}/step-*/{MANIFEST}"))
         return sorted((step_of(folder) for folder in found if _NAME.fullmatch(folder.name)), reverse=True)
 
     def upload(self, folder: pathlib.Path) -> None:
-        """Uploads a verified local checkpoint and reads it back. If that fails, raises `OSError` or
-        `DamagedCheckpoint`: the save then counts as failed, even if the upload is complete and only reading failed."""
+        """Uploads a verified local checkpoint and reads it back. Raises `OSError` or `DamagedCheckpoint` if either
+        fails. The save then counts as failed, even if the upload is complete."""
         target = f"{self._root}/{folder.name}"
         names = sorted((file.name for file in folder.iterdir()), key=lambda name: name == MANIFEST)
         self._files.makedirs(target, exist_ok=True)
@@ -267,7 +264,7 @@ class Remote:
         self._files.rm(f"{self._root}/{folder_name(step)}", recursive=True)
 
     def sweep(self) -> None:
-        """Removes nothing, because an upload without its manifest does not count."""
+        """Removes nothing, because an upload without its manifest does not count as a checkpoint."""
 
 
 # What the training loop uses
@@ -294,10 +291,10 @@ class Checkpoints:
     # Saving
 
     def save(self, kind: str, step: int, state: State, metrics: Metrics | None = None) -> None:
-        """Starts on rank 0 to write `state`, which the caller must not change any more.
+        """Starts to write `state` in a thread. Must run on rank 0 only.
 
-        The manifest holds the metrics. A failed save is logged, and only the next save tries again. A save also fails
-        if the previous save is still being written.
+        The caller must not change `state` any more. The manifest holds the metrics. A failed save is logged, and not
+        repeated before the next save. A save also fails if the previous save is still running.
         """
         self._begun_step = step
         self._emit("checkpoint.started", step=step, kind=kind)
@@ -310,11 +307,9 @@ class Checkpoints:
         self._writer.start()
 
     def has_begun(self, step: int) -> bool:
-        """Returns True on rank 0 if a save of `step` has begun, or a checkpoint of `step` exists."""
         return step == self._begun_step or step in self._published()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Waits until no save is being written any more, or until `timeout_s` has passed."""
         if self._writer:
             self._writer.join(timeout_s)
 
@@ -340,7 +335,6 @@ class Checkpoints:
             late.cancel()
 
     def _tell_late(self, step: int) -> None:
-        """Logs a write that takes too long, because a slow write raises no error and would go unnoticed."""
         why = f"after {SAVE_S_MAX:g} s the storage has not taken the checkpoint of step {step}"
         self._emit("anomaly", kind=abnormal.CHECKPOINT_LATE, detail=why, at_step=step)
         self._emit("diagnosis", kind="storage", decision="ignore", why=why)
@@ -360,7 +354,8 @@ class Checkpoints:
     # Restoring
 
     def restore(self) -> Restored:
-        """Returns the newest checkpoint valid on *every* rank, and the newer ones that were refused. Collective."""
+        """Returns the newest checkpoint that is valid on *every* rank, and lists the newer checkpoints that were
+        refused. All ranks must call `restore` together."""
         fallback: list[dict[str, str]] = []
         candidates = iter(self._seen_anywhere())
         while True:
@@ -379,8 +374,8 @@ class Checkpoints:
             fallback.append({"source": str(self.root / folder_name(step)), "reason": reason})
 
     def forget_after(self, step: int) -> bool:
-        """Deletes the checkpoints of steps after `step`. If no checkpoint of `step` or before exists, deletes none and
-        returns False. All ranks must call `forget_after` together, while no save is being written."""
+        """Deletes the checkpoints of steps after `step`. If no checkpoint of `step` or an earlier step exists, deletes
+        nothing and returns False. All ranks must call `forget_after` together, while no save is running."""
         seen = self._seen_anywhere()
         if not any(each <= step for each in seen):
             return False
@@ -394,14 +389,14 @@ class Checkpoints:
         return True
 
     def sweep(self) -> None:
-        """Removes what a killed writer left behind. Rank 0 calls `sweep` when no writer can be alive."""
+        """Removes temporary folders of killed writers. Must run on rank 0, when no writer can be alive."""
         for leftover in self.root.glob(".tmp-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         if self._remote:
             self._remote.sweep()
 
     def _seen_anywhere(self) -> list[int]:
-        """Returns the steps of which any rank sees a checkpoint, the newest first. Collective."""
+        """Returns the steps whose checkpoint any rank sees, the newest first. All ranks must call it together."""
         mine: list[int] = []
         if dist.get_rank() == 0:
             mine = self._published()
@@ -427,7 +422,6 @@ class Checkpoints:
         return None, fallback
 
     def _fetch(self, step: int) -> None:
-        """Makes sure that a whole copy of the checkpoint of `step` is on this node. Raises `DamagedCheckpoint`."""
         folder = self.root / folder_name(step)
         if self._remote is None:
             _wait_for(folder)
@@ -455,7 +449,6 @@ class Checkpoints:
             return None, _reason(error)
 
     def _fetch_for_node(self, step: int) -> None:
-        """Downloads a checkpoint once per node. Without staging, waits for the folder, which rank 0 has verified."""
         if self._remote is None:
             return _wait_for(self.root / folder_name(step))
         try:
@@ -466,14 +459,13 @@ class Checkpoints:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns an error's reason on one line: the first rank's if PyTorch lists errors of several ranks."""
     if isinstance(error, CheckpointException):
         error, _ = next(iter(error.failures.values()))
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _wait_for(folder: pathlib.Path) -> None:
-    """Waits until a path exists, as shared folders can lag behind. Raises `DamagedCheckpoint` after `LAG_S_MAX` s."""
+    """Waits for a path, because shared folders can lag. Raises `DamagedCheckpoint` after `LAG_S_MAX` seconds."""
     deadline = time.monotonic() + LAG_S_MAX
     while not folder.exists():
         if time.monotonic() > deadline:
@@ -482,7 +474,6 @@ def _wait_for(folder: pathlib.Path) -> None:
 
 
 def copy_to_host(state: State) -> State:
-    """Returns a copy of the state in host memory, so that training can go on while the copy is written."""
     return {
         name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
         for name, value in state.items()

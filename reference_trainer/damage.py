@@ -1,15 +1,15 @@
-"""Injects faults into the training on request: a batch with a NaN loss, with fewer samples or with samples twice; for
-some steps a larger learning rate or gradient, or poisoned batches.
+"""Injects faults into the training at the request of a test harness.
 
-Without a folder in `CHAOS_DAMAGE`, this module does nothing. A harness writes an order to
-`$CHAOS_DAMAGE/<anything>.json`: `rank`, `kind` (`nan`, `fewer`, `duplicate`), `share` (0 to 1: of the rank's samples).
-The rank carries out the order once, at its next step, and writes what it did to `<anything>.done` in `$CHAOS_ANSWERS`.
+Without a folder in the environment variable `CHAOS_DAMAGE`, this module does nothing. The harness writes an order to
+`$CHAOS_DAMAGE/<anything>.json`: `rank`, `kind` (`nan` for a NaN loss, `fewer` or `duplicate` for a batch with too few
+samples or with samples twice), and `share` (0 to 1: the part of the rank's samples). The rank carries out the order
+once, at its next step, and writes what it did to `<anything>.done` in the folder `CHAOS_ANSWERS`.
 
 An order of the kind `learning_rate`, `gradient_factor` or `batches` acts on `steps` steps from `from_step` on. The
 order ends if training goes back to an earlier step, but poisoned batches stay bad until the order's file is removed.
 
-An order of the kind `pause` also acts on `steps` steps: before each step, the order's rank spends `factor` seconds in
-`section`, and declares this section, so that nobody takes the pause for a hang.
+An order of the kind `pause` also acts on `steps` steps: before each step, the rank spends `factor` seconds in
+`section`. The rank declares this section, so that the watchdog does not take the pause for a hang.
 
 As long as an order of the kind `out_of_memory` exists, the model refuses to compute more than `fits` sequences at once.
 """
@@ -38,15 +38,11 @@ FOLDER_ENV, ANSWERS_ENV = "CHAOS_DAMAGE", "CHAOS_ANSWERS"
 
 @dataclass(frozen=True)
 class Pause:
-    """Work that is not a step, such as an evaluation."""
-
     section: str
     seconds: float
 
 
 class Lasting:
-    """A fault order that lasts for several steps."""
-
     def __init__(self, order: dict[str, Any], struck_before: bool):
         self.kind, self.factor = order["kind"], order["factor"]
         self.section = order.get("section", "")
@@ -55,7 +51,6 @@ class Lasting:
         self._last, self._over = 0, struck_before
 
     def acts(self, step: int) -> bool:
-        """Returns True if the order acts on this step."""
         self._over |= step <= self._last  # the training has gone back
         self._last = max(step, self._last)
         return step in self.steps and not self._over
@@ -78,7 +73,7 @@ class Damage:
         return cls(pathlib.Path(folder), pathlib.Path(os.environ[ANSWERS_ENV]), rank, emit, samples) if folder else None
 
     def before_step(self, step: int, model: nn.Module, optimizer: Optimizer | None = None) -> None:
-        """Ends the damage of the previous step, and carries out the orders for this step."""
+        """Ends the faults of the previous step, and injects the faults that are ordered for this step."""
         self.pauses.clear()
         while self._hooks:
             self._hooks.pop().remove()
@@ -94,7 +89,6 @@ class Damage:
                     self._report(done, step, changed=1, kind=each.kind)
 
     def _look_at(self, file: pathlib.Path, step: int, model: nn.Module) -> None:
-        """Carries out a new order for this rank, or stores an order that lasts for several steps."""
         if file.stem in self._lasting:
             return
         with contextlib.suppress(FileNotFoundError):  # another rank's, which has taken it since the folder was listed
@@ -110,14 +104,12 @@ class Damage:
                 self._strike(order, step, model, done)
 
     def of_batch(self, loaded: Loaded) -> Loaded:
-        """Returns this step's batch as damaged by orders: with wrong samples, or with poisoned targets."""
         skew, self._skew = self._skew, None
         loaded = skew(loaded) if skew else loaded
         targets = self.spoiled(loaded.indices, loaded.targets)
         return loaded if targets is loaded.targets else replace(loaded, targets=targets)
 
     def _begin(self, order: dict[str, Any], step: int, done: pathlib.Path) -> Lasting:
-        """Begins an order for several steps. An order that comes too late is only reported as without effect."""
         late = step > order["from_step"]
         lasting = Lasting(order, struck_before=late)
         if late and not done.exists():
@@ -136,7 +128,7 @@ class Damage:
             self._hooks += [each.register_hook(lambda grad: grad * order.factor) for each in model.parameters()]
 
     def spoiled(self, indices: NDArray[np.int64], targets: Tensor) -> Tensor:
-        """Returns the targets (n, context) of samples (n,); a poisoned sample's targets are noise, always the same."""
+        """Returns the targets (n, context) of samples (n,). Targets of poisoned samples are noise, always the same."""
         poisoned = [order.poisoned for order in self._lasting.values() if order.poisoned is not None]
         targets = targets.clone() if poisoned else targets  # the inputs share their memory
         for each in poisoned:
@@ -152,8 +144,6 @@ class Damage:
         self._skew = lambda loaded: self._skewed(loaded, order, step, done)
 
     def _limit(self, fits: int, step: int, done: pathlib.Path) -> Callable[[nn.Module, Any], None]:
-        """Returns a hook that fails like a GPU with memory for `fits` sequences, and reports the first piece."""
-
         def refuse(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             size = len(inputs[0])
             if not done.exists():

@@ -1,7 +1,7 @@
-"""Reads the training data: which bytes, in which order, and which part for which rank.
+"""Reads the training data, and decides which samples each rank gets in each step.
 
-The data order is a pure function of (seed, step), whatever the number of ranks. So a job that shrinks, grows or
-restarts sees every sample exactly once, in the same order, and a checkpoint needs only its step as data cursor.
+The data order is a pure function of (seed, step), whatever the number of ranks. A job that shrinks, grows or restarts
+therefore sees every sample exactly once, in the same order, and a checkpoint needs only its step as data cursor.
 
 A thread reads batches from the files while the previous step is computed. Each block that is read is checked against
 the checksum that the block had when the job started.
@@ -35,21 +35,19 @@ RETRY_S = 0.2
 
 
 class BadShard(Exception):
-    """Raised if a shard of the data cannot be read, or is not as it was when the job started."""
+    """Raised if a file of the training data cannot be read, or has changed since the job started."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of the data: the position of its first byte in the text, its size, and a checksum of each block."""
-
     path: pathlib.Path
     begin: int
     size: int
     sums: tuple[int, ...]
 
     def read(self, begin: int, end: int) -> bytes:
-        """Returns the shard's bytes from `begin` to `end`. Opens the file each time, because a process may hold only
-        few files open. Raises `BadShard`."""
+        """Returns the shard's bytes from `begin` to `end`. Raises `BadShard` if they cannot be read or have changed.
+        Opens the file each time, because a process may hold only few files open."""
         first = begin // BLOCK_BYTES * BLOCK_BYTES
         last = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self.size)
         try:
@@ -77,7 +75,7 @@ class Corpus:
         return self.shards[-1].begin + self.shards[-1].size
 
     def read(self, begin: int, end: int) -> bytes:
-        """Returns the text from `begin` to `end`, which may be in several shards. Raises `BadShard`."""
+        """Returns the text from `begin` to `end`, which may span several shards. Raises `BadShard`."""
         parts = []
         place = bisect.bisect_right(self.shards, begin, key=lambda shard: shard.begin) - 1
         while begin < end:
@@ -94,9 +92,10 @@ def _sums(text: bytes) -> Iterator[int]:
 
 @functools.cache
 def load_corpus(path: str | None) -> Corpus:
-    """Returns the text at `path` (a file, or a folder of files), or the source of Python's standard library.
+    """Returns the text at `path` (a file, or a folder of files), or the source of Python's standard library without a
+    path.
 
-    The text is read once as a whole, for its checksums, and cached: a launcher that forks its workers reads it for all.
+    Reads the whole text once, for its checksums. The result is cached, so that forked workers need not read the text.
     Raises `BadInput` if there is nothing to read.
     """
     root = pathlib.Path(path) if path else pathlib.Path(sysconfig.get_path("stdlib"))
@@ -119,7 +118,7 @@ def load_corpus(path: str | None) -> Corpus:
 
 
 def share(count: int, rank: int, world_size: int) -> slice:
-    """Returns this rank's part of `count` samples: contiguous, and as large as other ranks' parts, give or take one.
+    """Returns this rank's part of `count` samples. Parts are contiguous, and their sizes differ by at most one sample.
 
     >>> [share(8, rank, 3) for rank in range(3)]
     [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
@@ -133,8 +132,8 @@ def share(count: int, rank: int, world_size: int) -> slice:
 class Batch:
     """The global batch of one step.
 
-    `indices` are sample numbers, (global_batch,); `first` is the position of the first one in the endless shuffled
-    order; `digest` names the whole batch, the same on every rank.
+    `indices` are sample numbers, (global_batch,). `first` is the position of the batch's first sample in the endless
+    shuffled order. `digest` is a hash of the whole batch, the same on every rank.
     """
 
     indices: NDArray[np.int64]
@@ -146,7 +145,7 @@ class Batch:
 
 
 class Samples:
-    """Gives samples of `context` bytes, and their next bytes as targets, in an order that `seed` alone decides."""
+    """Samples of `context` bytes, with the next bytes as targets. `seed` alone decides the order of samples."""
 
     def __init__(self, corpus: Corpus, context: int, global_batch: int, seed: int):
         self._corpus = corpus
@@ -181,8 +180,6 @@ class Samples:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A rank's work in a step: the global batch, and the indices, inputs and targets of its own samples."""
-
     batch: Batch
     indices: NDArray[np.int64]
     inputs: Tensor
@@ -190,10 +187,8 @@ class Loaded:
 
 
 class Loader:
-    """Loads one rank's part of each batch from `first` on, in order. A thread reads `ahead` batches in advance.
-
-    Retries an unreadable shard for `patience_s` seconds, and calls `tell` with a description of the problem.
-    """
+    """Loads one rank's part of each batch, in order, from step `first` on. A thread reads `ahead` batches in advance.
+    Retries an unreadable shard for `patience_s` seconds, and calls `tell` with a description of the problem."""
 
     def __init__(
         self, samples: Samples, part: slice, first: int, ahead: int, patience_s: float, tell: Callable[[str], None]
@@ -207,14 +202,13 @@ class Loader:
         self.waits_for_shard = False  # a batch that is needed soon cannot be read now
 
     def take(self) -> Loaded:
-        """Returns the next batch, after waiting for it. Raises `BadShard` if a shard stays unreadable."""
+        """Waits for the next batch, and returns it. Raises `BadShard` if a shard stays unreadable."""
         while len(self._coming) <= self._ahead:
             self._coming.append(self._thread.submit(self._load, self._next))
             self._next += 1
         return self._coming.popleft().result()
 
     def close(self) -> None:
-        """Stops reading. The reader thread ends by itself."""
         self._closed.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 

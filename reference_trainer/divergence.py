@@ -2,8 +2,9 @@
 
 A single step with a far too large loss or gradient norm does no harm, because the gradient is clipped or the update
 skipped. After three such steps in a row, the weights are spoilt (see `harness.events.abnormal.Spikes`). All ranks see
-the same losses, so all decide alike. Checkpoints saved since shortly before the spike are deleted. Batches are skipped
-once: the next pass over the data has them again. A checkpoint holds skipped samples, and usual loss and gradient norm.
+the same losses, so all ranks decide alike. Checkpoints saved since shortly before the spike are deleted. The next pass
+over the data has the skipped batches again. A checkpoint stores which samples are skipped, and the usual loss and
+gradient norm.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from reference_trainer.replicas import Setback
 
 
 class Spike(Setback):
-    """Raised if training diverges. `before` is the last step with a good checkpoint, `left_out` the samples to skip."""
+    """Raised if training diverges: checkpoints after step `before` are bad, and samples `left_out` must be skipped."""
 
     def __init__(self, why: str, before: int, at_step: int, left_out: tuple[int, int]):
         super().__init__(why)
@@ -24,7 +25,7 @@ class Spike(Setback):
 
 
 class Divergence:
-    """Follows loss and gradient norm of each step. After a spike, makes `samples` skip the batches around the spike."""
+    """Watches loss and gradient norm of each step. After a spike, makes `samples` skip the batches around the spike."""
 
     def __init__(self, emit: Emitter, rank: int, samples: Samples, on: bool):
         self._emit, self._rank, self._samples, self._on = emit, rank, samples, on
@@ -48,13 +49,11 @@ class Divergence:
         raise Spike(detail, since - 1 - abnormal.SPIKE_MARGIN_STEPS, step, self._around(since))
 
     def _around(self, step: int) -> tuple[int, int]:
-        """Returns the samples to skip for a spike at `step`: first position in the data order, and their number."""
         begin = step - abnormal.LEFT_OUT_BEFORE
         first, last = (self._samples.batch(each) for each in (begin, begin + abnormal.LEFT_OUT_STEPS - 1))
         return first.first, last.first + len(last.indices) - first.first
 
     def gone_back(self, spike: Spike) -> None:
-        """Makes the data order skip the samples around a spike from now on."""
         first, count = spike.left_out
         self._decided.append(spike.left_out)
         self._samples.left_out = merged([*self._samples.left_out, *self._decided])
@@ -64,18 +63,16 @@ class Divergence:
             self._emit("samples.left_out", at_step=spike.at_step, first=first, count=count, detail=detail)
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint holds of this class: skipped samples, and usual loss and gradient norm."""
         return {"left_out": self._samples.left_out, "usual": self._spikes.state()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Loads the state from a checkpoint; an empty dictionary means a start from scratch."""
         self._spikes.load(state.get("usual", {}))
         known = [(first, count) for first, count in state.get("left_out", ())]
         self._samples.left_out = merged([*known, *self._decided])
 
 
 def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sorts ranges, and merges ranges that overlap or touch. A range is its first place and its length.
+    """Sorts ranges, and merges ranges that overlap or touch. A range is its first position and its length.
 
     >>> merged([(30, 10), (0, 8), (4, 6), (40, 2)])
     [(0, 10), (30, 12)]

@@ -1,7 +1,8 @@
-"""Logs the collective in which each rank was when the training hung, from PyTorch's flight recorder.
+"""Logs which collective each rank was in when training hung, as PyTorch's flight recorder shows.
 
 The recorder keeps the last collectives of each process group, for NCCL and gloo, with the line of code that began them.
-All ranks number collectives alike, so in a hang, the other ranks wait for the rank with the smallest number.
+All ranks number collectives alike. In a hang, the other ranks wait for the rank whose newest collective has the
+smallest number.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _TORCH = os.path.dirname(torch.__file__)
 
 
 def switch_on() -> None:
-    """Switches the flight recorder on, before the process group is made. Environment variables that are set stay."""
+    """Switches the flight recorder on; must run before the process group is made. Keeps variables that are set."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(ENTRIES_KEPT))
     os.environ.setdefault("NCCL_DEBUG", "WARN")
 
 
 def tell(emit: Emitter) -> bool:
-    """Logs the newest collective of each process group, and whether it was still running. Returns True if none of the
-    newest collectives is still running, so that this rank waits for no other rank."""
+    """Logs the newest collective of each process group, and whether the collective is over. Returns True if all newest
+    collectives are over, so that this rank waits for no other rank."""
     found = list(last_collectives())
     for newest in found:
         emit("flight_recorder", **newest)
@@ -50,7 +51,7 @@ def last_collectives() -> Iterator[dict[str, Any]]:
 
 
 def _dump(name: str) -> Mapping[str, Any]:
-    """Returns the flight recorder's content from a private function of PyTorch, or nothing if PyTorch lacks it."""
+    """Returns the flight recorder's content. `name` is a private function of PyTorch, which some versions lack."""
     dump = getattr(torch._C._distributed_c10d, name, None)
     if dump is None:
         return {}
@@ -59,7 +60,6 @@ def _dump(name: str) -> Mapping[str, Any]:
 
 
 def _code(frames: Any) -> str:
-    """Returns the innermost stack frame outside of PyTorch, such as `train.py:312 in _sum`."""
     own = (frame for frame in frames if not frame["filename"].startswith(_TORCH))
     frame = next(own, None)
     return f"{pathlib.Path(frame['filename']).name}:{frame['line']} in {frame['name']}" if frame else ""

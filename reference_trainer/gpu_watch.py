@@ -1,4 +1,4 @@
-"""Asks NVIDIA's management library (NVML) for the state of this rank's GPU during the training, if NVML is there."""
+"""Watches the health of this rank's GPU during training, if NVIDIA's management library (NVML) is installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Trouble:
 
 
 class GpuWatch:
-    """Watches this rank's own GPU, from a thread, because a call that hangs must not stop the training."""
+    """Watches this rank's own GPU from a thread, because an NVML call that hangs must not stop the training."""
 
     def __init__(self, emit: Emitter, rank: int, local_rank: int):
         self._emit, self._rank, self._local_rank = emit, rank, local_rank
@@ -36,7 +36,7 @@ class GpuWatch:
         threading.Thread(target=self._watch, name="gpu", daemon=True).start()
 
     def must_leave(self, step: int) -> bool:
-        """Logs each new GPU problem once. Returns True if a newly logged problem requires a new GPU."""
+        """Logs each new GPU problem once. Returns True if a new problem requires another GPU."""
         if self._heard_s and time.monotonic() - self._heard_s > SILENT_S:
             self._found.append(Trouble("NVML does not answer any more", replace=False))
         leave = False

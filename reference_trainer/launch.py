@@ -1,15 +1,15 @@
 """Starts the trainer on this node and keeps it going. Run this command once on every node.
 
 With `--nnodes 2:2`, a job that lost a node waits --join-timeout-s seconds for a replacement, and then ends. With
-`--nnodes 1:2`, the job goes on with one node, and takes in a second node when one comes. On a single node, no store is
-needed. Nodes beyond the maximum are spares: each waits until a node is lost, and takes its place.
+`--nnodes 1:2`, the job goes on with one node, and takes in a second node when one comes. A job on a single node needs
+no store. Nodes beyond the maximum are spares: each waits until a node is lost, and takes its place.
 
 Exit codes: 0: all steps done · 75: this node was evicted · 78 or 2: a new start would not help · 1: anything else. An
 example for two nodes:
 
-    python -m reference_trainer.store --port 29400                     (once, on a host that stays)
-    python -m reference_trainer.launch --nnodes 2:2 --nproc-per-node 1 --rdzv-endpoint HOST:29400 \\
-        --rdzv-id JOB --local-addr ADDR -- --steps 200 --checkpoint-dir /shared/checkpoints
+  python -m reference_trainer.store --port 29400                     (once, on a host that stays)
+  python -m reference_trainer.launch --nnodes 2:2 --nproc-per-node 1 --rdzv-endpoint HOST:29400 \\
+    --rdzv-id JOB --local-addr ADDR -- --steps 200 --checkpoint-dir /shared/checkpoints
 """
 
 from __future__ import annotations
@@ -131,10 +131,11 @@ def run(agent: ForkingAgent, rendezvous: Rendezvous, eviction: Eviction) -> int:
 
 
 def preload(trainer_options: options.Options) -> None:
-    """Loads everything slow that workers need, once, before they are forked.
+    """Loads everything slow that workers need, once, before workers are forked.
 
-    `preload` must run no backward pass, which starts threads of torch, and must not call CUDA, because a forked process
-    could not use CUDA then. As writing a checkpoint asks torch for a GPU, torch reports no GPU while `preload` runs.
+    `preload` must run no backward pass, which would start threads of torch. `preload` must not call CUDA either,
+    because a forked process could not use CUDA then. Writing a checkpoint asks torch for a GPU, so torch reports no GPU
+    while `preload` runs.
     """
     available, torch.cuda.is_available = torch.cuda.is_available, lambda: False
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Logs norms of gradient and weights by layer: at regular steps on request, and when the loss spikes.
+"""Logs the norms of gradient and weights by layer: at regular steps on request, and when the loss spikes.
 
 Gradients are summed over all ranks, so that one rank can log the norms for all ranks.
 """
@@ -15,13 +15,12 @@ from harness.events import Emitter
 
 
 class LayerNorms:
-    """Logs the norms of a finished step, before its gradients are cleared."""
-
     def __init__(self, model: nn.Module, emit: Emitter, every: int, clip: float):
         self._model, self._emit, self._every, self._clip = model, emit, every, clip
 
     def step_done(self, step: int, grad_norm: float, spikes: bool) -> None:
-        """Logs the norms if this step is due or abnormal (`spikes`). `grad_norm` is the norm before clipping."""
+        """Logs the norms if this step is due or abnormal (`spikes`). Must run before the gradients are cleared.
+        `grad_norm` is the norm of the whole gradient before clipping."""
         if not spikes and not (self._every and step % self._every == 0):
             return
         clipped = 1.0  # what is left of a gradient that is no number cannot be told
@@ -35,7 +34,7 @@ class LayerNorms:
 
 
 def norms(model: nn.Module) -> dict[str, tuple[float, float]]:
-    """Maps each layer to the norms of its gradient and weights. A layer is a module of the model, or a block."""
+    """Maps each layer to the norms of its gradient and its weights. `layer_of` defines a layer."""
     tensors = [(layer_of(name), each) for name, each in model.named_parameters() if each.grad is not None]
     gradients = torch._foreach_norm([each.grad for _, each in tensors if each.grad is not None])
     weights = torch._foreach_norm([each.detach() for _, each in tensors])
@@ -48,7 +47,8 @@ def norms(model: nn.Module) -> dict[str, tuple[float, float]]:
 
 
 def layer_of(parameter: str) -> str:
-    """Returns the layer that holds a parameter: a module of the model, or a block.
+    """Returns the layer that holds a parameter: a direct submodule of the model, or a transformer block.
+
     >>> [layer_of(name) for name in ("token.weight", "blocks.3.attention.weight")]
     ['token', 'blocks.3']
     """

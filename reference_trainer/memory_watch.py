@@ -1,4 +1,7 @@
-"""Logs that this rank's memory grows steadily and comes near its limit, as `harness.events.abnormal.Leak` judges."""
+"""Detects that the memory of this rank's process grows steadily and will soon reach its limit.
+
+`harness.events.abnormal.Leak` holds the rule.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,13 @@ from harness.events import Emitter, abnormal, memory
 
 
 class MemoryWatch:
-    """Watches the memory of this rank's own process."""
-
     def __init__(self, emit: Emitter, rank: int):
         self._emit, self._rank = emit, rank
         self._leak = abnormal.Leak()
         self._told = False
 
     def runs_out(self, step: int) -> bool:
-        """Returns True, once, if the memory will be full soon, so that the process must be restarted."""
+        """Returns True, once, if the memory will soon be full, so that the process must be restarted."""
         now_s = time.monotonic()
         if self._told or not self._leak.due(now_s):
             return False

@@ -14,8 +14,6 @@ VOCABULARY = 256  # one token a byte: no tokenizer to download
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of the model."""
-
     layers: int
     heads: int
     width: int
@@ -24,8 +22,6 @@ class Shape:
 
 
 class Block(nn.Module):
-    """Self-attention and a two-layer perceptron, each added to the residual stream."""
-
     def __init__(self, shape: Shape):
         super().__init__()
         self.heads = shape.heads
@@ -80,7 +76,6 @@ class GPT(nn.Module):
 
 @functools.cache
 def build_model(shape: Shape, seed: int) -> GPT:
-    """Returns the untrained model, from a cache if a launcher has built it before it forked this worker."""
     return GPT(shape, seed)
 
 

@@ -14,7 +14,7 @@ EXIT_USAGE = 2
 
 
 class BadInput(ValueError):
-    """Raised for input with which training is impossible. The message shows the input and what is allowed."""
+    """Raised for options or data with which training is impossible. The message shows the input and what is allowed."""
 
 
 def _option(default: Any, told: str, choices: Sequence[str] | None = None, may_be_zero: bool = False) -> Any:
@@ -23,8 +23,6 @@ def _option(default: Any, told: str, choices: Sequence[str] | None = None, may_b
 
 @dataclass(frozen=True)
 class Options:
-    """The options that `python -m reference_trainer.train --help` explains."""
-
     steps: int = _option(200, "optimizer steps in all, counted from the very first start")
     seed: int = _option(0, "decides initial weights and data order", may_be_zero=True)
     data: str | None = _option(None, "a file or folder to train on (default: the source of Python's standard library)")

@@ -42,15 +42,13 @@ class GaveUp(dist.DistError):
 
 @dataclass(frozen=True)
 class Standing:
-    """A rank's position at a meeting: its last committed step, and the numbers that ranks exchanged in it (`rows`)."""
+    """A rank's progress: its last committed step, and the numbers that all ranks exchanged in this step (`rows`)."""
 
     step: int = NO_STATE
     rows: list[list[float]] = field(default_factory=list)
 
 
 class Peers:
-    """Lets one rank take part in the generations (process groups) of its job."""
-
     def __init__(self, store: dist.Store, rank: int, world_size: int):
         self._store, self._rank, self._world_size = store, rank, world_size
         self.generation = -1
@@ -60,11 +58,10 @@ class Peers:
         self._last, self._tries = NO_STATE, 0
 
     def job_starts(self) -> bool:
-        """Returns True if no rank has died yet, and this rank has joined no generation yet."""
         return self.generation < 0 and not _newest(self._store)
 
     def count(self, step: int) -> None:
-        """Counts a recovery at this step. Raises `GaveUp` after too many at one step, as the step can be the cause."""
+        """Counts a recovery. Raises `GaveUp` after too many recoveries at one step, as the step can be the cause."""
         self._tries = self._tries + 1 if step == self._last else 1
         self._last = step
         if self._tries > TRIES_MAX:
@@ -73,9 +70,11 @@ class Peers:
     def meet(
         self, mine: Standing, deadline: float, claim: Callable[[dist.Store], None], told_to_leave: Callable[[], bool]
     ) -> list[Standing]:
-        """Waits until all ranks have come to the newest generation, and returns the positions of all ranks.
+        """Waits until all ranks have come to the newest generation (process group), and returns the progress of each
+        rank.
 
-        `claim` claims this rank's place in the generation. Raises `GaveUp` at `deadline` (monotonic clock, in s).
+        `claim` claims this rank's place in the generation. `deadline` is in seconds of the monotonic clock. Raises
+        `GaveUp` after the deadline.
         """
         since, announced = time.monotonic(), self.generation
         while (now := time.monotonic()) < deadline and not told_to_leave():
@@ -116,7 +115,7 @@ class Peers:
         distributed_c10d._set_pg_timeout(timeout)
 
     def leave(self) -> None:
-        """Closes the process group's connections, so that no peer waits for this rank, and forgets the group."""
+        """Closes the process group's connections, so that no peer waits for this rank, and destroys the group."""
         for descriptor, inode in self._sockets:
             _shut(descriptor, inode)
         self._sockets = set()
@@ -129,7 +128,7 @@ class Peers:
 
 
 def begin_generation(store: dist.Store) -> None:
-    """Announces that a new process has a dead rank's place. Raises `RuntimeError` if the store is lost."""
+    """Tells the workers that a new process has replaced a dead rank. Raises `RuntimeError` if the store is lost."""
     store.add(GENERATION, 1)
 
 
@@ -138,7 +137,7 @@ def _newest(store: dist.Store) -> int:
 
 
 def furthest(standings: Sequence[Standing]) -> tuple[Standing, int]:
-    """Returns the position with the newest committed step, and the first rank that has this position.
+    """Returns the entry with the newest committed step, and the first rank that has this step.
 
     >>> furthest([Standing(4), Standing(), Standing(5)])
     (Standing(step=5, rows=[]), 2)
@@ -148,7 +147,6 @@ def furthest(standings: Sequence[Standing]) -> tuple[Standing, int]:
 
 
 def give(state: State, rank: int) -> None:
-    """Sends a state to another rank."""
     tensors = {name: value.contiguous() for name, value in state.items() if isinstance(value, Tensor)}
     rest = {name: value for name, value in state.items() if name not in tensors}
     dist.send_object_list([rest, {name: (each.shape, each.dtype) for name, each in tensors.items()}], rank)
@@ -157,7 +155,6 @@ def give(state: State, rank: int) -> None:
 
 
 def take(rank: int) -> State:
-    """Returns the state that another rank sends."""
     received: list[dict[str, Any]] = [{}, {}]
     dist.recv_object_list(received, rank)
     state, shapes = received
@@ -169,7 +166,6 @@ def take(rank: int) -> State:
 
 
 def _sockets() -> set[tuple[int, int]]:
-    """Returns file descriptor and inode of each socket of this process."""
     found = set[tuple[int, int]]()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -182,7 +178,7 @@ def _sockets() -> set[tuple[int, int]]:
 
 
 def _shut(descriptor: int, inode: int) -> None:
-    """Shuts a connection down, unless its descriptor was closed or belongs to another file by now."""
+    """Shuts down a connection, unless its descriptor was closed or belongs to another file by now."""
     try:
         mine = os.dup(descriptor)
     except OSError:

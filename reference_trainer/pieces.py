@@ -1,5 +1,7 @@
-"""Splits a rank's share of the batch into pieces, each with its own backward pass. If a piece does not fit into the
-GPU's memory, all later shares are split into more pieces."""
+"""Splits a rank's share of the batch into pieces, each with its own backward pass.
+
+If a piece does not fit into the GPU's memory, all later shares are split into more pieces.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,19 @@ from harness.events import Emitter
 
 
 class Pieces:
-    """Splits a rank's share of each batch into pieces. `number` is the number of pieces at first."""
-
     def __init__(self, emit: Emitter, rank: int, number: int):
         self._emit, self._rank, self.number = emit, rank, number
 
     def of(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Splits inputs and targets (n, …) into the same pieces along the sequences. The last piece can be smaller."""
+        """Splits inputs and targets (n, …) into `number` pieces along the sequences. The last piece can be smaller."""
         return list(zip(inputs.chunk(self.number), targets.chunk(self.number), strict=True))
 
     def did_not_fit(self, step: int, sequences: int, may_try_again: bool) -> bool:
-        """Halves the pieces after one of a share of `sequences` did not fit into memory, and logs this. Returns False
-        if the step cannot be tried again, or pieces cannot be smaller."""
+        """Splits the batch into pieces of half the size from now on, after a piece did not fit into memory.
+
+        `sequences` is the size of this rank's share of the batch. Returns False if the step cannot be tried again, or
+        pieces cannot be smaller.
+        """
         size = -(-sequences // self.number)
         smaller = -(-size // 2)
         number = -(-sequences // smaller)

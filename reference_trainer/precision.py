@@ -20,8 +20,6 @@ SCALE_MIN = 1.0  # gradients that are infinite at this scale are infinite withou
 
 
 class Precision:
-    """A number format. `name` is `bf16`, `fp16`, `fp32`, or `auto` (bf16 on a GPU, fp32 elsewhere)."""
-
     def __init__(self, name: str, device: torch.device):
         name = ("bf16" if device.type == "cuda" else "fp32") if name == "auto" else name
         self._device = device.type
@@ -39,22 +37,19 @@ class Precision:
         self._scaler.unscale_(optimizer)
 
     def seeks_scale(self, grad_norm: float) -> bool:
-        """Returns True if gradients are not finite because the scale is still too high."""
         return self._scaler.is_enabled() and not math.isfinite(grad_norm) and self._scaler.get_scale() > SCALE_MIN
 
     def step(self, optimizer: Optimizer) -> None:
-        """Updates the weights, unless the gradients are not finite."""
+        """Updates the weights. In `fp16`, skips the update if gradients are not finite."""
         self._scaler.step(optimizer)
 
     def step_done(self) -> None:
-        """Updates the loss scale at the end of a step; must run once per step, even if the weights were not updated."""
+        """Updates the loss scale at the end of a step. Must run once per step, even if the weights were not updated."""
         self._scaler.update()
 
     def state(self) -> dict[str, Any]:
-        """Returns the loss scale as plain numbers, or an empty dictionary for a format without a scale."""
         return dict(self._scaler.state_dict())
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restores the loss scale, or keeps the default if the checkpoint was saved in a format without a scale."""
         if state and self._scaler.is_enabled():
             self._scaler.load_state_dict(state)

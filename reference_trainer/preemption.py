@@ -36,18 +36,15 @@ REQUEST_TIMEOUT_S = 1.0
 
 
 class Notice(IntEnum):
-    """A notice that a rank has received. Ranks exchange notices as numbers."""
-
     NONE = 0
     REGROUP = 1  # nodes come or go: save, stop, meet again
     EVICTED = 2  # this node goes away
 
 
 def before_torch() -> None:
-    """Blocks the notice signals in this thread and in all threads that it starts; must be called before torch is
-    imported.
+    """Blocks the notice signals in this thread and in all threads that it starts. Must run before torch is imported.
 
-    The import of torch takes a second, in which a notice can come. Garbage collection is off until `after_torch`:
+    The import of torch takes a second, in which a notice can come. Garbage collection is off until `after_torch` runs:
     imports create no garbage, and collection takes a tenth of their time.
     """
     gc.disable()
@@ -62,8 +59,6 @@ def after_torch() -> None:
 
 
 class Preemption:
-    """Collects the notices for one worker process."""
-
     def __init__(self, emit: Emitter):
         self.notice = Notice.NONE
         self._emit = emit
@@ -75,22 +70,21 @@ class Preemption:
         threading.Thread(target=self._collect_signals, name="signals", daemon=True).start()
 
     def poll(self, provider: str, interval_s: float) -> None:
-        """Asks the metadata endpoint of `provider` (or of all with `auto`) every `interval_s` seconds from now on."""
         endpoints = _ENDPOINTS if provider == "auto" else {provider: _ENDPOINTS[provider]}
         threading.Thread(target=self._poll_metadata, args=(endpoints, interval_s), name="metadata", daemon=True).start()
 
     def training_begins(self) -> None:
-        """Makes notices lead to a coordinated checkpoint. Before this call, a notice just ends the process."""
+        """Makes later notices lead to a checkpoint of all ranks. Earlier notices just end the process."""
         with self._lock:
             self._training = True
 
     def give_up(self, why: str) -> None:
-        """Makes this node leave as if evicted, because it is slow (`straggler`) or has a bad GPU (`gpu`)."""
+        """Makes this node leave as if evicted. `why` is `straggler` for a slow node, or `gpu` for a bad GPU."""
         self._slow = why == "straggler"
         self._record(Notice.EVICTED, why)
 
     def start_again(self) -> None:
-        """Makes all ranks save and restart through their agents, because this process will soon fail."""
+        """Makes all ranks save, and restart through their agents. Called if this process will soon fail."""
         self._record(Notice.REGROUP, None)
 
     def leave(self) -> None:
@@ -137,7 +131,6 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _request(url: str, headers: dict[str, str], method: str = "GET") -> str | None:
-    """Returns the body of a successful HTTP response, or `None` if the request fails."""
     request = urllib.request.Request(url, headers=headers, method=method)
     try:
         with _opener.open(request, timeout=REQUEST_TIMEOUT_S) as response:
@@ -151,7 +144,7 @@ def _link_local() -> str:
 
 
 def ec2_evicted() -> bool:
-    """Asks IMDSv2 `spot/instance-action`, which answers 404 until the instance is marked for interruption."""
+    """Returns True if EC2 will take the node away. Asks IMDSv2 `spot/instance-action`, which answers 404 until then."""
     ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     token = _request(f"{_link_local()}/latest/api/token", ttl, method="PUT")
     if token is None:
@@ -161,14 +154,14 @@ def ec2_evicted() -> bool:
 
 
 def gcp_evicted() -> bool:
-    """Asks Compute Engine `instance/preempted`, which is `TRUE` once preemption has begun."""
+    """Returns True if GCP has begun to preempt the node: Compute Engine's `instance/preempted` is then `TRUE`."""
     host = os.environ.get("GCE_METADATA_HOST", "169.254.169.254")
     url = f"http://{host}/computeMetadata/v1/instance/preempted"
     return _request(url, {"Metadata-Flavor": "Google"}) == "TRUE"
 
 
 def azure_evicted() -> bool:
-    """Asks Azure's scheduled events for a `Preempt` of this machine (one document serves a whole scale set)."""
+    """Returns True if Azure's scheduled events list a `Preempt` of this node. One document serves a whole scale set."""
     headers = {"Metadata": "true"}
     body = _request(f"{_link_local()}/metadata/scheduledevents?api-version=2020-07-01", headers)
     events = _json(body or "{}").get("Events") or []

@@ -1,4 +1,4 @@
-"""A faster and more robust version of torch's rendezvous: it survives the loss of its store, and jumps of any clock.
+"""A faster and more robust version of torch's rendezvous.
 
 This version changes `DynamicRendezvousHandler` (torch 2.13) in three ways. Delays that are fixed in torch are shorter.
 A node counts as dead if its heartbeat *has not changed* for too long on this node's monotonic clock. Torch compares the
@@ -50,15 +50,13 @@ STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
 class Eviction:
-    """Records that this node must leave. A signal only sets `noticed`; the code calls `check` where it can stop
-    safely."""
+    """Records that this node must leave. The agent calls `check` at points where it can stop safely."""
 
     def __init__(self) -> None:
         self.noticed = False
         self.slow = False  # that is why, by the word of its own workers
 
     def install(self) -> None:
-        """Makes SIGTERM and SIGINT mean that this node goes away."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._notice)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -74,8 +72,6 @@ class Eviction:
 
 
 class Members(dynamic_rendezvous._BackendRendezvousStateHolder):
-    """The nodes of the job according to the store, without nodes whose heartbeat has not changed for too long."""
-
     def __init__(self, store: TCPStore, settings: RendezvousSettings):
         super().__init__(C10dRendezvousBackend(store, settings.run_id), settings, cache_duration=0)
         self._silent_s_max = (settings.keep_alive_interval * settings.keep_alive_max_attempt).total_seconds()
@@ -106,7 +102,7 @@ class Members(dynamic_rendezvous._BackendRendezvousStateHolder):
 
 
 class SteadyClock(datetime):
-    """A clock that never jumps: the time of day at the start of this process, plus the time since then."""
+    """A clock that never jumps: the time of day at the start of this process plus the monotonic time since then."""
 
     _begin = datetime.now().astimezone()
     _begin_s = time.monotonic()
@@ -117,10 +113,10 @@ class SteadyClock(datetime):
 
 
 class Rendezvous(DynamicRendezvousHandler):
-    """torch's rendezvous with the changes that this module's docstring lists, and with logged events.
+    """torch's rendezvous, with the changes that the module's docstring lists, and with logged events.
 
-    Workers meet in the rendezvous store itself, under a prefix for their round. The store runs outside of all nodes, so
-    that no port must be chosen, and no rank's death ends the store.
+    Workers meet in the rendezvous store itself, under a key prefix for their round. The store runs outside of all
+    nodes, so that no port must be chosen, and no rank's death ends the store.
     """
 
     def __init__(
@@ -134,8 +130,11 @@ class Rendezvous(DynamicRendezvousHandler):
         eviction: Eviction,
         spare: bool = False,
     ):
-        """`nodes`: minimum and maximum number of nodes; `address`: this node's address for other nodes; `join_s`:
-        seconds to wait for the minimum; `spare`: this node joins a new job last, so that other nodes train."""
+        """`address` is this node's address for other nodes. `nodes` is the minimum and maximum number of nodes.
+
+        `join_s` is the number of seconds to wait for the minimum. With `spare`, this node joins a new job last, so that
+        other nodes train.
+        """
         settings = RendezvousSettings(
             run_id=run_id,
             min_nodes=nodes[0],
@@ -213,24 +212,22 @@ class Rendezvous(DynamicRendezvousHandler):
         self._op_executor.run(dynamic_rendezvous._RendezvousJoinOp(), deadline, self._get_deadline)
 
     def _why_not(self) -> str:
-        """Returns why this node could not join, because torch's error does not say why."""
         least, waited = self._settings.min_nodes, f"{self._settings.timeout.join.total_seconds():g} s"
         if self._came < least:
             return f"only {self._came} of {least} nodes came within {waited} (--join-timeout-s): the job ends"
         return f"the other nodes took this one in at no time within {waited} (--join-timeout-s)"
 
     def _set_last_call(self) -> None:
-        """Gives all nodes of a new job time to start. Later rounds begin at once with the present nodes."""
+        """Gives all nodes of a new job time to start. Later rounds begin at once, with the nodes that are present."""
         new = self._is_new()
         self._settings.timeout._set_timeouts(last_call=timedelta(seconds=FIRST_CALL_S if new else LAST_CALL_S))
 
     def _is_new(self) -> bool:
-        """Returns True if the job has not begun yet."""
         state = self._state_holder.state
         return self.round == 0 and not state.complete and not state.closed
 
     def num_nodes_waiting(self) -> int:
-        """Returns how many nodes wait to join, plus one if this node is no longer a member."""
+        """Returns how many nodes wait to join, plus one if this node is no longer a member of the job."""
         try:
             if self._store_lost:
                 self._find_store()
@@ -241,7 +238,6 @@ class Rendezvous(DynamicRendezvousHandler):
         return waiting + int(self._this_node not in self._state_holder.state.participants)
 
     def _find_store(self) -> None:
-        """Connects to the store again. Raises `RendezvousConnectionError` if it does not answer."""
         host, port = self._endpoint
         try:
             socket.create_connection((host, port), timeout=KNOCK_S).close()
@@ -260,29 +256,27 @@ class Rendezvous(DynamicRendezvousHandler):
         peers.begin_generation(PrefixStore(prefix, self._store))
 
     def tell_outcome(self, outcome: str) -> None:
-        """Stores how the job ended, for nodes that come too late. Closes the rendezvous."""
+        """Stores how the job ended, for nodes that come too late, and closes the rendezvous."""
         with contextlib.suppress(RuntimeError, RendezvousError):  # without a store nobody can come late either
             self._store.set(self._outcome_key, outcome)
             self.shutdown()
 
     def outcome(self) -> str | None:
-        """Returns the outcome that `tell_outcome` stored, if any."""
         return self._store.get(self._outcome_key).decode() if self._store.check([self._outcome_key]) else None
 
     @property
     def address(self) -> str:
-        """Returns this node's address, as others see it."""
         return str(self._this_node.addr)
 
     @property
     def name(self) -> str:
-        """Returns `CHAOS_NODE`, which stays the same if the node comes back with another address, or else the
-        address."""
+        """Returns the environment variable `CHAOS_NODE`, or else the address. `CHAOS_NODE` stays the same if the node
+        comes back with another address."""
         return os.environ.get("CHAOS_NODE") or self.address
 
     def begin_life(self) -> int:
-        """Counts a start of this node. Returns how many starts in a row, with this one, were short-lived. The store
-        keeps the count, because a restarted agent remembers nothing."""
+        """Counts a start of this node. Returns how many starts in a row, including this one, were short-lived. The
+        store keeps the count, because a restarted agent remembers nothing."""
         with contextlib.suppress(RuntimeError):  # a lost store forgets it anyway
             return int(self._store.add(self._lives_key, 1))
         return 1
@@ -298,7 +292,7 @@ class Rendezvous(DynamicRendezvousHandler):
         return False
 
     def forgive(self, ends: bool = False) -> None:
-        """Records that this start was not short-lived; with `ends`, that the node leaves for a good reason."""
+        """Records that this start was not short-lived, or, with `ends`, that the node leaves for a good reason."""
         with contextlib.suppress(RuntimeError):
             self._store.set(self._lives_key, "0" if ends else "1")
 

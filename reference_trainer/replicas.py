@@ -1,9 +1,9 @@
-"""Checks that all ranks hold the same weights: loss and gradient norm, as sums over all ranks, show no difference.
+"""Checks that all ranks hold the same weights. Loss and gradient norm are sums over all ranks, and show no difference.
 
 Each rank takes a digest of its weights at the first step after a start, and at every N-th step from step 1 on, so that
 runs can be compared. Ranks exchange the digests with the losses, while the gradients are summed. Every rank sees all
-digests, so all decide alike. A checkpoint is saved only if all weights agree, so that the newest checkpoint never holds
-weights that differ.
+digests, so all ranks decide alike. A checkpoint is saved only if all weights agree, so that the newest checkpoint never
+holds weights that differ.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ class Setback(Exception):
 
 
 def digest(model: nn.Module) -> Tensor:
-    """Returns the sum of k times tensor k's bits as integers, over all weight tensors, modulo 2^52: () int64.
-
-    One flipped bit always changes the digest, as k times a power of two is no multiple of 2^52 for k below 2^20.
-    """
+    """Returns the sum over all weight tensors of k times tensor k's bits (as integers), modulo 2^52: a scalar int64.
+    One flipped bit always changes the digest, as k times a power of two is no multiple of 2^52 for k below 2^20."""
     with torch.no_grad():
         sums = [each.view(WORD[each.element_size()]).sum(dtype=torch.int64) for each in model.parameters()]
         weights = torch.arange(1, len(sums) + 1, device=sums[0].device)
@@ -39,8 +37,6 @@ def digest(model: nn.Module) -> Tensor:
 
 
 class Replicas:
-    """Takes this rank's digest at the steps with a check, and compares the digests of all ranks."""
-
     def __init__(self, model: nn.Module, emit: Emitter, rank: int, every: int):
         self._model, self._emit, self._rank, self._every = model, emit, rank, every
         self._first = 0
@@ -48,11 +44,9 @@ class Replicas:
         self.spent_ns = 0
 
     def starts_at(self, step: int) -> None:
-        """Sets the first step after a start or a restore, so that the weights are checked at this step."""
         self._first = step
 
     def take(self, step: int) -> None:
-        """Takes the digest of the weights with which this step computes, if a check is due at this step."""
         self._digest, self.spent_ns = None, 0
         if self._every and (step == self._first or (step - 1) % self._every == 0):
             begin_ns = time.monotonic_ns()
@@ -61,15 +55,13 @@ class Replicas:
 
     @property
     def mine(self) -> int:
-        """Returns this step's digest, or 0 if no check was due."""
         return 0 if self._digest is None else int(self._digest.item())
 
     def told(self) -> dict[str, str | int]:
-        """Returns the digest's fields for the log event of this step, or an empty dictionary if no check was due."""
         return {} if self._digest is None else {"weights": f"{self.mine:013x}", "weights_ns": self.spent_ns}
 
     def compare(self, step: int, digests: Sequence[float]) -> None:
-        """Compares the `digests` of all ranks. If they differ, raises `Setback`, which names the wrong ranks."""
+        """Raises `Setback`, which names the wrong ranks, if the `digests` of all ranks' weights differ."""
         drifted = outvoted(digests)
         if drifted is None:
             return

@@ -1,4 +1,4 @@
-"""Decides when the next periodic checkpoint is due: after some steps, or some time after the last one."""
+"""Decides when the next periodic checkpoint is due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ class Rhythm:
         self._since_s = time.monotonic()  # when the last save began, or this process
 
     def time_is_up(self) -> bool:
-        """Returns True if a checkpoint is due by this rank's clock."""
         return self._every_s > 0 and time.monotonic() - self._since_s >= self._every_s
 
     def due(self, step: int, time_is_up: bool) -> bool:
@@ -21,9 +20,7 @@ class Rhythm:
         return time_is_up if self._every_s > 0 else step % self._every_steps == 0
 
     def saved(self) -> None:
-        """Records that a save begins now."""
         self._since_s = time.monotonic()
 
     def since(self, steps: int, seconds: float) -> tuple[float, float]:
-        """Returns the distance from the last commit, and the checkpoint interval, both in steps or both in seconds."""
         return (seconds, self._every_s) if self._every_s > 0 else (steps, self._every_steps)

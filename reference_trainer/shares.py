@@ -1,7 +1,7 @@
 """Checks that every rank computes with exactly its part of the batch: no sample missing, none twice.
 
 A sampler that gives a rank the wrong samples changes the training without an error. Each rank sends, with its loss, a
-summary of the samples that it has read. All ranks compare these summaries with the batch before the update, so that a
+summary of the samples that it has read. All ranks compare the summaries with the batch before the update, so that a
 wrong batch never reaches the weights: all ranks go back to the newest checkpoint and repeat the steps.
 """
 
@@ -23,7 +23,8 @@ def tally(indices: NDArray[np.int64]) -> tuple[float, float]:
 
 
 def compare(step: int, batch: Batch, tallies: Sequence[tuple[float, float]], emit: Emitter, rank: int) -> None:
-    """Raises `Setback` if a rank's tally differs from its part of the batch. Rank 0 logs which ranks differ."""
+    """Raises `Setback` if a rank's samples differ from its part of the batch. Rank 0 logs which ranks differ. `tallies`
+    holds the result of `tally` on each rank."""
     wrong = list(_wrong(batch, tallies))
     if not wrong:
         return

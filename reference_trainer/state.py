@@ -1,4 +1,4 @@
-"""Collects the state for a checkpoint: all that decides how training goes on, whatever the world size."""
+"""Collects the state for a checkpoint, from which training goes on the same way with any world size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ CPU_RNG_BYTES = torch.get_rng_state().numel()
 
 
 def seed_everything(seed: int, rank: int, step: int) -> None:
-    """Seeds the random numbers of Python, NumPy and torch from `seed`, `rank` and `step`."""
     mixed = int(np.random.SeedSequence([seed, rank, step]).generate_state(1)[0])
     random.seed(mixed)
     np.random.seed(mixed)
@@ -38,8 +37,11 @@ def capture(
     divergence: dict[str, Any] | None = None,
     alone: bool = False,
 ) -> State:
-    """Returns the state after `step` steps as a flat dictionary. Gathers the random state of every rank (collective);
-    with `alone`, the state holds no random state."""
+    """Returns the state after `step` steps as a flat dictionary.
+
+    All ranks must call `capture` together, because it gathers the random state of every rank. With `alone`, one rank
+    can call `capture`, and the state holds no random state.
+    """
     state: State = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     of_optimizer = optimizer.state_dict()
     # One long vector for each kind of state: a file format that keeps an archive for each tensor reads four
@@ -95,7 +97,7 @@ def apply(
 
 
 def take_rates(rates: list[float], optimizer: Optimizer, schedule: LRScheduler) -> None:
-    """Sets the learning rates with which this process was started; the checkpoint holds those of an earlier start."""
+    """Sets the learning rates that this process was started with. The checkpoint holds rates of an earlier start."""
     if schedule.base_lrs != rates:
         print(f"the learning rate is {rates[0]:g} from now on; it was {schedule.base_lrs[0]:g} when this was saved")
     for group, before, rate in zip(optimizer.param_groups, schedule.base_lrs, rates, strict=True):

@@ -70,11 +70,11 @@ STORE_PREFIX_ENV = "REFERENCE_TRAINER_STORE_PREFIX"
 
 
 class WrongPlace(Exception):
-    """Raised if the rank or world size that this worker was given contradicts those of other workers."""
+    """Raised if this worker's rank or world size contradicts the rank or world size of another worker."""
 
 
 class StoppedByPolicy(Exception):
-    """Raised if going on would not help: by `--nonfinite stop`, or after too many setbacks."""
+    """Raised if going on would not help: by `--nonfinite stop`, or after too many setbacks in a row."""
 
 
 class FromScratch(Exception):
@@ -91,7 +91,6 @@ ENDS: dict[type[Exception], tuple[int, str]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one worker from start to end. Returns its exit code."""
     preempt.after_torch()
     faulthandler.enable()  # a crash in native code says where
     options = parse(arguments)
@@ -123,13 +122,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def place() -> dict[str, int]:
-    """Returns this worker's rank, local rank and world size, as its launcher has set them."""
     return {key.lower(): int(os.environ[key]) for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
 
 
 class Worker:
-    """One rank of the job, with its model and its part of the data."""
-
     def __init__(self, options: Options, emit: Emitter, rank: int, local_rank: int, world_size: int):
         self.place = rank, world_size
         self.options = options
@@ -145,7 +141,7 @@ class Worker:
         self.rejoined = False  # this process group is not the first one of the job's start
 
     def run(self) -> tuple[int, str]:
-        """Starts up, meets the other ranks, restores and trains. Returns exit code and reason."""
+        """Joins the other ranks, restores the newest checkpoint and trains. Returns exit code and reason."""
         options, emit = self.options, self.emit
         self.preemption = Preemption(emit)
         self.watchdog = Watchdog(emit, self.rank, options.hang_floor_s, options.hang_factor, options.startup_s)
@@ -184,12 +180,11 @@ class Worker:
 
     @contextlib.contextmanager
     def phase(self, name: str, limit_s: float | None = None) -> Iterator[None]:
-        """Declares a phase to the log and to the watchdog. By default, a phase can take `--section-s` seconds."""
+        """Declares a phase in the log and to the watchdog. A phase without `limit_s` can take `--section-s` seconds."""
         with self.watchdog.section(name, limit_s or self.options.section_s), self.emit.phase(name):
             yield
 
     def build(self) -> None:
-        """Builds everything that needs no other rank."""
         options = self.options
         if options.global_batch < self.world_size:
             least = f"needs at least one for each of {self.world_size} ranks"
@@ -221,7 +216,6 @@ class Worker:
             print(f"data: {corpus.source}, {corpus.size} bytes, sha256 {corpus.digest}", flush=True)
 
     def meet(self) -> None:
-        """Joins the process group and wraps the model."""
         self.emit.failpoint("rendezvous")
         timeout = timedelta(seconds=self.options.collective_timeout_s)
         if self.options.recovery == "peer":
@@ -232,7 +226,6 @@ class Worker:
             self.wrap()
 
     def wrap(self) -> None:
-        """Wraps the model in DDP, which sums the gradients over the present process group."""
         if sync := getattr(self, "sync", None):
             sync.close()
         # DDP regroups its buckets after the first iteration of a process. With four or more ranks that changes the
@@ -267,8 +260,7 @@ class Worker:
         self.watchdog.allow("the start", self.options.startup_s)
 
     def regroup(self) -> None:
-        """Meets the other ranks until all ranks form one process group and, if any rank has a state, have the same
-        step. Raises `GaveUp`."""
+        """Forms a process group of all ranks at the same step. Raises `GaveUp` if this takes too long."""
         assert self.peers is not None
         timeout = timedelta(seconds=self.options.collective_timeout_s)
         starts = self.peers.job_starts()
@@ -292,7 +284,7 @@ class Worker:
                 self.peers.leave()
 
     def catch_up(self, standings: Sequence[Standing]) -> None:
-        """Commits a step that other ranks have already committed, with the numbers exchanged in that step."""
+        """Commits a step that other ranks have committed, with the numbers that the ranks exchanged in this step."""
         best, _ = peers.furthest(standings)
         if self.committed.step in (NO_STATE, best.step):
             return
@@ -301,7 +293,6 @@ class Worker:
         self.commit(self.under_way, best.rows)
 
     def share_state(self, standings: Sequence[Standing]) -> None:
-        """Lets the first rank with the newest state send this state to all ranks without a state."""
         best, giver = peers.furthest(standings)
         takers = [rank for rank, each in enumerate(standings) if each.step == NO_STATE]
         parts = (self.model, self.optimizer, self.schedule, self.precision)
@@ -322,7 +313,6 @@ class Worker:
                 self.checkpoints.sweep()
 
     def beside_state(self) -> dict[str, Any]:
-        """Returns values that a new process gets from another rank and that no checkpoint holds."""
         kept = {"metrics": self.metrics, "setbacks": self.setbacks, "furthest": self.furthest}
         return kept | {"weights": f"{int(digest(self.model).item()):013x}"}
 
@@ -330,11 +320,10 @@ class Worker:
         claim_place(store, *self.place)
 
     def is_told_to_leave(self) -> bool:
-        """Returns True if this process has received a notice to save and leave, such as for a new rendezvous."""
         return self.preemption.notice is not Notice.NONE
 
     def tell_absent(self, absent: Sequence[int]) -> None:
-        """Logs which ranks did not come to the rendezvous in time; only the first rank that came logs this."""
+        """Logs which ranks did not come to the rendezvous in time, on the lowest rank that came."""
         if self.rank == min(set(range(self.world_size)) - set(absent)):
             late = f"did not come to the rendezvous within {self.options.collective_timeout_s:g} s"
             detail = f"rank {', '.join(map(str, absent))} {late}"
@@ -342,7 +331,7 @@ class Worker:
             tell_hang(self.emit, absent, detail)
 
     def restore(self) -> int:
-        """Restores the newest checkpoint that is valid on every rank. Returns the restored step, 0 from scratch."""
+        """Restores the newest checkpoint that is valid on every rank. Returns its step; 0 means from scratch."""
         self.emit.failpoint("restore")
         restored = self.checkpoints.restore()
         kept = {}
@@ -421,7 +410,7 @@ class Worker:
         return self.finish()
 
     def commit(self, done: UnderWay, rows: list[list[float]]) -> int:
-        """Updates the weights from this step's summed gradients, and logs the step. Returns the step's end time.
+        """Updates the weights from this step's summed gradients, and logs the step. Returns the step's end time in ns.
 
         `rows` holds one row of numbers per rank, the same rows on all ranks. All ranks therefore decide alike: either
         all ranks update their weights or none does.
@@ -466,7 +455,7 @@ class Worker:
         return end_ns
 
     def look_around(self, step: int) -> None:
-        """Makes this node leave if it is slow or its GPU is bad; restarts this process before memory is full."""
+        """Makes this node leave if it is slow or its GPU is bad. Restarts this process before its memory is full."""
         if self.stragglers.excluded:
             self.preemption.give_up("straggler")
         if self.gpu and self.gpu.must_leave(step) and self.options.gpu_health == "leave":
@@ -475,14 +464,13 @@ class Worker:
             self.preemption.start_again()
 
     def save_again(self) -> None:
-        """Saves a periodic checkpoint that was due when a rank died, unless that save had begun."""
         due = self.rejoined and 0 < self.step < self.options.steps and self.rhythm.due(self.step, False)
         if due and not self.agreed(self.rank == 0 and self.checkpoints.has_begun(self.step)):
             self.save("periodic")
 
     def pause(self, ordered: Sequence[Pause]) -> int:
-        """Spends the time of ordered pauses, which stand for work such as an evaluation. Declares each pause, and ends
-        it on all ranks together. Returns the total duration in ns."""
+        """Spends the time of the pauses that a fault order asks for. Returns the total duration in ns. Each pause is
+        declared as a phase, and ends on all ranks together."""
         begin_ns = time.monotonic_ns()
         for each in ordered:
             with self.phase(each.section):
@@ -491,7 +479,7 @@ class Worker:
         return time.monotonic_ns() - begin_ns if ordered else 0
 
     def update(self, loss: float) -> tuple[float, bool]:
-        """Returns the gradient's norm, and True if the update was skipped because the loss scale was too high."""
+        """Updates the weights. Returns the gradient norm, and True if a too high loss scale prevented the update."""
         self.precision.unscale(self.optimizer)
         grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip).item()
         seeks_scale = math.isfinite(loss) and self.precision.seeks_scale(grad_norm)
@@ -505,7 +493,6 @@ class Worker:
         return grad_norm, seeks_scale
 
     def load_from(self, first: int) -> Loader:
-        """Loads this rank's part of each batch from step `first` on."""
         options, mine = self.options, share(self.options.global_batch, self.rank, self.world_size)
         return Loader(self.samples, mine, first, options.read_ahead, options.data_patience_s, self.tell_of_bad_shard)
 
@@ -514,10 +501,8 @@ class Worker:
         print(f"rank {self.rank}: {detail}", file=sys.stderr, flush=True)
 
     def forward_backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
-        """Computes the gradient of the global mean loss, and leaves it in the model.
-
-        Returns this rank's part of the loss, and the seconds that this rank computed, without waiting for other ranks.
-        """
+        """Computes the gradient of the global mean loss, and leaves it in the model. Returns this rank's part of the
+        loss, and the seconds that this rank computed, without waiting for other ranks."""
         begin_ns = time.monotonic_ns()
         self.sync.not_before_ns = begin_ns + round(self.options.compute_s * 1e9) if self.device.type == "cpu" else 0
         while (loss_of_share := self.accumulate(inputs, targets)) is None:
@@ -529,11 +514,11 @@ class Worker:
         return loss_of_share.item(), compute_s
 
     def accumulate(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Returns the loss of this rank's share, with the gradient summed over all ranks. Returns `None` if a piece did
-        not fit into memory; the pieces are smaller from then on, and the caller must repeat the same samples.
+        """Returns the loss of this rank's share, with the gradient summed over all ranks.
 
-        After the forward pass of the last piece, DDP can have begun to sum gradients. A rank that runs out of memory
-        after this pass cannot repeat the samples alone, and raises the error.
+        Returns `None` if a piece of the share did not fit into memory. Pieces are smaller from then on, and the caller
+        must repeat the same samples. After the forward pass of the last piece, DDP can have begun to sum gradients. A
+        rank that runs out of memory after this pass cannot repeat the samples alone, and raises the error.
         """
         pieces = self.pieces.of(inputs, targets)
         loss_of_share = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -554,7 +539,7 @@ class Worker:
         return loss_of_share
 
     def is_finite(self, loss: float, grad_norm: float) -> bool:
-        """Returns True if loss and gradient norm are finite. All ranks see the same numbers, so all decide alike."""
+        """Returns True if loss and gradient norm are finite. If not, `--nonfinite stop` raises `StoppedByPolicy`."""
         if math.isfinite(loss) and math.isfinite(grad_norm):
             return True
         kind, what = ("gradient", "gradient norm") if math.isfinite(loss) else ("nonfinite", "loss")
@@ -566,7 +551,7 @@ class Worker:
         return False
 
     def save(self, kind: str) -> None:
-        """Copies the state, and writes it in the background. Never saves weights on which the ranks disagree."""
+        """Copies the state, and writes it in the background. Raises `Setback` if the ranks disagree on the weights."""
         if self.options.check_replicas_every:
             of_ranks = exchange([float(digest(self.model))])
             self.replicas.compare(self.step, [row[0] for row in of_ranks])
@@ -580,7 +565,7 @@ class Worker:
             self.checkpoints.save(kind, self.step, state, self.metrics)
 
     def save_and_wait(self, kind: str) -> bool:
-        """Saves the current step, if not saved yet, and waits. Returns True on every rank if the step is saved."""
+        """Saves the current step, unless it is saved, and waits. Returns True on every rank if the step is saved."""
         with self.watchdog.section(f"the {kind} save", self.options.startup_s):
             self.checkpoints.wait()
             if not self.agreed(self.checkpoints.committed_step == self.step):
@@ -589,11 +574,10 @@ class Worker:
             return self.agreed(self.checkpoints.committed_step == self.step)
 
     def agreed(self, answer: bool) -> bool:
-        """Returns rank 0's answer on every rank."""
         return exchange([float(answer)])[0][0] != 0
 
     def drain(self, notices: list[Notice]) -> tuple[int, str]:
-        """Saves at this step, which is the same for all ranks, and leaves."""
+        """Saves an emergency checkpoint at this step, the same step on all ranks. Returns exit code and reason."""
         with self.emit.phase("drain"):
             first_on_node = self.rank - self.local_rank
             on_node = notices[first_on_node : first_on_node + int(os.environ.get("LOCAL_WORLD_SIZE", "1"))]
@@ -605,14 +589,14 @@ class Worker:
         return EXIT_DRAINED, "drained" if Notice.EVICTED in notices else "regrouped"
 
     def finish(self) -> tuple[int, str]:
-        """Saves the final checkpoint. Without this checkpoint, the job does not count as completed."""
+        """Saves the final checkpoint, without which no job counts as completed. Returns exit code and reason."""
         saved = self.save_and_wait("final") or self.save_and_wait("final")
         return (EXIT_COMPLETED, "completed") if saved else (EXIT_STOPPED, "the final checkpoint cannot be written")
 
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A step with summed gradients: the values to log once it is committed. Times are in ns."""
+    """A step whose gradients are summed, but whose update of the weights is still to come. Times are in ns."""
 
     step: int
     begin_ns: int
@@ -622,13 +606,11 @@ class UnderWay:
 
 
 class GradientSync:
-    """Sums the gradients of all ranks, bucket by bucket as they become ready, and measures the time.
-
-    DDP itself divides by the number of ranks, which is wrong if their shares of the batch differ.
-    """
+    """Sums the gradients of all ranks, bucket by bucket as they become ready, and measures the time. DDP itself divides
+    by the number of ranks, which is wrong if their shares of the batch differ."""
 
     def __init__(self, parallel: DistributedDataParallel, emit: Emitter, meanwhile: Callable[[], None]):
-        """`meanwhile` is called once a step, during the sum of the last gradients."""
+        """`meanwhile` is called once a step, while the last gradients are summed."""
         self.ready_ns = 0  # when this rank's own gradients were complete
         self.waited_ns = 0  # from then until everybody's were summed
         self.begun = False  # the forward pass is over after which DDP sums the gradients
@@ -639,7 +621,6 @@ class GradientSync:
         self._hook = parallel.module.register_forward_hook(begun)
 
     def close(self) -> None:
-        """Removes the hook from the model, before another `GradientSync` takes over."""
         self._hook.remove()
 
     def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
@@ -668,7 +649,6 @@ def untrained_model(options: Options) -> GPT:
 
 
 def learning_rate_factor(step: int, options: Options) -> float:
-    """Returns the factor of the learning rate: linear warm-up, then a cosine from 1 to 0.1 at the last step."""
     if step < options.warmup:
         return (step + 1) / (options.warmup + 1)
     progress = (step - options.warmup) / max(1, options.steps - options.warmup)
@@ -723,9 +703,10 @@ def open_store(timeout: timedelta) -> dist.Store:
 
 
 def claim_place(store: dist.Store, rank: int, world_size: int) -> None:
-    """Claims this rank. Raises `WrongPlace` if another worker has claimed the rank, or was given another world size.
+    """Claims this rank in the store.
 
-    If two workers claim the same rank, another rank stays empty and every collective hangs until its timeout.
+    Raises `WrongPlace` if another worker has claimed the rank, or was given another world size. If two workers had the
+    same rank, another rank would stay empty and every collective would hang until its timeout.
     """
     me = "worker {LOCAL_RANK} of node {GROUP_RANK}".format_map(os.environ)
     holder = store.compare_set(f"place {rank}", "", me).decode()

@@ -1,4 +1,4 @@
-"""Logs anomalies of a training that goes on, such as slower steps, by the rules of `harness.events.abnormal`."""
+"""Logs anomalies of a running training, such as slower steps, by the rules of `harness.events.abnormal`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ WORDS = {
 
 
 class Trends:
-    """Watches trends. Rank 0 watches loss and gradient norm (sums over all ranks) and step times for all. Each rank
-    watches its own wait for data."""
+    """Watches trends over steps. Rank 0 watches loss and gradient norm (sums over all ranks) and step times for all
+    ranks. Each rank watches its own wait for data."""
 
     def __init__(self, emit: Emitter, rank: int, rhythm: Rhythm):
         self._emit, self._rank, self._rhythm = emit, rank, rhythm
@@ -29,7 +29,7 @@ class Trends:
     def step_done(
         self, step: int, loss: float, grad_norm: float, took_ns: int, data_ns: int, committed_step: int
     ) -> None:
-        """Counts a step. `committed_step` is the step of the newest checkpoint, or -1 for none."""
+        """Counts a step and logs new anomalies. `committed_step` is the step of the newest checkpoint, or -1."""
         newest = max(committed_step, self._newest if self._newest >= 0 else step - 1)
         if newest != self._newest:
             self._newest, self._newest_ns = newest, time.monotonic_ns()

@@ -47,13 +47,13 @@ class Watchdog:
         self._begin(STEP, max(self._floor_s, self._factor * statistics.median(self._steps_s)))
 
     def allow(self, what: str, limit_s: float) -> None:
-        """Allows `limit_s` seconds until the next step has ended. All ranks can be busy at once until then, so a rank
-        that exceeds this limit does not log itself as the one that hangs."""
+        """Allows `limit_s` seconds until the next step has ended. All ranks can be busy until then, so a rank that
+        exceeds this limit does not report itself as the rank that hangs."""
         self._begin(what, limit_s, guilty=False)
 
     @contextlib.contextmanager
     def section(self, what: str, limit_s: float) -> Iterator[None]:
-        """Allows `limit_s` seconds for a declared section, such as a save; then the former limit counts from zero."""
+        """Allows `limit_s` seconds for a declared section, such as a save. Then the former limit counts from zero."""
         before = self._what, self._limit_s, self._guilty
         self._begin(what, limit_s)
         try:
@@ -62,7 +62,7 @@ class Watchdog:
             self._begin(*before)
 
     def peer_lost(self) -> None:
-        """Notes that a collective failed. Until the next step, this rank does not log itself as the one that hangs."""
+        """Notes that a collective failed. Until the next step, this rank does not report itself as the hanging rank."""
         self._guilty = False
 
     def _begin(self, what: str, limit_s: float, guilty: bool = True) -> None:
@@ -107,7 +107,6 @@ def tell_hang(emit: Emitter, ranks: Sequence[int], why: str) -> None:
 
 
 def _place() -> str:
-    """Returns the trainer's innermost function on the main thread, with its line."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and os.path.dirname(frame.f_code.co_filename) != os.path.dirname(__file__):
         frame = frame.f_back
@@ -119,12 +118,13 @@ def _place() -> str:
 class StragglerReport:
     """Compares each rank's own compute time, without the waiting for others, over a window of steps.
 
-    A rank is slow if its median is above `factor` × the usual median. The slow rank logs itself once per window, from
-    its second slow window in a row on or at its node's exclusion: a busy host can slow a single window.
+    A rank is slow if its median is above `factor` × the usual median. The slow rank logs itself once per window. It
+    does so from its second slow window in a row on, because a busy host can slow a single window, or at its node's
+    exclusion.
     """
 
     def __init__(self, emit: Emitter, rank: int, factor: float, window: int = 20, excluded_after: int = 0):
-        """`excluded_after`: after so many slow windows in a row, the rank's node is excluded; 0 means never."""
+        """After `excluded_after` slow windows in a row, the rank's node is excluded; 0 means never."""
         self._emit = emit
         self._rank = rank
         self._factor = factor
@@ -138,7 +138,6 @@ class StragglerReport:
         return 0 < self._excluded_after <= self.in_a_row
 
     def step_done(self, compute_s: Sequence[float]) -> None:
-        """Counts a step. `compute_s` holds one entry for each rank."""
         self._seconds.append(compute_s)
         if len(self._seconds) < self._window:
             return

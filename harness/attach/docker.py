@@ -1,5 +1,7 @@
-"""Attaches to a job of containers that somebody else started, and finds the containers by a label. Every container of
-the job must have the owner's opt-in label `chaos.allow`."""
+"""Attaches to a job of containers that somebody else started, and finds the containers by a label.
+
+Every container of the job must have the owner's opt-in label `chaos.allow`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class DockerJob(AttachedJob):
     verbs = ("pause", "stop", "disconnect", "kill")
 
     def __init__(self, engine: Engine, label: str, containers: Mapping[str, str], allows_kill: bool):
-        """Stores the containers of the job: `containers` maps the name of each container to its id."""
+        """`containers` maps the name of each container of the job to its id."""
         self.engine, self.name, self.allows_kill = engine, f"docker {label}", allows_kill
         self._ids = dict(containers)
         self.nodes = sorted(containers)
@@ -104,7 +106,6 @@ def _allowed(entries: Sequence[Mapping[str, Any]], selection: str) -> tuple[dict
 
 
 def _networks(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Maps each network of a container to the container's aliases and address in the network."""
     joined = found["NetworkSettings"]["Networks"] or {}
     return {
         name: {"aliases": list(each.get("Aliases") or ()), "address": str(each.get("IPAddress") or "")}
@@ -133,7 +134,7 @@ def _seen(engine: Engine, identity: str) -> Seen:
 
 
 def _signal_all(engine: Engine, identity: str, signal: str) -> None:
-    """Sends a signal to every process in a container: to process 1 by the Docker API, to the others from inside."""
+    """Signals all processes in a container: process 1 by Docker's API, as signals from inside do not reach it."""
     made = engine.api.exec_create(identity, ["sh", "-c", f"kill -{signal} -1"])
     engine.api.exec_start(made["Id"])
     engine.api.kill(identity, f"SIG{signal}")
@@ -173,8 +174,7 @@ def _take_back(
 
 
 def _join(engine: Engine, container: str, network: str, kept: Mapping[str, Any]) -> None:
-    """Connects a container to a network again, with its old address if possible, because other containers know the old
-    address."""
+    """Connects a container to a network again, with its old address if possible, which other containers know."""
     import docker.errors
 
     aliases = [str(each) for each in kept.get("aliases") or ()]

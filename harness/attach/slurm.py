@@ -1,5 +1,4 @@
-"""Attaches to a Slurm job that was started without the harness: stops and continues its tasks on one node by `srun
---overlap`.
+"""Attaches to a Slurm job that was started without the harness, and stops and continues its tasks by `srun --overlap`.
 
 The harness offers no acts that would hit the whole job (`scontrol suspend`) or the jobs of other users (draining a
 node).
@@ -99,8 +98,6 @@ def _fields(slurm: Slurm, job_id: int) -> dict[str, str]:
 
 
 def _ended(slurm: Slurm, job_id: int) -> int | None:
-    """Returns the job's exit code, or `None` if the job has not ended. If a signal ended the job, the code is 128 plus
-    the signal's number."""
     job = slurm.job(job_id)
     if job is not None and not job.ended:
         return None
@@ -113,7 +110,7 @@ def _ended(slurm: Slurm, job_id: int) -> int | None:
 
 
 def _step(slurm: Slurm, job_id: int, host: str, what: str) -> list[str]:
-    """Sends the signal `what` to a job's tasks on one host (no signal if `what` is `LOOK`), and returns the line of
+    """Sends the signal `what` to a job's tasks on one host, or no signal if `what` is `LOOK`. Returns the line of
     /proc/PID/stat of each task."""
     where = (f"--jobid={job_id}", f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--mem=0")
     answer = slurm.run("srun", "--overlap", "--quiet", *where, *OPTIONS, "/bin/sh", "-c", SCRIPT, "sh", what)
@@ -121,8 +118,6 @@ def _step(slurm: Slurm, job_id: int, host: str, what: str) -> list[str]:
 
 
 def _seen(lines: Sequence[str]) -> Seen:
-    """Computes a node's state from lines of /proc/PID/stat: each line holds the state, start time and CPU time of one
-    process."""
     rows = [line.rpartition(")")[2].split() for line in lines]
     living = [row for row in rows if len(row) > 19 and row[0] != "Z"]
     used_s = sum(int(row[11]) + int(row[12]) for row in living) / os.sysconf("SC_CLK_TCK")

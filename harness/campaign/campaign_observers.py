@@ -13,12 +13,12 @@ from harness.units import counted
 
 @dataclass(frozen=True)
 class Stage:
-    """One job of a campaign. `again` is True if a fault-free run is repeated, because its pace differed from that of
-    the run with faults.
+    """One job of a campaign (all jobs that a scenario needs).
 
-    `at` is the step of a checkpoint: the job ends at this checkpoint if `until_there` is True, and otherwise resumes
-    from it. `folder` is the folder of the job's event log, if it is known in advance. `fault_free` is the folder with
-    the fault-free runs that belong to the job.
+    `again` is True if a fault-free run is repeated, because its pace differed from that of the run with faults. `at` is
+    the step of a checkpoint: the job ends at this checkpoint if `until_there` is True, and otherwise resumes from it.
+    `folder` is the folder of the job's event log, if it is known in advance. `fault_free` is the folder with the
+    fault-free runs that belong to the job.
     """
 
     kind: Literal["first look", "fault-free run", "run with faults", "run", "blindness check"]
@@ -36,15 +36,13 @@ class Stage:
 
 
 class CampaignObserver(Silent):
-    """The base class of observers of a campaign (the jobs for a scenario). The methods of the base class do nothing;
-    methods of subclasses must return at once."""
+    """The base class of observers of a campaign. Its methods do nothing; methods of subclasses must return at once."""
 
     def stage(self, stage: Stage) -> None:
         """Called when a job of the campaign is about to run."""
 
     def stage_ended(self, stage: Stage, how: str) -> None:
-        """Called when a job of the campaign has ended, with the job's outcome, or with `cached` if a stored run was
-        used instead."""
+        """Called when a job has ended, with the job's outcome, or with `cached` if a stored run was used instead."""
 
     def note(self, text: str) -> None:
         """Called with a remark for the user that has no effect on the verdict."""
@@ -53,12 +51,10 @@ class CampaignObserver(Silent):
         """Called with the verdict of a run, and the paths of its report files by name."""
 
     def begins(self, name: str, about: str) -> None:
-        """Called when a gate (a suite of scenarios with one verdict) begins, and when one of its scenarios begins."""
+        """Called when a gate (a suite of scenarios with one verdict) begins, and when each of its scenarios begins."""
 
 
 class Together(CampaignObserver):
-    """An observer that passes each call on to several observers of a campaign."""
-
     def __init__(self, *observers: CampaignObserver):
         self.observers = observers
 
@@ -79,7 +75,6 @@ SILENT_CAMPAIGN = CampaignObserver()
 
 
 def staged(observer: CampaignObserver, stage: Stage, run: Callable[[], Outcome]) -> Outcome:
-    """Runs one job of a campaign, and calls the observer when the job begins and ends."""
     observer.stage(stage)
     outcome = run()
     observer.stage_ended(stage, outcome.outcome)

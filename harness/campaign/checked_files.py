@@ -19,8 +19,8 @@ ASKED_PLAN = "asked-plan.json"  # plan that was asked for, if a failed fault-fre
 
 
 def score_bounds() -> ScoreBounds:
-    """Returns, for each name that a scenario may use under `expect:`, the values that are allowed for this name. The
-    names include the guarantees of plug-ins, which a scenario may set to `off`."""
+    """Returns the allowed values of each name under `expect:`. The names include the guarantees of plug-ins, which a
+    scenario may set to `off`."""
     theirs = dict.fromkeys(entry_points("chaos_harness.guarantees"), OF_A_PLUGIN)
     bounds_by_name = {**theirs, **bounds_by_score()}
     return {name: Allowed(bounds, bool(bounds.by_default)) for name, bounds in bounds_by_name.items()}
@@ -29,8 +29,7 @@ def score_bounds() -> ScoreBounds:
 def load_scenario(
     path: pathlib.Path, profile: str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Scenario:
-    """Reads a scenario's file. Raises `ScenarioError` with all mistakes in the file, or `UsageError` for an unknown
-    profile."""
+    """Reads a scenario's file. Raises `ScenarioError` with all mistakes, or `UsageError` for an unknown profile."""
     return scenario.load_scenario(path, profile, overrides, score_bounds())
 
 

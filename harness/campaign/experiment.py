@@ -53,9 +53,11 @@ def run_experiment(
     observer: CampaignObserver = SILENT_CAMPAIGN,
     stop: StopRequest | None = None,
 ) -> tuple[pathlib.Path, bool]:
-    """Runs all jobs of a scenario, with faults and without. Returns the folder of the run, and True if the user
-    stopped it. If a fault-free run does not complete, returns the folder of the fault-free run, and does not run the
-    scenario."""
+    """Runs all jobs of a scenario, with faults and without.
+
+    Returns the folder of the run, and True if the user stopped it. If a fault-free run does not complete, returns the
+    folder of the fault-free run, and does not run the scenario.
+    """
     guarantees()  # a plug-in that cannot be used is refused now, not after the run
     return _Experiment(plan, reports, backend, observer, stop or StopRequest()).run()
 
@@ -106,8 +108,6 @@ class _Experiment:
         return self.run_dir, self.stop.asked
 
     def _fault_free_copy(self, fault_free: FaultFree, target: pathlib.Path) -> tuple[pathlib.Path, Outcome | None]:
-        """Makes or finds a fault-free run, and copies its events to `target`. Returns the run's folder, and its outcome
-        or, for a stored run, `None`."""
         for _ in range(COPIES_MAX):
             folder, outcome = self._ensure(fault_free)
             completed = outcome is None or outcome.outcome == "completed"
@@ -134,8 +134,6 @@ class _Experiment:
         return folder, outcome
 
     def _renew(self) -> bool:
-        """Makes the fault-free runs again, because the job with faults ran at another pace, or their copies were
-        changed. Returns True if the user stopped the new runs."""
         try:
             with borrowed(self.reports, self.plan.run_id, self._not_removed) as fresh:
                 outcome = self._make_anew(fresh)
@@ -151,8 +149,6 @@ class _Experiment:
             return False
 
     def _make_anew(self, fresh: pathlib.Path) -> Outcome | None:
-        """Makes new fault-free runs, and copies their events to `fresh`. Returns the outcome of the first run that did
-        not complete, or `None`."""
         for name, fault_free in fault_free_plans(self.plan).items():
             folder, outcome = self._ensure(fault_free, anew=True)
             if outcome is not None and outcome.outcome != "completed":
@@ -164,8 +160,6 @@ class _Experiment:
         return None
 
     def _resume(self) -> None:
-        """If the number of nodes changed during the run, makes fault-free runs with the same change. Makes more
-        fault-free runs while there are too few for a verdict."""
         run, fault_free = timeline.load(self.run_dir), self.run_dir / FAULT_FREE
         at = resize(self.plan, run, timeline.load(fault_free))
         resumed = at and Resumed(self.plan, at, run, self.reports, self.backend, self.observer, self.stop)
@@ -179,8 +173,6 @@ class _Experiment:
             self.observer.note(f"Not all fault-free runs that this run is compared with could be made: {error}")
 
     def _make_one_more(self, resumed: Resumed | None, fault_free: pathlib.Path) -> bool:
-        """Makes one more fault-free run if there are too few to show how far the losses of runs scatter. Returns True
-        if one more run completed."""
         kind = RESUMED if resumed else CALIBRATION
         known = {path.name for path in self.run_dir.glob(f"{kind}*")} - {BEFORE, SAME}
         if len(known) >= REPEATS_MAX:
@@ -199,7 +191,6 @@ class _Experiment:
 
 
 def _digests(held: pathlib.Path) -> dict[str, str]:
-    """Returns the digest of each fault-free run's event log, or `damaged` for an unreadable log, by the run's name."""
     found = {}
     for path in held.iterdir():
         try:
@@ -210,7 +201,6 @@ def _digests(held: pathlib.Path) -> dict[str, str]:
 
 
 def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
-    """Returns the plan with its number of steps: if the scenario sets none, as many as the fault-free run did."""
     if plan.workload.steps is not None:
         return plan
     alone = timeline.load(held / FAULT_FREE)
@@ -221,8 +211,7 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
 
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:
-    """Returns True if the fault-free runs had another pace than the job before its first fault, and so cannot be
-    compared with the job."""
+    """Returns True if the fault-free runs had another pace than the job before its first fault."""
     evidence = load_evidence(run_dir)
     at_end = Analysis.of(evidence).pace
     beside = isinstance(at_end, Pace) and at_end.slow(PaceBounds().max_slowdown) is Slow.BESIDE_BEFORE

@@ -77,8 +77,6 @@ def ensure_fault_free(
 
 
 def _flaw(plan: Plan, made: pathlib.Path) -> str:
-    """Returns a text on how a stored run differs from the run that `plan` asks for, or an empty text if it does not
-    differ."""
     try:
         run = timeline.load(made)
     except EventLogError as error:
@@ -89,7 +87,6 @@ def _flaw(plan: Plan, made: pathlib.Path) -> str:
 
 
 def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
-    """Stores a fault-free run in the cache, so that later runs are compared with it."""
     with contextlib.suppress(FaultError):  # too much is kept then, and nothing else is wrong
         untrusted_files.remove_tree(attempt, "checkpoints")
     # The events become our own copies, which no process left over has open.
@@ -108,8 +105,6 @@ def keep(attempt: pathlib.Path, kept: pathlib.Path) -> None:
 
 
 class FaultFree(NamedTuple):
-    """The plan of one fault-free run. `repeat` is the run's number among several runs of the same plan."""
-
     plan: Plan
     repeat: int = 0
 
@@ -118,7 +113,7 @@ def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFre
     """Returns the plans of the fault-free runs that `plan` needs, by folder name: one run, and repeats or runs of other
     sizes.
 
-    `band` is True if training losses need a tolerance interval, which repeated runs give. By default, the plan's
+    `band` is True if training losses need a tolerance interval, which repeated runs give. By default, the scenario's
     `expect:` decides about `band`.
     """
     alone = plan.without_faults(f"{plan.run_id}-fault-free")
@@ -131,7 +126,7 @@ def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFre
 
 
 def another_repeat(plan: Plan, known: int) -> FaultFree:
-    """Returns the plan of one more fault-free run. World sizes, if there are several, are used in turn."""
+    """Returns the plan of one more fault-free run. If the plan allows several world sizes, they are used in turn."""
     first = [other for name, other in fault_free_plans(plan).items() if name != FAULT_FREE]
     sizes = {other.plan.workload.nodes: other.plan for other in first}
     chosen = [*sizes.values()][known % len(sizes)]
@@ -144,7 +139,7 @@ def expects_band(plan: Plan) -> bool:
 
 
 def forget_fault_free(plan: Plan, reports: pathlib.Path) -> None:
-    """Removes the stored fault-free runs of `plan`, so that the next run makes new ones. Raises `FaultError`."""
+    """Removes the stored fault-free runs of `plan`. Raises `FaultError` if a folder cannot be removed."""
     for digest in {other.plan.outcome_digest() for other in fault_free_plans(plan).values()}:
         for kept in (cache(reports) / digest, *cache(reports).glob(f"{digest}-*")):
             _set_aside(kept)
@@ -156,7 +151,7 @@ def cache(reports: pathlib.Path) -> pathlib.Path:
 
 
 def own_folder(reports: pathlib.Path, name: str) -> pathlib.Path:
-    """Makes a folder in the cache of fault-free runs that belongs to this process until it ends or calls `release`."""
+    """Makes a folder in the cache that belongs to this process until the process ends or calls `release`."""
     while True:
         folder = cache(reports) / f"{name}.{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
@@ -171,8 +166,7 @@ def own_folder(reports: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def release(folder: pathlib.Path) -> None:
-    """Gives up this process's lock on a folder that `own_folder` made. The folder may have been removed or renamed
-    before."""
+    """Gives up this process's lock on a folder that `own_folder` made. The folder may be removed or renamed already."""
     descriptor = _locks.pop(str(folder), None)
     if descriptor is not None:
         os.close(descriptor)
@@ -182,7 +176,6 @@ def release(folder: pathlib.Path) -> None:
 def borrowed(
     reports: pathlib.Path, name: str, not_removed: Callable[[FaultError], object] = lambda error: None
 ) -> Iterator[pathlib.Path]:
-    """Makes a folder in the cache for the duration of the `with` block, and then removes it unless it was renamed."""
     folder = own_folder(reports, name)
     try:
         yield folder
@@ -212,8 +205,6 @@ def sweep(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list
 
 @contextlib.contextmanager
 def _dead(folder: pathlib.Path) -> Iterator[bool]:
-    """Yields True if the process that owned this cache folder is dead, and all changes by its run (such as faults) are
-    undone. Holds the folder's lock during the `with` block."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -37,9 +37,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]  # this harness, whatever l
 
 def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: str = "") -> dict[str, Any] | None:
     """Returns the GPU time of a running job by account (such as `productive`), or `None` if it cannot be computed.
-
-    `fault_free` is the folder with the fault-free runs, if the run's own folder does not hold them yet.
-    """
+    `fault_free` is the folder with the fault-free runs, if the run's own folder does not hold them yet."""
     folders = [str(folder.resolve()) for folder in (run_dir, fault_free or run_dir)]
     command = [sys.executable, "-m", "harness.campaign.ledger_so_far", *folders, *filter(None, [since])]
     try:
@@ -51,8 +49,8 @@ def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: st
 
 
 def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> dict[str, Any]:
-    """Returns a running job's GPU-seconds by account, figures such as goodput, and the CPU time of this computation.
-    Raises `ChaosError` for an unreadable log."""
+    """Returns a running job's GPU-seconds by account, goodput, waste, and the CPU time of this computation. Raises
+    `ChaosError` for an unreadable log."""
     at = time.time()
     log = reading.read(run_dir / "events")
     events = log.harness.events if log.harness else []
@@ -66,8 +64,6 @@ def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> 
 
 
 def booked(evidence: Evidence, since: int | None = None) -> dict[str, Any]:
-    """Returns the GPU time of a job by account. With `since`, counts only the job's time from the moment `since` (ns)
-    on."""
     if since is not None:
         part = narrowed(evidence.run, since)
         own = replace(part.beside, job=part.beside.job or evidence.run)
@@ -76,7 +72,7 @@ def booked(evidence: Evidence, since: int | None = None) -> dict[str, Any]:
 
 
 def as_told(evidence: Analysis) -> dict[str, Any]:
-    """Returns a job's GPU-seconds by account, its goodput, and the GPU-seconds that it wasted."""
+    """Returns a job's GPU-seconds by account, its goodput (0 to 1), and the GPU-seconds that it wasted."""
     ledger, price = evidence.ledger, price_per_gpu_hour(evidence.run)
     wasted, productive = ledger.wasted / S, ledger.accounts["productive"]
     return {
@@ -90,13 +86,12 @@ def as_told(evidence: Analysis) -> dict[str, Any]:
 
 
 def first(events: Iterable[Mapping[str, Any]], name: str) -> int | None:
-    """Returns the time of the first event with this name, or `None` if there is none. Ignores events with `ok:
-    false`."""
+    """Returns the time of the first event with this name, or `None` without one. Ignores events with `ok: false`."""
     return min((event["at"] for event in events if event["event"] == name and event.get("ok", True)), default=None)
 
 
 def _without_the_step_under_way(run: Timeline) -> Timeline:
-    """Cuts off a running job's unfinished step, which may still complete or be lost, unless the job is in an outage."""
+    """Cuts off a running job's unfinished step, because the step may still complete or be lost."""
     last = run.segments[-1] if run.segments else None
     if last is None or last.phase != "interrupted_step" or any(each.t_regained is None for each in run.episodes):
         return run

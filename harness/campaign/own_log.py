@@ -1,4 +1,4 @@
-"""Reads from a trainer's own logs which steps the job executed, and which of them it repeated after a restart."""
+"""Reads from a trainer's own logs which steps the job executed, and which steps it repeated after a restart."""
 
 import array
 import math
@@ -39,7 +39,7 @@ _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)s?[\s=_:#-]*(\d{1,10
 
 
 def reader_of(text: str) -> Reader:
-    """Makes a reader of trainer logs from its name, or from YAML such as `lines: {regex: …}`. Raises `UsageError`."""
+    """Makes a reader of logs from its name or from YAML such as `lines: {regex: …}`. Raises `UsageError`."""
     try:
         return reader_as(yaml.safe_load(text))
     except (ValueError, yaml.YAMLError) as error:
@@ -51,7 +51,6 @@ def reader_of(text: str) -> Reader:
 
 
 def reader_as(given: object) -> Reader:
-    """Makes a reader of trainer logs from its name or from a mapping. Raises `ValueError`."""
     if isinstance(given, str) and given in readers.reader_names():
         return readers.load_reader(given)()
     if isinstance(given, (Mapping, Reader)):
@@ -60,8 +59,8 @@ def reader_as(given: object) -> Reader:
 
 
 class _SavesSource(LineSource):
-    """Finds lines that report a save in common words, like `saved checkpoint step_110.pt`. If a line has several
-    numbers, the smallest one is the step."""
+    """Finds lines that report a save in common words, like `saved checkpoint step_110.pt`. Of several numbers in a
+    line, the smallest is the step."""
 
     chars_max = readers.EXPRESSION_CHARS_MAX
 
@@ -71,8 +70,6 @@ class _SavesSource(LineSource):
 
 
 class _LargeSource(LineSource):
-    """Finds numbers that are too large to be a step, as in `saved checkpoint step_100000000000000000000.pt`."""
-
     chars_max = readers.EXPRESSION_CHARS_MAX
 
     def __init__(self, save_max: int) -> None:
@@ -88,7 +85,7 @@ class _LargeSource(LineSource):
 @dataclass
 class _Rank:
     """The state of the reader of one rank's log. A smaller step than before means a restart, unless the next line has a
-    larger step than all before: then its line was only printed late."""
+    larger step than all before: the smaller step was then only printed late."""
 
     last: int | None = None  # the newest step
     row: int = -1  # row of the newest step
@@ -98,11 +95,8 @@ class _Rank:
 
 @dataclass
 class OwnLog:
-    """The steps of a job according to the job's own logs.
-
-    `told` holds the executed steps. `doubts` are texts on flaws of the logs, such as missing steps. `untold` names what
-    no log line states, such as samples.
-    """
+    """The steps of a job according to the job's own logs. `told` holds the executed steps. `doubts` are texts on flaws
+    of the logs, such as missing steps. `untold` names what no log line states, such as samples."""
 
     told: Executed
     doubts: list[str]
@@ -123,7 +117,6 @@ class _Reading:
         self.too_large: list[str] = []  # numbers that no step can have, as they are written
 
     def take(self, told: Told, of: _Rank) -> None:
-        """Adds a step from a rank's log. Steps must be added in the order of the log's lines."""
         step = int(told.fields["step"])
         if of.held is not None:
             held, of.held = of.held, None
@@ -164,7 +157,7 @@ def _figure(told: Told, name: str) -> float:
 
 def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
     """Reads a job's own logs, the oldest file first. A new file, or a return to an earlier step, counts as a restart.
-    Raises `UsageError`."""
+    Raises `UsageError` if the reader's files do not repeat steps, or for too many steps."""
     if reader.whole:
         raise UsageError(f"--read {reader.name}: its files hold the whole history without repeated steps")
     reading = _Reading()
@@ -223,7 +216,6 @@ def _doubts(reading: _Reading, told: Executed) -> Iterator[str]:
 
 
 def _untold(reading: _Reading, told: Executed) -> list[str]:
-    """Returns the names of quantities (such as samples) and facts that no log line states."""
     silent = [words for name, words in WORDS.items() if not is_told(told.figures[name]).any()]
     silent += ["samples"] if all((numbers < 0).all() for numbers in told.places.values()) else []
     if reading.too_large:
@@ -239,7 +231,6 @@ def _untold(reading: _Reading, told: Executed) -> list[str]:
 
 
 def _stride(told: Executed) -> int:
-    """Returns the usual number of steps from one line of a rank's log to the next."""
     order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
     same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
     apart = np.diff(told.step[order])[same]
@@ -247,7 +238,6 @@ def _stride(told: Executed) -> int:
 
 
 def _gaps(told: Executed) -> list[str]:
-    """Returns a text for each gap in the logged steps."""
     found = []
     order = np.lexsort((np.arange(len(told.step)), told.life, told.rank))
     rank, step, life = told.rank[order], told.step[order], told.life[order]

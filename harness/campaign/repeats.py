@@ -1,10 +1,9 @@
-"""Gives one verdict on several runs of a scenario, by upper limits below which 90 % of all runs stay. All functions are
-pure: the bootstrap has a fixed seed.
+"""Gives one verdict on several runs of a scenario, by upper limits below which 90 % of all runs stay.
 
 If any run fails, the verdict is fail, however good the others are: a stack that fails some runs is *flaky*. If all runs
 pass, each bound that the scenario sets is checked against the tail of the distribution: with 95 % confidence, 90 % of
 all runs must stay within the bound. If the runs are too few for this confidence, the verdict is inconclusive, and
-states how many further runs would settle it.
+states how many further runs would settle it. All functions are pure: the bootstrap has a fixed seed.
 """
 
 import math
@@ -30,8 +29,7 @@ _FACTORS = (20.581, 6.155, 4.162, 3.407, 3.006, 2.755, 2.582, 2.454, 2.355)
 
 @dataclass(frozen=True)
 class RepeatVerdict:
-    """The one verdict on several runs of a scenario. `assessments` maps the name of each upper bound to the result of
-    its check on all runs."""
+    """The one verdict on several runs of a scenario. `assessments` maps each upper bound to its check on all runs."""
 
     verdict: Verdict
     reasons: tuple[str, ...]
@@ -39,7 +37,6 @@ class RepeatVerdict:
 
 
 def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
-    """Returns the verdict on one run, or one verdict on several runs of the same scenario."""
     if len(cards) == 1:
         return RepeatVerdict(cards[0].verdict, tuple(cards[0].reasons))
     verdict = merge(card.verdict for card in cards)
@@ -59,8 +56,6 @@ def repeat_verdict(cards: Sequence[Scorecard]) -> RepeatVerdict:
 
 
 def _together(cards: Sequence[Scorecard]) -> list[str]:
-    """Returns one line with the lowest and highest figures of all runs: `recovered in 5.64 s to 7.51 s; not judged:
-    pace`."""
     took, wasted = _figures(cards, "recovery_time", "seconds"), _figures(cards, "wasted_gpu_hours", "percent_by_faults")
     clauses = [f"recovered in {_range([format_duration(round(s * 1e9)) for s in took])}"] if took else []
     clauses += [f"{_range([f'{share:.1f} %' for share in wasted])} of GPU time wasted by faults"] if wasted else []
@@ -70,8 +65,6 @@ def _together(cards: Sequence[Scorecard]) -> list[str]:
 
 
 def _figures(cards: Sequence[Scorecard], score: str, name: str) -> list[float]:
-    """Returns the values of one figure from all runs in ascending order, or an empty list if any run lacks the
-    figure."""
     found = [card.scores.get(score, {}).get(name) for card in cards]
     return sorted(float(value) for value in found if value is not None) if None not in found else []
 
@@ -92,8 +85,6 @@ def _failures(cards: Sequence[Scorecard]) -> str:
 
 
 def _assessments(cards: Sequence[Scorecard]) -> dict[str, "Assessment"]:
-    """Assesses, for each bound that the scenario itself sets, whether 90 % of all runs stay within it. Returns the
-    assessments by the bound's name."""
     lines = (line for card in cards for line in card.expectations if line.name.partition(".")[0] in _expected(card))
     shares = grouped((line.name, line.share) for line in lines if line.share is not None)
     return {name: assess(values) for name, values in shares.items() if len(values) == len(cards)}
@@ -122,8 +113,11 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def tolerance_factor(runs: int) -> float:
-    """Returns the one-sided tolerance factor: with 95 % confidence, 90 % of normally distributed values lie below the
-    mean of `runs` values plus this many standard deviations."""
+    """Returns the one-sided tolerance factor k for a normal sample of `runs` values.
+
+    With 95 % confidence, 90 % of all values lie below the sample's mean plus k standard deviations. Sources: Lieberman
+    1958 for up to 10 values, Natrella's approximation (1963) for more.
+    """
     if runs < 2:
         return math.inf
     if runs - 2 < len(_FACTORS):
@@ -135,9 +129,11 @@ def tolerance_factor(runs: int) -> float:
 
 
 def tail_bound(values: Sequence[float]) -> float:
-    """Returns a value that, with 95 % confidence, 90 % of all runs stay below. Assumes that positive values are
-    log-normal, because durations and costs vary by factors, and that other values are normal. Returns infinity for
-    fewer than two values."""
+    """Returns a value that, with 95 % confidence, 90 % of all runs stay below, or infinity for fewer than two values.
+
+    Positive values are assumed to be log-normal, because durations and costs vary by factors, and other values to be
+    normal.
+    """
     if len(values) < 2:
         return math.inf
     scale = _scale(values)
@@ -160,7 +156,6 @@ def failure_bound(runs: int) -> float:
 
 
 def _rate(most: int, runs: int, probability: float) -> float:
-    """Returns the failure rate at which `most` or fewer of `runs` runs fail with this probability."""
     if most < 0:
         return 0.0
     low, high = 0.0, 1.0
@@ -173,7 +168,7 @@ def _rate(most: int, runs: int, probability: float) -> float:
 
 @dataclass(frozen=True)
 class Assessment:
-    """Statistics of one figure over several runs, with each value divided by the figure's upper bound."""
+    """Statistics of one measured value over several runs, with each run's value divided by the upper bound."""
 
     runs: int
     median: float
@@ -187,15 +182,12 @@ class Assessment:
 
 
 def assess(shares: Sequence[float]) -> Assessment:
-    """Assesses one figure of several runs, given as shares of its upper bound."""
     tail = tail_bound(shares)
     more = 0 if tail <= 1 else _more(shares)
     return Assessment(len(shares), float(np.median(shares)), median_interval(shares), tail, more)
 
 
 def _more(shares: Sequence[float]) -> int | None:
-    """Returns about how many more runs would show that 90 % of runs keep the bound, or `None` if even `RUNS_MAX` runs
-    would not show it."""
     if len(shares) < 2:
         return 2  # scatter is seen from two on, and bounded usefully from three
     scale = _scale(shares)

@@ -28,9 +28,11 @@ def restart(
     until: Until | None = None,
     keep: bool = False,
 ) -> tuple[Restart, Outcome]:
-    """Restarts the job in a new folder, to which `prepare` copies the saved checkpoints. `until` decides when to end
-    the job (default: after `FOLLOWED_STEPS` steps). When the job has ended, removes the saves, unless `keep` is True.
-    Errors that `prepare` raises are not caught."""
+    """Restarts the job in a new folder, to which `prepare` copies the saved checkpoints.
+
+    `until` decides when to end the job (default: after `FOLLOWED_STEPS` steps). Afterwards, removes the saves, unless
+    `keep` is True. Errors that `prepare` raises are not caught.
+    """
     folder.mkdir(parents=True)
     until = until or Until(stop, some_steps_after())
     try:
@@ -48,15 +50,13 @@ def remove_saves(plan: Plan, folder: pathlib.Path) -> None:
 
 
 def own_folder(folder: pathlib.Path) -> None:
-    """Makes a folder for several restarts of a job. An empty file `undo.jsonl` marks the folder as the harness's own:
-    the nodes of a run in it can write only to the run's own folder."""
+    """Makes a folder for several restarts of a job. An empty file `undo.jsonl` marks the folder as the harness's own,
+    in which nodes can write only to the folder of their run."""
     folder.mkdir(parents=True)
     (folder / JOURNAL).touch(0o600)
 
 
 class Until(Silent):
-    """Ends a job as soon as the function `enough` returns True or the user asks to stop."""
-
     def __init__(self, users: StopRequest, enough: Callable[[Status], bool]):
         self.end, self._users, self._enough = StopRequest(), users, enough
 

@@ -7,14 +7,15 @@ which the judged run restarted.
 
 The judge checks `resumed-same` first, because a faulty resume would widen the tolerance interval that should reveal it.
 If the steps before the save equal those of the fault-free run bit for bit, only `resumed-1` is made, not `resumed-2`
-and `resumed-3`. A later increase of the number of nodes is not repeated, because it would need a save that only an
-eviction notice causes. A run whose log does not agree with its plan (`harness.evidence.made_as_asked`) is made once
-more; the judge reports a repeated flaw. The runs are stored like other fault-free runs, under these names:
+and `resumed-3`. If the judged run increases its number of nodes again, the fault-free runs do not repeat the increase,
+because only an eviction notice causes the save that they would need. A run whose log does not agree with its plan
+(`harness.evidence.made_as_asked`) is made once more; the judge reports a repeated flaw. The runs are stored like other
+fault-free runs, under these names:
 
-    resumed-before    runs with the planned number of nodes, and stops at the save
-    resumed-same      resumes from a copy of the save with the same number of nodes, which must not change the losses
-    resumed-1 … 3     resume from a copy of the save with the run's new number of nodes, to measure rounding errors
-    resumed-at-40     as resumed-1, but from another save, if a repeat from the first save would be equal bit for bit
+  resumed-before    runs with the planned number of nodes, and stops at the save
+  resumed-same      resumes from a copy of the save with the same number of nodes, which must not change the losses
+  resumed-1 … 3     resume from a copy of the save with the run's new number of nodes, to measure rounding errors
+  resumed-at-40     as resumed-1, but from another save, if a repeat from the first save would be equal bit for bit
 """
 
 import pathlib
@@ -42,8 +43,8 @@ REPEATS = 3  # runs of the third kind for a job that does not compute the same t
 
 
 def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Returns the step of the save at which the run first changed its number of nodes, and the new number, or `None` if
-    fault-free runs cannot repeat this change."""
+    """Returns the step of the save at which the run first changed its number of nodes, and the new number of nodes.
+    Returns `None` if fault-free runs cannot repeat this change."""
     # Any other store ends with the job.
     reached = plan.backend in drill.REACHED and plan.workload.checkpoint.store == DIRECTORY
     return made_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None
@@ -51,7 +52,7 @@ def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | N
 
 @dataclass
 class Resumed:
-    """Makes or finds fault-free runs that change their number of nodes at the point `at`, as `run` did."""
+    """Makes or finds fault-free runs that change their number of nodes at the save `at`, as `run` did."""
 
     plan: Plan
     at: Resize
@@ -63,7 +64,7 @@ class Resumed:
 
     def runs(self, fault_free: pathlib.Path) -> dict[str, pathlib.Path]:
         """Returns the folders of the fault-free runs that change their number of nodes, by name. Raises `ChaosError` if
-        one of these runs fails."""
+        one of the runs fails."""
         before = self._kept(BEFORE)
         names = self._names(before, fault_free) if self._holds(BEFORE) else []
         if not names or not all(map(self._holds, names)):
@@ -71,8 +72,8 @@ class Resumed:
         return {name: self._kept(name) for name in (BEFORE, *names)}
 
     def another(self, fault_free: pathlib.Path, known: Collection[str]) -> tuple[str, pathlib.Path] | None:
-        """Makes one more fault-free run that changes its number of nodes. Returns the run's name and folder, or `None`
-        if there is no further save to resume from."""
+        """Makes one more fault-free run that changes its number of nodes, and returns the run's name and folder.
+        Returns `None` if there is no further save to resume from."""
         if self._repeats(self._kept(BEFORE), fault_free):  # from the same save it would be the same run again
             saves = made_as_asked.committed(timeline.load(fault_free)) - {self.at.step, self.plan.workload.steps}
             steps = sorted(saves, key=lambda step: (abs(step - self.at.step), step))
@@ -92,7 +93,6 @@ class Resumed:
         return cache(self.reports) / f"{digest}-at-{self.at.step}{size}-{name}"
 
     def _holds(self, name: str) -> bool:
-        """Returns True if a fault-free run of this name is stored, and its log agrees with its plan."""
         return seal.holds(self._kept(name)) and not self._flaw(name, self._kept(name), self.at.step)
 
     def _flaw(self, name: str, folder: pathlib.Path, step: int) -> str:
@@ -107,7 +107,6 @@ class Resumed:
         return compare(*(surviving(timeline.load(folder).steps) for folder in (before, fault_free))).identical
 
     def _make(self, step: int, names_of: Callable[[pathlib.Path], list[str]]) -> list[str]:
-        """Makes the run that writes the save of this step, and then the fault-free runs that resume from this save."""
         with borrowed(self.reports, self._kept(BEFORE).name) as before:
             self._execute(BEFORE, before, step)
             names = names_of(before)
@@ -120,8 +119,6 @@ class Resumed:
         return names
 
     def _execute(self, name: str, folder: pathlib.Path, step: int, before: pathlib.Path | None = None) -> None:
-        """Runs the job up to the save of this step or, if `before` is given, resumes from the save in the folder
-        `before`. Repeats the run once if its log does not agree with the plan."""
         nodes = None if name in (BEFORE, SAME) else self.at.nodes
         plan = self.plan.without_faults(f"{self.plan.run_id}-{name}", nodes)
         stage = Stage("fault-free run", plan.workload.nodes, at=step, until_there=before is None)

@@ -36,8 +36,7 @@ _DATE = "2026-11-22T08:00:00+00:00"
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The facts by which a stored run is found. `verdict` is `None` for a run that was not judged, because it is still
-    going or was killed."""
+    """The facts by which a stored run is found. `verdict` is `None` for a run that goes on or was killed."""
 
     run_id: str
     begun_s: float  # seconds since 1970
@@ -51,7 +50,6 @@ class StoredRun:
 
     @property
     def begun_at(self) -> str:
-        """Returns when the run began, in UTC, as ISO 8601, to the second."""
         return datetime.datetime.fromtimestamp(self.begun_s, datetime.UTC).isoformat(timespec="seconds")
 
 
@@ -73,20 +71,17 @@ class Wanted:
 
 
 class ByLog(NamedTuple):
-    """The result of judging a stored run again from its event log."""
-
     run: StoredRun
     report: Report
     plan: Mapping[str, Any]
 
 
 class NotARun(Exception):
-    """Raised for a folder among the reports that is not a run. The message is the reason."""
+    pass
 
 
 class FirstLook(NotARun):
-    """Raised for a folder that `chaos init` made (a first look), which is not a run. Lists of runs leave out such
-    folders without a message."""
+    """Raised for a folder that `chaos init` made (a first look), which is not a run. Lists of runs leave it out."""
 
 
 class Store:
@@ -97,19 +92,17 @@ class Store:
         self.notes: list[str] = []
 
     def runs(self, wanted: Wanted | None = None) -> list[StoredRun]:
-        """Returns the runs that fit the filter, the newest first."""
         fitting = [run for run in self._read()[0] if (wanted or Wanted()).fits(run)]
         return sorted(fitting, key=lambda run: (run.begun_s, run.run_id), reverse=True)
 
     def evidence(self, wanted: Wanted | None = None) -> list[StoredRun]:
         """Returns the judged runs of trainers that are not broken on purpose, the newest first. Of several copies of a
-        run, returns the one with the worst verdict."""
+        run, returns the copy with the worst verdict."""
         judged = [run for run in self.runs(wanted) if run.verdict is not None and not run.is_control]
         return self.once(run for run in judged if stored_kind_of(self.reports / run.run_id) is None)
 
     def once(self, runs: Iterable[StoredRun]) -> list[StoredRun]:
-        """Returns each run once: of several copies of its folder, the one with the worst verdict. Adds each copy to
-        `notes`."""
+        """Returns each run once: of several copies, the copy with the worst verdict. Adds the copies to `notes`."""
         once = dict[tuple[float, str, str, str], StoredRun]()
         for run in runs:
             kept = once.setdefault(key := (run.begun_s, run.scenario, run.backend, run.seed), run)
@@ -135,8 +128,6 @@ class Store:
         return self.reports / picked(name, known, "run", self.reports)
 
     def _read(self) -> tuple[list[StoredRun], list[str]]:
-        """Returns all runs, and the names of the folders that `chaos init` made. Sets `notes` to the reasons why other
-        folders are not runs, or are damaged."""
         runs, looks = list[StoredRun](), list[str]()
         self.notes = []
         for folder in _folders(self.reports):
@@ -158,9 +149,11 @@ T = TypeVar("T")
 def usable(
     name: str, reports: pathlib.Path, read: Callable[[pathlib.Path], T], passed_over: list[str]
 ) -> tuple[pathlib.Path, T]:
-    """Returns the folder of the named run, and what the function `read` returns for this folder. `last` is the newest
-    run that `read` accepts. Adds to `passed_over` the reasons why newer runs were skipped. Raises `UsageError` if
-    `read` accepts no run."""
+    """Returns the folder of the named run, and the result of `read` for this folder.
+
+    `last` is the newest run that `read` accepts. The reasons why newer runs were skipped are added to `passed_over`.
+    Raises `UsageError` if `read` accepts no run.
+    """
     if name != "last":
         folder = Store(reports).find(name)
         return folder, read(folder)
@@ -189,15 +182,15 @@ def refuse_first_look(folder: pathlib.Path) -> None:
 
 
 def part_of_a_day(folder: pathlib.Path) -> tuple[pathlib.Path, str | None]:
-    """For a folder of a rehearsal, returns the folder of its game day (several rehearsals with one log) and the
-    rehearsal's name. For any other folder, returns this folder and `None`."""
+    """Returns the folder of the game day (several rehearsals with one log) and the rehearsal's name, for a rehearsal's
+    folder. For any other folder, returns this folder and `None`."""
     day = folder.absolute().parent.parent
     is_one = folder.absolute().parent.name == REHEARSALS and not (folder / "events").exists()
     return (day, folder.name) if is_one and (day / "events").is_dir() else (folder, None)
 
 
 def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) -> str:
-    """Returns the only known name that begins with `name` or, for `last`, the first known name, which is the newest."""
+    """Returns the only name in `known` that begins with `name` or, for `last`, the first one, which is the newest."""
     fitting = known[:1] if name == "last" else [each for each in known if each.startswith(name)]
     if len(fitting) == 1:
         return fitting[0]
@@ -209,8 +202,6 @@ def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) ->
 
 
 def _folders(reports: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the folders and links in a folder of reports that contain a plan, sorted by name. Skips hidden folders,
-    which are caches."""
     try:
         entries = sorted(path for path in reports.iterdir() if not path.name.startswith("."))
     except OSError:
@@ -219,8 +210,6 @@ def _folders(reports: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _read(folder: pathlib.Path) -> tuple[StoredRun, str]:
-    """Reads a stored run, and returns it with the flaw of its report, if any. Raises `NotARun` for a folder that is not
-    a run of this harness."""
     if folder.is_symlink():
         raise NotARun("a link; a run is a folder of its own")
     if not _RUN_ID.match(folder.name):
@@ -267,7 +256,6 @@ def by_log(folder: pathlib.Path) -> ByLog:
 
 
 def is_possible(begun_s: float) -> bool:
-    """Returns True if a run can have begun at this time (seconds since 1970): from 2020 to one day from now."""
     return EARLIEST_S <= begun_s <= time.time() + CLOCKS_APART_S
 
 
@@ -277,16 +265,12 @@ class _Named(msgspec.Struct):
 
 
 class _Plan(msgspec.Struct):
-    """The fields of plan.json by which a stored run is found."""
-
     scenario: _Named
     backend: str
     seed: int
 
 
 def _plan(folder: pathlib.Path) -> _Plan:
-    """Reads a stored run's plan.json. Raises `NotARun` if the plan cannot be read, or `FirstLook` for a folder that
-    `chaos init` made."""
     try:
         plan = msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -303,8 +287,6 @@ def _planned(folder: pathlib.Path) -> StoredRun:
 
 
 def _begun_s(told: str | None, folder: pathlib.Path) -> float:
-    """Returns when a run began: the time in its report or, without a report, the time when its plan.json was
-    written."""
     with contextlib.suppress(ValueError, OverflowError):
         moment = datetime.datetime.fromisoformat(told or "").timestamp()
         if not _in_calendar(moment):

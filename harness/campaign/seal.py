@@ -25,8 +25,8 @@ _BLOCK = 2**20
 
 
 def state_folder() -> pathlib.Path:
-    """Returns the folder for this user's secrets on this host: the one that `CHAOS_STATE` names, else one in /var/tmp.
-    Raises `ChaosError` if another user owns the folder or could write to it."""
+    """Returns the folder for this user's secrets on this host: `CHAOS_STATE`, or else a folder in /var/tmp. Raises
+    `ChaosError` if another user owns the folder or could write to it."""
     folder = pathlib.Path(os.environ.get(STATE_ENV) or f"/var/tmp/chaos-{os.geteuid()}")
     try:
         with contextlib.suppress(FileExistsError):
@@ -60,8 +60,7 @@ def put(folder: pathlib.Path) -> None:
 
 
 def holds(folder: pathlib.Path) -> bool:
-    """Returns True if the event log of this run is unchanged since it was sealed on this host, under this folder's
-    name."""
+    """Returns True if this run's event log is unchanged since it was sealed on this host, under this folder's name."""
     try:
         given = untrusted_files.read(folder, SEAL, 1024)
         return hmac.compare_digest(given, _seal(folder, digest_of(folder / "events")).encode())

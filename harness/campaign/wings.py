@@ -1,9 +1,9 @@
-"""Finds the wings (optional parts of the harness) by the file `wing.py` in their folders. Outside of the list of
-commands, the rest of the harness names no wing.
+"""Finds the wings (optional parts of the harness, such as game days) by the file `wing.py` in their folders.
 
 A wing can store results of its own, such as those of a game day. The list of runs, `chaos show` and `chaos score`
 recognize a wing's result by a file in the result's folder. A wing can define kinds of YAML files, each with a top-level
-key by which `chaos validate` recognizes it. A wing's results can answer questions of the pre-launch checklist.
+key by which `chaos validate` recognizes it. A wing's results can answer questions of the pre-launch checklist. Only the
+list of commands mentions wings by name.
 """
 
 import contextlib
@@ -38,8 +38,6 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """A stored result of several runs, for display on a terminal and in the list of runs."""
-
     verdict: Verdict
     reasons: Sequence[str]
     parts: Sequence[Part]
@@ -47,8 +45,7 @@ class Result:
 
 
 class StoredKind(Protocol):
-    """A kind of result of several runs, such as a game day. `report` is the name of the file in which a result is
-    stored."""
+    """A kind of stored result of several runs, such as a game day. `report` is the name of the result's file."""
 
     report: str
 
@@ -62,15 +59,17 @@ class StoredKind(Protocol):
         """Returns the result in a folder as JSON data."""
 
     def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
-        """Judges a stored result again from its event logs. Returns the new result, and a function that writes its
-        reports."""
+        """Judges a stored result again from its event logs. Returns the new result, and a writer of its reports."""
 
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of YAML file that users write and `chaos validate` checks. `key` is a top-level key that only files of
-    this kind have; `folder` is the usual folder's name. `check` takes the paths of a file and of the scenarios' folder,
-    and returns a summary. `check` raises `UsageError` with all mistakes in the file."""
+    """A kind of YAML file that users write and `chaos validate` checks.
+
+    `key` is a top-level key that only files of this kind have; `folder` is the usual folder's name. `check` takes the
+    paths of a file and of the scenarios' folder, and returns a summary. `check` raises `UsageError` with all mistakes
+    in the file.
+    """
 
     name: str
     key: str
@@ -79,8 +78,6 @@ class FileKind:
 
 
 class Item(enum.StrEnum):
-    """A question of the pre-launch checklist."""
-
     RESUMES = "checkpoints resume"
     DATA = "data balanced"
     DRY_RUN = "dry run done"
@@ -92,9 +89,11 @@ class Item(enum.StrEnum):
 
 
 class Proof(NamedTuple):
-    """The answer that a stored result gives to a question of the pre-launch checklist. `at_s` is the time of the result
-    in seconds since 1970. `commits` and `trainers` hold the commits of the project under test and the names of the
-    trainers in the result's runs, as far as they are known."""
+    """The answer that a stored result gives to a question of the pre-launch checklist.
+
+    `at_s` is the time of the result in seconds since 1970. `commits` and `trainers` hold the commits of the project
+    under test and the names of the trainers in the result's runs, as far as they are known.
+    """
 
     item: Item
     verdict: Verdict
@@ -106,8 +105,7 @@ class Proof(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """The result of a sweep, which restarts a job from its checkpoints many times. `run_id` is the name of the report's
-    folder."""
+    """The result of a sweep (many restarts of a job from its checkpoints). `run_id` is the report's folder name."""
 
     run_id: str
     verdict: Verdict
@@ -141,14 +139,12 @@ def sweep_of(name: str) -> Sweep:
 
 
 def latest_s() -> float:
-    """Returns the latest time that a stored result may have: one minute from now, because file servers have their own
-    clocks."""
+    """Returns the latest time that a stored result may have: in one minute, as file servers have their own clocks."""
     return time.time() + 60.0
 
 
 def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, float]]:
-    """Yields the folders that contain a file with this name, each with the time of the file's last change, the newest
-    first."""
+    """Yields each folder with a file `name`, and the time of the file's last change, the newest first."""
     found = []
     for path in reports.glob(f"*/{name}"):
         with contextlib.suppress(OSError):
@@ -158,13 +154,10 @@ def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, flo
 
 
 class _Planned(msgspec.Struct):
-    """The field of a plan that names the trainer."""
-
     workload: dict[str, object]
 
 
 def trainers_of(*plans: object) -> frozenset[str]:
-    """Returns the names of the trainers in these plans, given as values or as paths of plan.json files."""
     found = set()
     for plan in plans:
         with contextlib.suppress(OSError, msgspec.MsgspecError, KeyError, ValueError, RecursionError):
@@ -174,5 +167,4 @@ def trainers_of(*plans: object) -> frozenset[str]:
 
 
 def stored_kind_of(folder: pathlib.Path) -> StoredKind | None:
-    """Returns the kind of a stored result of several runs, or `None` for a run of one scenario."""
     return next((kind for wing in wings() for kind in wing.stored if kind.is_in(folder)), None)

@@ -39,7 +39,6 @@ class AgentLoss(TakesNodes):
         self.take(nodes, "its launcher was killed", context)
 
     def _kill_launcher(self, node: Node, context: Context) -> None:
-        """Kills a node's launcher, checks that it is gone, and reports how many of its workers live on."""
         ranks = context.ranks_on(node)
         workers = {context.pid_of(rank)[1] for rank in ranks}
         launchers = {launcher_of(rank, node, context.pid_of(rank)[1]) for rank in ranks}

@@ -1,4 +1,4 @@
-"""A job that is healthy does no step for a while: it evaluates, saves, or compiles."""
+"""A healthy job does no training step for a while: it evaluates, saves, or compiles."""
 
 from typing import Literal
 
@@ -22,9 +22,11 @@ WATCHED_S = 0.5  # how long it is looked at to see that no rank does a step
 
 class BenignPause(orders.OrderedFault):
     """All ranks pause together for a good reason, which their trainer logs. Nothing is wrong: the job must not restart,
-    raise an alarm, or exclude a node. Needs a trainer with the hook `CHAOS_DAMAGE`.
+    raise an alarm, or exclude a node. Needs a trainer that carries out orders from the folder `CHAOS_DAMAGE`, as the
+    reference trainer does.
 
-    If the fault is injected before the first step (`when: {after: 0s}`), the first step takes as long as the pause."""
+    If the fault is injected before the first step (`when: {after: 0s}`), the first step takes as long as the pause.
+    """
 
     kind: Literal["evaluation", "save", "compile"] = Field("evaluation", description="What it does meanwhile.")
     duration: Duration = Field(Duration("10s"), description="For so long.")
@@ -39,8 +41,6 @@ class BenignPause(orders.OrderedFault):
         return f"{name_ranks(targets)}: the job {MEETS[self.kind]} for {self.duration}; nothing is wrong"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Pauses all ranks, and checks that no rank does a step. The pause only ends early if all ranks' processes
-        end."""
         ranks = sorted(ranks_of(targets))
         first = orders.step_ahead(context, ranks) if orders.newest_step(context, ranks) else 1
         order = {"kind": "pause", "section": self.kind, "factor": self.duration.s, "from_step": first, "steps": 1}

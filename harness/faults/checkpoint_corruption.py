@@ -1,8 +1,8 @@
-"""A finished checkpoint rots on its disk: nobody notices it until a job restores from the checkpoint.
+"""A finished checkpoint is damaged on its disk, which nobody notices until a job restores from it.
 
 Combine this fault with one that makes the job restore (`rank_kill` with `when: {following: corrupt, event: effect}`).
-The harness keeps the original files and puts them back when the run ends, unless the trainer has replaced or deleted
-the damaged ones.
+The harness keeps the original files. It puts them back when the run ends, unless the trainer has replaced or deleted
+the damaged files.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ _KINDS = {
 
 
 class CheckpointCorruption(Fault):
-    """The newest finished checkpoint is damaged behind the trainer's back, on the storage itself."""
+    """Damages the newest finished checkpoint on the storage itself, without the trainer's knowledge."""
 
     kind: Kind = Field("bit_flip", description="What is done to it.")
     what: Part = Field("any", description="To what: tensor, header, metadata, pointer, or any file.")
@@ -105,7 +105,6 @@ class CheckpointCorruption(Fault):
         self._report(damage, listing, context)
 
     def _finished(self, context: Context) -> tuple[CheckpointFolder, Listing]:
-        """Returns the checkpoints once no write is under way. Raises `FaultError` if no checkpoint is finished."""
         folder = self.directory or context.checkpoints.folder
         place, quiet = CheckpointFolder.look(context.run_dir, folder), 0
         for _ in range(round(APPEARS_S_MAX / LOOK_S)):
@@ -144,12 +143,10 @@ class CheckpointCorruption(Fault):
 
 
 def _being_written(place: CheckpointFolder, listing: Listing) -> bool:
-    """Returns True if a checkpoint is unfinished, or a file has a temporary name."""
     return any(not each.whole for each in listing.checkpoints) or any(is_temporary(path) for path in place.files)
 
 
 def _names(damage: Damage, found: FoundCheckpoint, listing: Listing) -> dict[str, Any]:
-    """Returns fields for the log: the damaged checkpoint's names, and how many other checkpoints hold its step."""
     names = [found.name, damage.path.rpartition("/")[2]]
     if listing.pointer and listing.pointer.target == found.path:
         names.append(listing.pointer.path.rpartition("/")[2])
@@ -160,10 +157,8 @@ def _names(damage: Damage, found: FoundCheckpoint, listing: Listing) -> dict[str
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath, left: str | None) -> None:
-    """Puts the undamaged file back, unless the job has written the file since. Idempotent.
-
-    Both paths are inside the run's folder; a path through a link is refused.
-    """
+    """Puts the undamaged file back, unless the job has written the file since. A second call changes nothing. Both
+    paths are relative to `run_dir`; a path through a link is refused."""
     with contextlib.suppress(FileNotFoundError):  # the original was put back, or the checkpoint's folder has gone
         if checkpoint_damage.fingerprint(run_dir, path) == left:
             untrusted_files.move_inside(run_dir, kept, path)

@@ -1,4 +1,4 @@
-"""The power fails in the middle of a checkpoint: writes that were not durable yet are lost, and the node with them."""
+"""A node loses power in the middle of a checkpoint: writes that were not durable yet are lost, and so is the node."""
 
 from typing import Literal
 
@@ -58,7 +58,6 @@ class CheckpointTornWrite(TakesNodes, OnStorage):
         return StorageRule(self.path, operations, after_bytes=after, power=self.kind, seed=seed)
 
     def _wait_for_cut(self, targets: Targets, context: Context) -> int:
-        """Waits until the simulated power fails on one of the targets, and returns this target's number."""
         for _ in range(round(self.within.s / LOOK_S)):
             for number, disturbance in enumerate(self._acting):
                 if disturbance.counts()["cut"]:

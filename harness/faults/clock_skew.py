@@ -1,4 +1,4 @@
-"""A node's wall clock jumps: a bad time server, a battery, a virtual machine that was suspended."""
+"""A node's wall clock jumps: a bad time server, an empty battery, a virtual machine that was suspended."""
 
 import contextlib
 import functools
@@ -62,7 +62,6 @@ class ClockSkew(Fault):
         context.wait(self.duration.s)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that each rank's wall clock is right again, as logged in a step after the healing."""
         since_ns = time.monotonic_ns()
         tolerance_s = TOLERANCE_S + self.offset.s / 10
         for rank, before_s in self._before_s.items():

@@ -10,11 +10,12 @@ from harness.log.truth import Decision, Kind, Place, Truth
 
 
 class ConnectionReset(inside.InsideFault):
-    """A rank's TCP connections to other ranks are reset once, as if a communicator was aborted: both ends get an error
-    at once, and every process lives. gloo and NCCL over sockets use TCP. The fault fails on a rank without a TCP
+    """Resets a rank's TCP connections to other ranks once, as if a communicator was aborted: both ends get an error at
+    once, and every process lives. gloo and NCCL over sockets use TCP. The fault fails on a rank without a TCP
     connection to another rank.
 
-    For connections that stay open while packets vanish, use `partition`. To kill a process, use `rank_kill`."""
+    For connections that stay open while packets vanish, use `partition`. To kill a process, use `rank_kill`.
+    """
 
     runbook = "F3"
     needs = frozenset({Verb.SIGNAL, Verb.NET_RESET, Verb.NET_DELAY})
@@ -27,8 +28,6 @@ class ConnectionReset(inside.InsideFault):
         return f"{name_ranks(targets)}: its connections to the other ranks are reset, and its process lives"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Resets a rank's TCP connections. Checks in the kernel's list of connections that all old ones are closed, and
-        that the process lives. Nothing has to be undone, because new connections can be made at once."""
         victims = self.find_victims(targets, context)
         context.injected()
         for rank in ranks_of(targets):
@@ -46,7 +45,6 @@ class ConnectionReset(inside.InsideFault):
 
 
 def _to_others(node: Node, pid: int, context: Context) -> set[int]:
-    """Returns the kernel's ids (socket cookies) of a process's TCP connections to nodes of the job."""
     nodes = {each.address for each in context.cluster.nodes}
     return {each.cookie for each in node.connections([pid]).each if each.remote in nodes}
 

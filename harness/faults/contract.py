@@ -4,15 +4,16 @@ A fault is a pydantic model of its parameters with two methods. `inject` acts on
 fault takes time, and reports what it measured; `heal` undoes the effects. Each fault has a thread of its own, so
 both methods are plain sequential code. Every wait goes through `context.wait`, which ends early when the run does.
 
-    class RankKill(Fault):
-        \"\"\"A rank's process dies by SIGKILL.\"\"\"
-        needs = frozenset({Verb.SIGNAL})
-        may = frozenset({May.KILL})
+  class RankKill(Fault):
+      \"\"\"A rank's process dies by SIGKILL.\"\"\"
 
-        def inject(self, targets, context):
-            for target in targets: ...
-            context.injected()
-            context.effect(measured=gone, expected=len(targets), unit="processes", ok=gone == len(targets))
+      needs = frozenset({Verb.SIGNAL})
+      may = frozenset({May.KILL})
+
+      def inject(self, targets, context):
+          for target in targets: ...
+          context.injected()
+          context.effect(measured=gone, expected=len(targets), unit="processes", ok=gone == len(targets))
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ Targets = Sequence[Target]
 
 @dataclass(frozen=True)
 class Hold:
-    """An event at which a fault stops or disturbs a trainer's process: any event with the fields in `match`.
+    """A point in the trainer's log at which a fault stops or disturbs the trainer's process: any event with the fields
+    `match`.
 
     The process stops at the event for at most `limit_s` seconds. If `strikes` is above 0, the fault instead disturbs
     the first `strikes` processes of the rank that log the event. A disturbed process runs the action `does` of
@@ -81,14 +83,14 @@ class Hold:
 
 @dataclass(frozen=True)
 class CheckpointPlace:
-    """The folder of a job's checkpoints, inside the run's, and their layout (`auto`: the first layout that fits)."""
+    """The folder of a job's checkpoints, relative to the run's folder, and their layout (`auto`: the first to fit)."""
 
     folder: str = "checkpoints"
     layout: str = AUTO
 
 
 class Change(NamedTuple):
-    """A change of the job's command: arguments to append, environment variables to set, words to replace."""
+    """A change of the job's command: arguments to append, environment variables to set, arguments to replace."""
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
@@ -96,7 +98,7 @@ class Change(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """A trainer's figures of one step; `nan` for a figure that is not logged."""
+    """The values that a trainer logged for one step; `nan` for a value that the trainer does not log."""
 
     step: int
     loss: float
@@ -105,7 +107,7 @@ class Figures(NamedTuple):
 
 
 class Context(Protocol):
-    """The interface of a running fault to the harness: the job's nodes and ranks, the log, the undo journal, waits."""
+    """The interface through which a running fault uses the harness: nodes, ranks, event log, undo journal and waits."""
 
     cluster: Cluster  # `cluster.nodes`: all nodes; `cluster.on_this_host`: they share this host's CPUs
     seed: int  # of this fault, from the run's seed: for what is chosen by chance
@@ -117,10 +119,10 @@ class Context(Protocol):
         """Returns where the job saves its checkpoints."""
 
     def node(self, target: Target) -> Node:
-        """Returns the node of a target: the one where the fault acted, even if a restart has moved the rank since."""
+        """Returns a target's node, which stays the same even if a restart moves the target's rank elsewhere."""
 
     def pid_of(self, rank: int) -> tuple[Node, int]:
-        """Returns the node and the process id (as seen inside the node) of the living worker with this rank."""
+        """Returns the node of the living worker with this rank, and the worker's process id as seen inside the node."""
 
     def wait(
         self, seconds: float, until: Callable[[], bool] | None = None, meanwhile: Callable[[], None] | None = None
@@ -139,7 +141,7 @@ class Context(Protocol):
         needs no undo record."""
 
     def ready(self) -> None:
-        """Tells the harness that the fault is set up and acts by itself, so that the stopped trainer goes on."""
+        """Tells the harness that the fault is set up and acts by itself. A trainer stopped at the trigger goes on."""
 
     def injected(self) -> None:
         """Tells the harness that the fault acts from this moment on."""
@@ -149,7 +151,7 @@ class Context(Protocol):
         `node`. The event log has a record of its own for each time that the fault acts."""
 
     def effect(self, measured: float, expected: float, unit: str, ok: bool, detail: str = "") -> None:
-        """Reports the measured effect of the fault, beside the expected one. A fault can report several effects. The
+        """Reports the measured effect of the fault, beside the expected effect. A fault can report several effects. The
         run is invalid if an effect has `ok=False`, or if the fault reports no effect."""
 
     def traffic(self, node: Node, measured: int | None, least: int | None, seconds: float, detail: str) -> None:
@@ -171,7 +173,7 @@ class Context(Protocol):
         if this is not known."""
 
     def figures(self, rank: int) -> list[Figures]:
-        """Returns the figures that a rank logged in its latest steps, in order. A repeated step appears twice."""
+        """Returns the values that a rank logged in its latest steps, in order. A repeated step appears twice."""
 
     def ranks_on(self, node: Node) -> list[int]:
         """Returns the ranks whose newest process is on this node."""
@@ -180,16 +182,17 @@ class Context(Protocol):
         """Returns the process ids, inside the node, of the newest processes of the ranks on this node."""
 
     def reached(self, rank: int, failpoint: str) -> int:
-        """Returns when this rank was last seen at this failpoint of the trainer (monotonic ns), or 0 if never."""
+        """Returns when this rank was last at a failpoint, a named place in the trainer (monotonic ns; 0: never)."""
 
     def said(self, rank: int, failpoint: str, since_ns: int) -> list[str]:
-        """Returns the texts that a rank logged at a failpoint since `since_ns` (monotonic), the oldest first."""
+        """Returns the texts that a rank logged since `since_ns` (monotonic) at a failpoint, a named place in the
+        trainer. The oldest text comes first."""
 
     def wall_offset_ns(self, rank: int) -> int | None:
         """Returns how far this rank's wall clock is ahead of the harness's, by its newest event; `None` if unknown."""
 
     def hold(self) -> None:
-        """Activates the events of `Fault.holds`: from now on, trainers stop at these events, or wait for `strike`."""
+        """Activates `Fault.holds`: a trainer's process now stops at these events, or waits there for `strike`."""
 
     def let_go(self) -> None:
         """Ends `hold`: trainers no longer stop at the events of `Fault.holds`, and waiting processes go on."""
@@ -198,20 +201,20 @@ class Context(Protocol):
         """Returns the rank of a trainer's process that waits for `strike`, or `None` if no process waits."""
 
     def strike(self) -> None:
-        """Lets the fault act, as its `Hold` says, on the waiting process whose rank `caught` returns."""
+        """Disturbs the waiting process whose rank `caught` returns, as the fault's `Hold` says."""
 
     def change_command(self) -> None:
         """Makes nodes that start from now on run the job's command as changed by `Fault.change`."""
 
     def release(self, node: Node, reason: str) -> None:
-        """Tells the harness that the fault has taken this node, so that its GPUs no longer count as the job's."""
+        """Tells the harness that the fault has taken this node, whose GPUs no longer count as the job's."""
 
     def replace(self, node: Node) -> Node:
         """Starts and returns a replacement for a taken node. The replacement's GPUs count as the job's from now on."""
 
 
 class Cancelled(Exception):
-    """Raised by `Context.wait` when the run ends or the fault is cancelled; the harness catches this exception."""
+    """Raised by `Context.wait` when the run ends or the fault is cancelled. A fault must not catch this exception."""
 
 
 class Fault(Parameters, abc.ABC):
@@ -249,7 +252,7 @@ class Fault(Parameters, abc.ABC):
         return found if isinstance(found, Duration) else None
 
     def freezes(self) -> bool:
-        """Returns True if the targets log nothing and do no step while the fault lasts."""
+        """Returns True if the targeted ranks log nothing and do no step while the fault lasts."""
         return False
 
     def over_rdma(self) -> bool | None:
@@ -258,7 +261,7 @@ class Fault(Parameters, abc.ABC):
         return False if self.network else None
 
     def graceful(self) -> bool:
-        """Returns True if the fault asks its victims to end, so that they may exit by themselves."""
+        """Returns True if the fault asks processes to end, as by SIGTERM, so that they may exit by themselves."""
         return False
 
     def replaced(self) -> bool | None:
@@ -266,20 +269,20 @@ class Fault(Parameters, abc.ABC):
         return None
 
     def change(self) -> Change | None:
-        """Returns how the fault changes the job's command; `None` if it does not."""
+        """Returns how the fault changes the job's command, or `None` if the command stays the same."""
         return None
 
     def updates_only(self) -> bool:
-        """Returns True if the change of the command concerns only updates of weights, such as the learning rate."""
+        """Returns True if the changed command only affects updates of weights, such as by another learning rate."""
         return False
 
     def shows(self) -> str:
-        """Returns the name of the step figure, such as `loss`, that must differ after the fault's change of the
-        command. Returns an empty text if no figure must differ."""
+        """Returns the name of the logged value, such as `loss`, that must differ after the fault's change of the
+        command. Returns an empty text if no value must differ."""
         return ""
 
     def spoilt_steps(self) -> int | None:
-        """Returns the number of steps whose batches the fault spoils; `None` if it spoils none."""
+        """Returns the number of steps whose batches the fault spoils, or `None` if it spoils no batch."""
         return None
 
     def true_answers(self) -> Truth | None:
@@ -287,7 +290,7 @@ class Fault(Parameters, abc.ABC):
         return self.truth
 
     def consequences(self) -> Consequences:
-        """Returns all that the fault may do to the job; the event `fault.injected` logs these consequences."""
+        """Returns all that the fault may do to the job. The log event `fault.injected` holds these consequences."""
         said = {each.name: getattr(self, each.name, None) for each in dataclasses.fields(Consequences)}
         told: dict[str, Any] = {name: value() if callable(value) else value for name, value in said.items()}
         told["notice_ns"] = None if self.notice_s is None else round(self.notice_s * 1e9)
@@ -296,14 +299,14 @@ class Fault(Parameters, abc.ABC):
         return Consequences(**told)
 
     def holds(self, targets: Targets) -> list[Hold]:
-        """Returns the events at which this fault stops or disturbs trainers that use the harness's emitter."""
+        """Returns the log events at which this fault stops or disturbs trainers that use the harness's emitter."""
         return []
 
     def environment(self, run_dir: pathlib.Path) -> Mapping[str, str]:
         """Returns environment variables without which the fault could not act on processes later. The harness calls
-        this once, before the first start, and gives the variables to every node, including replacements. A `PYTHONPATH`
-        among the variables replaces the workload's. The harness puts its own path before your `PYTHONPATH`, and its
-        `sitecustomize` also runs yours."""
+        this method once, before the first start, and gives the variables to every node, including replacements. A
+        `PYTHONPATH` among the variables replaces the workload's `PYTHONPATH`. The harness puts its own path before your
+        `PYTHONPATH`, and its `sitecustomize` also runs yours."""
         return {}
 
     def mounts(self) -> Sequence[str]:
@@ -311,12 +314,12 @@ class Fault(Parameters, abc.ABC):
         return ()
 
     def beside(self, folder: pathlib.Path) -> Self:
-        """Returns the fault with the content of its files in `folder`. Raises `ValueError` for an unusable file."""
+        """Returns a fault with the content of its files in `folder`. Raises `ValueError` for an unusable file."""
         return self
 
     @property
     def notice_s(self) -> float | None:
-        """Returns how many seconds of notice the fault gives before it takes a node; `None`: no notice."""
+        """Returns how many seconds of notice the fault gives before it takes a node, or `None` without a notice."""
         return None
 
     def fresh(self) -> Self:
@@ -329,12 +332,10 @@ class Fault(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def inject(self, targets: Targets, context: Context) -> None:
-        """Acts on the targets, measures the effect, and waits while the fault lasts. This method runs in a thread of
-        its own."""
+        """Acts on the targets, measures the effect, and waits while the fault lasts. Runs in a thread of its own."""
 
     def heal(self, targets: Targets, context: Context) -> None:
-        """Undoes all of the fault's effects. The harness calls this when the fault or the run ends, also after a failed
-        `inject`."""
+        """Undoes all effects of the fault. The harness calls `heal` when fault or run end, also if `inject` failed."""
 
     def see_end(self, targets: Targets, context: Context) -> None:
         """Checks after `heal` that the effect is over, and reports the result by `context.ended`. The check must take
@@ -343,7 +344,7 @@ class Fault(Parameters, abc.ABC):
 
 
 class Replacement(Parameters):
-    """The time from when a node is gone until its replacement comes."""
+    """The time from the loss of a node until its replacement starts."""
 
     after: Duration
 
@@ -405,7 +406,7 @@ def name_nodes(targets: Targets) -> str:
 
 
 def ranks_of(targets: Targets) -> list[int]:
-    """Returns the ranks in the targets of a fault with `aims_at = "rank"`. The planner has chosen these ranks."""
+    """Returns the targeted ranks of a fault with `aims_at = "rank"`. The planner has chosen these ranks."""
     return [target.rank for target in targets if target.rank is not None]
 
 
@@ -439,7 +440,7 @@ def load_fault(name: str) -> type[Fault]:
 
 
 def missing_here(fault: type[Fault]) -> list[str]:
-    """Returns what this machine lacks for a fault. If the fault's own `lacks` fails, the result names this error."""
+    """Returns what this machine lacks for a fault. If the fault's own `lacks` fails, the result names the error."""
     try:
         found = fault.lacks()
         if isinstance(found, list) and all(isinstance(each, str) for each in found):
@@ -450,13 +451,12 @@ def missing_here(fault: type[Fault]) -> list[str]:
 
 
 def build_fault(name: str, parameters: object) -> Fault:
-    """Returns the fault of this name with these parameters, as in YAML."""
+    """Returns the fault `name` with parameters as in YAML. Raises `UsageError` for an unknown name."""
     return load_fault(name).model_validate(parameters)
 
 
 class NamedFault(Parameters):
-    """A fault of a plan, with its id. `kind` is the fault's name, the key `fault` in YAML and JSON. `action` is the
-    fault itself."""
+    """A fault of a plan. `kind` is the fault's name (key `fault` in YAML and JSON), `action` the fault itself."""
 
     id: str
     kind: str = Field(alias="fault")

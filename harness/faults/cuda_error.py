@@ -14,7 +14,8 @@ class CudaError(inside.InsideFault):
     """After a rank's next step, each device call of its training thread fails with CUDA's own error message. On a GPU,
     `illegal_access` causes a real illegal access. PyTorch's operators raise the other errors, and all errors on a CPU.
 
-    The trainer must emit the harness's events itself, or run with the harness's observer."""
+    The trainer must log the harness's events itself, or run with the harness's observer, which logs them for it.
+    """
 
     kind: Literal["illegal_access", "ecc", "nvlink", "launch_failure"] = Field(
         "illegal_access", description="; ".join(f"{kind}: {text}" for kind, text in ERRORS.items())

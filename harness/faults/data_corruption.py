@@ -1,4 +1,4 @@
-"""Training data gone bad: a shard missing, cut short or full of garbage, or a batch whose loss is NaN."""
+"""Training data goes bad: a shard is missing, cut short or full of garbage, or the loss of a batch is NaN."""
 
 import contextlib
 import fnmatch
@@ -22,7 +22,7 @@ from harness.units import Duration
 
 class DataCorruption(orders.OrderedFault):
     """Damages a shard of the training data on the disk for `duration`, or makes the loss of one batch NaN. A NaN batch
-    needs a trainer with the hook `CHAOS_DAMAGE`."""
+    needs a trainer that carries out orders from the folder `CHAOS_DAMAGE`, as the reference trainer does."""
 
     kind: Literal["missing", "truncated", "garbage", "nan_batch"] = Field(
         "missing", description="What is wrong with it."
@@ -83,7 +83,6 @@ class DataCorruption(orders.OrderedFault):
         put_back(context.run_dir, **places)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the damaged shard of training data is restored."""
         if self.kind == "nan_batch":
             super().see_end(targets, context)
         for shard, before in self._sound.items():
@@ -108,8 +107,7 @@ class DataCorruption(orders.OrderedFault):
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath) -> None:
-    """Puts the undamaged file back. Idempotent. Both paths are inside the run's folder; a path through a link is
-    refused."""
+    """Puts the undamaged file back. A second call changes nothing. Refuses paths through a link."""
     with contextlib.suppress(FileNotFoundError):
         untrusted_files.move_inside(run_dir, kept, path)
 

@@ -1,4 +1,4 @@
-"""The next batch does not come: a lost mount, a deadlocked worker of the loader, an empty queue."""
+"""A data loader does not deliver the next batch: a lost mount, a deadlocked worker, or an empty queue."""
 
 from pydantic import Field
 
@@ -10,9 +10,11 @@ from harness.units import Duration
 
 
 class DataLoaderStall(inside.InsideFault):
-    """A rank asks its data loader for the next batch and waits; heartbeats, watchdogs and its launcher live on.
+    """A rank asks its data loader for the next batch and waits, while heartbeats, watchdogs and its launcher live on.
 
-    The trainer must emit the harness's events itself, or run with the harness's observer and use torch's loader."""
+    The trainer must log the harness's events itself, or use torch's loader with the harness's observer, which logs them
+    for it.
+    """
 
     duration: Duration = Field(
         Duration("60s"), description="Time until the batch comes, or until the job ends the rank."

@@ -1,4 +1,4 @@
-"""A rank trains on the wrong samples: a sampler with the wrong number of ranks, a shard list that is too short."""
+"""A rank trains on the wrong samples: a sampler with the wrong number of ranks, or a shard list that is too short."""
 
 from typing import Literal
 
@@ -12,8 +12,8 @@ from harness.parameters import Percentage
 
 
 class DataSkew(orders.OrderedFault):
-    """One batch of a rank holds fewer samples than it should, or holds some samples twice. Needs a trainer with the
-    hook `CHAOS_DAMAGE`."""
+    """One batch of a rank holds fewer samples than it should, or holds some samples twice. Needs a trainer that carries
+    out orders from the folder `CHAOS_DAMAGE`, as the reference trainer does."""
 
     kind: Literal["fewer", "duplicate"] = Field("fewer", description="What is wrong with the rank's samples.")
     share_percent: Percentage = Field(50, gt=0, le=100, description="Of its samples; one at least is left.")

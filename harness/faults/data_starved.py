@@ -1,4 +1,4 @@
-"""Shards come slowly while the job trains: a cold cache, a busy file server, an object store that throttles."""
+"""Training data comes slowly while the job trains: a cold cache, a busy file server, a throttled object store."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from harness.units import Duration
 
 
 class DataStarved(StorageFault):
-    """Delays each read of the training data. A loader that reads ahead can hide the delay; the report tells whether it
-    did."""
+    """Delays each read of the training data. A loader that reads ahead can hide the delay, as the report then says."""
 
     directory: Folder = Field("data", description="The folder of the shards, below the run's.")
     latency: Duration = Field(Duration("100ms"), description="Each read waits so long.")
@@ -36,7 +35,6 @@ class DataStarved(StorageFault):
         return StorageRule(self.path, ("read",), delay_s=self.latency.s)
 
     def cost(self, node: Node, since_ns: int, context: Context) -> str:
-        """Describes for each rank the share of its step time in which it waited for data, even if the share is 0."""
         text = ""
         for rank in context.ranks_on(node):
             share = context.data_wait_share(rank, since_ns)

@@ -1,4 +1,4 @@
-"""The training leaves its course: a learning rate that is far too large, an exploding gradient, or poisoned batches."""
+"""The training diverges: by a learning rate that is far too large, an exploding gradient, or poisoned batches."""
 
 import itertools
 import math
@@ -27,9 +27,9 @@ WORDS: Mapping[Name, str] = {"loss": "loss", "grad_norm": "gradient norm", "lr":
 
 
 class Divergence(orders.OrderedFault):
-    """For some steps, multiplies the learning rate or the gradient by `factor`, or fills the batches with noise. Needs
-    a trainer with the hook `CHAOS_DAMAGE`. Bad batches stay bad: a trainer that rolls back meets the same batches
-    again."""
+    """For some steps, multiplies the learning rate or the gradient by `factor`, or fills the batches with noise. Bad
+    batches stay bad: a trainer that rolls back meets the same batches again. Needs a trainer that carries out orders
+    from the folder `CHAOS_DAMAGE`, as the reference trainer does."""
 
     kind: Literal["learning_rate", "gradient", "batches"] = Field("batches", description="What goes wrong.")
     factor: float = Field(100.0, gt=1, le=1e12, description="Times the usual; batches have none.")
@@ -71,11 +71,9 @@ class Divergence(orders.OrderedFault):
 
     @property
     def _name(self) -> Name:
-        """Returns the name of the figure in a trainer's log, such as the learning rate, that shows this fault."""
         return TOLD_BY[self.kind]
 
     def _measure(self, rank: int, ranks: Sequence[int], context: Context) -> None:
-        """Checks that the rank's loss, gradient norm or learning rate changed enough in the first disturbed step."""
         if not context.wait(TOLD_WITHIN_S, until=lambda: self._told(rank, context) is not None):
             raise FaultError(f"rank {rank} did not tell step {self._first} within {TOLD_WITHIN_S:g} s")
         told, least = self._told(rank, context) or 0.0, self._least(len(ranks), context)
@@ -92,16 +90,12 @@ class Divergence(orders.OrderedFault):
         return next((getattr(each, self._name) for each in context.figures(rank) if each.step == self._first), None)
 
     def _least(self, ranks: int, context: Context) -> float:
-        """Returns the factor by which a figure must change to prove an effect. Ranks that are not targeted weaken the
-        effect."""
         world = len({rank for node in context.cluster.nodes for rank in context.ranks_on(node)}) or ranks
         if self.kind == "batches":
             return 1 + abnormal.SPIKE_LOSS_EXCESS * ranks / world
         return self.factor if self.kind == "learning_rate" else max(NORM_LEAST, NORM_PART * self.factor * ranks / world)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the learning rate or gradient norm is usual again in the newest step. If the fault adds noise,
-        checks only that no order to add noise is left. The loss after the fault is not checked."""
         if self.kind == "batches":
             return super().see_end(targets, context)
         limit = (1 + self.factor) / 2
@@ -121,8 +115,8 @@ def _shown(ratio: float, otherwise: float) -> float:
 
 
 def usual(figures: Sequence[Figures], name: Name) -> float:
-    """Returns a figure's median over the latest steps or, for a learning rate, its latest value. Raises `FaultError` if
-    the figure was not logged or is not above 0."""
+    """Returns the median of a logged value over the latest steps or, for a learning rate, the latest value. Raises
+    `FaultError` if the trainer did not log the value, or it is not above 0."""
     told = [value for each in figures if math.isfinite(value := getattr(each, name))][-BEFORE_STEPS:]
     found = (told[-1] if name == "lr" else statistics.median(told)) if told else 0.0
     if not found > 0:

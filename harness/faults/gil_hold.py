@@ -12,9 +12,8 @@ SHARE_MIN, SLACK_S = 0.9, 5.0
 
 
 class GilHold(inside.InsideFault):
-    """Holds the interpreter lock of a rank's process right after a step, so that none of its Python threads runs.
-
-    The trainer must emit the harness's events itself, or run with the harness's observer."""
+    """Holds the interpreter lock of a rank's process right after a step, so that none of its Python threads runs. The
+    trainer must log the harness's events itself, or run with the harness's observer, which logs them for it."""
 
     duration: Duration = Field(Duration("5s"), description="For so long.")
 
@@ -31,7 +30,6 @@ class GilHold(inside.InsideFault):
         return f"{name_ranks(targets)}: the interpreter lock is held for {self.duration} after its next step"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Holds each rank's interpreter lock, and measures how long by the rank's events before and after the hold."""
         victims = self.find_victims(targets, context)
         for rank in inside.strike_each(targets, context, SEIZED):
             node, pid = victims[rank]

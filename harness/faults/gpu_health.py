@@ -59,7 +59,8 @@ class GpuHealth(Fault):
     job that notices the sick GPU emits `diagnosis` with `kind: gpu` and the rank. Require this diagnosis by `expect:
     {diagnosis: {right_within: 30s}}`. Without this requirement, a job that ignores its GPU is inconclusive after `ecc`
     and `lost`, and passes after the other kinds. `chaos diagnose --read lines` reads the diagnosis of a job that only
-    prints it. A process that restarts during the fault still sees the increased error counters."""
+    prints it. A process that restarts during the fault still sees the increased error counters.
+    """
 
     kind: Literal["ecc", "ecc_corrected", "lost", "xid", "nvlink", "thermal", "power", "idle", "hang"] = Field(
         description="; ".join(f"{kind}: {sickness.says}" for kind, sickness in KINDS.items())
@@ -117,7 +118,6 @@ class GpuHealth(Fault):
                 node.set_gpu_health(gpu, {})
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the GPU reports its own health again. On a node without processes, this cannot be checked."""
         for node, gpu, pid in self._sick:
             with contextlib.suppress(BackendError, UsageError, NodeGone):
                 node.watch_gpus(pid)
@@ -134,7 +134,6 @@ class GpuHealth(Fault):
         return told if xid is None else told | {"xid": xid}
 
     def _begin(self, target: Target, context: Context) -> tuple[Node, int, GpuReading]:
-        """Finds the rank's GPU by the number that CUDA gives it, and adds it to the GPUs that will seem sick."""
         assert target.rank is not None, "it aims at ranks"
         node, pid = context.pid_of(target.rank)
         visible = node.watch_gpus(pid)
@@ -170,8 +169,6 @@ class GpuHealth(Fault):
         context.effect(len(seen), len(must), "answers of NVML changed", ok=len(seen) == len(must), detail=detail)
 
     def _as_asked(self, name: str, found: Mapping[str, object], was: Mapping[str, object]) -> bool:
-        """Returns True if a GPU's answer for `name` shows the planned sickness. A counter must have grown by the
-        planned number since the answers `was`. If `was` is empty, the counter must equal that number."""
         if name in ("lost", "hang"):
             return found.get("error") == nvml.GPU_IS_LOST if name == "lost" else False
         value, wanted = found.get(name), self._tells()[name]
@@ -185,7 +182,7 @@ def _device(reading: GpuReading, gpu: int) -> Mapping[str, object]:
 
 
 def UNDO(run_dir: pathlib.Path, node: RunPath, gpu: int) -> None:
-    """Removes a GPU's simulated sickness that a killed harness has left in the file of a node."""
+    """Removes a GPU's simulated sickness from a node's file, in which a killed harness has left it."""
     if (run_dir / gpu_health.FOLDER / node).exists():
         gpu_health.set_health(run_dir, node, gpu, {})
 

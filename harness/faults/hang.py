@@ -89,7 +89,6 @@ class Hang(inside.InsideFault):
                 context.node(target).thaw()
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that no process on the targets' nodes is still stopped (state T); a killed process passes."""
         if self._place:
             return super().see_end(targets, context)
         for node in {context.node(target) for target in targets}:
@@ -99,13 +98,9 @@ class Hang(inside.InsideFault):
 
     @property
     def _place(self) -> str:
-        """Returns the name of the place in a trainer at which ranks get stuck, or an empty text if ranks freeze
-        wherever they are."""
         return PLACES.get(self.how, "")
 
     def _see_frozen(self, rank: int, node: Node, pid: int, context: Context) -> None:
-        """Checks that frozen processes are in state T and use no CPU time, and that the rank does no step."""
-
         def look() -> list[ProcessState]:
             return [each for each in node.processes() if self.how == "freeze_node" or each.pid == pid]
 

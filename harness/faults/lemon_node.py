@@ -1,4 +1,4 @@
-"""A lemon: a node that is slow, or fails soon after every start of its processes or of the node itself."""
+"""A bad node (a *lemon*) fails again soon after each start, or is slow until the job no longer uses it."""
 
 import contextlib
 import signal
@@ -23,18 +23,15 @@ SLOW_SEEN_S, DENIED_TOLERANCE = 1.0, 0.3
 
 
 class Life(NamedTuple):
-    """The life of a node between two of its failures: the number of the node's start, and its workers' process ids."""
-
     incarnation: int
     pids: tuple[int, ...]
 
 
 class LemonNode(Fault):
-    """A node fails within the first minute of every life (after each start), or is slow, until the job no longer uses
-    it.
+    """A node fails within the first minute after each start, or is slow, until the job no longer uses it.
 
     The fault sticks to the node, not to its processes: restarted workers fail as well, and so does the whole node after
-    its return. The right answer of the job is to exclude the node after some failures, and to name it.
+    its return. The job should exclude the node after some failures, and name it.
     """
 
     fails: Literal["crash", "loss", "slow"] = Field(
@@ -97,8 +94,6 @@ class LemonNode(Fault):
                 del struck[target]
 
     def _new_lives(self, struck: Mapping[Target, Life], context: Context) -> Iterator[Target]:
-        """Yields each bad node that was restarted and has done a step since, until the job no longer uses the nodes in
-        `struck`."""
         begun: dict[tuple[Target, Life], int] = {}  # when each life was first seen, ns
 
         def alive_again() -> Target | None:
@@ -150,7 +145,6 @@ class LemonNode(Fault):
         return life
 
     def _is_let_go(self, node: Node, context: Context, detail: str) -> bool:
-        """Slows a bad node, and returns True if the job stops using it; else ends the slowness, and returns False."""
         node.throttle(1 / self.factor)
         before = node.cpu_use()
         context.wait(SLOW_SEEN_S)

@@ -1,4 +1,4 @@
-"""A rank's memory grows and grows: a loader that keeps its batches, losses that are kept with their graphs."""
+"""A rank's memory grows and grows: a loader that keeps its batches, or losses that are kept with their graphs."""
 
 import pathlib
 
@@ -22,7 +22,8 @@ class MemoryLeak(MemoryFault, inside.InsideFault):
     """After its next step, the process of a rank takes `rate` more memory each second. The kernel kills the rank when
     its node uses `room` more memory than at the start of the fault. A trainer can notice the leak and stop in time.
 
-    The trainer must emit the harness's events itself, or run with the harness's observer."""
+    The trainer must log the harness's events itself, or run with the harness's observer, which logs them for it.
+    """
 
     rate: Size = Field(Size("16MiB"), description="How much the process takes in a second.")
     room: Size = Field(Size("192MiB"), description="How much more than now the node may use.")
@@ -41,8 +42,6 @@ class MemoryLeak(MemoryFault, inside.InsideFault):
         return f"{name_ranks(targets)} takes {self.rate} of memory a second; {end}"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Makes a rank leak memory, and measures the leak by the node's memory use. Waits until the process has ended,
-        for at most `within`."""
         _spare_this_machine(self.room.bytes * len(targets))
         victims = self.find_victims(targets, context)
         before: dict[Node, int] = {}
@@ -62,8 +61,6 @@ class MemoryLeak(MemoryFault, inside.InsideFault):
         context.wait(self.within.s, until=lambda: all(inside.is_gone(*victim) for victim in victims.values()))
 
     def _grown(self, node: Node, pid: int, before: int, wanted: int, context: Context) -> tuple[int, bool]:
-        """Waits until the leaking process has taken `wanted` bytes or is gone. Returns the bytes taken, and whether the
-        process is gone."""
         most = 0
 
         def seen() -> bool:

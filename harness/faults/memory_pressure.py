@@ -24,7 +24,6 @@ class MemoryPressure(LimitedMemory):
         return f"{name_nodes(targets)} left with {self.free} of free memory for {self.duration}"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Limits the memory, and measures the limit by a test process that takes memory until it is killed."""
         free_bytes = self.free.bytes
         context.injected()
         for target in targets:

@@ -62,8 +62,7 @@ class NicBandwidth(NicFault):
             context.effect(reached / 1e6, rate / 1e6, "Mbit/s", ok=near(reached, rate), detail=detail)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the node's network is faster than the limit again. Full speed of the network is not required,
-        because the job uses it, too."""
+        """Checks that the network is faster than the limit. Full speed is not required, as the job uses the network."""
         for node, partner, rate in self._limited:
             for back in self.ways():
                 reached, wanted = 0.0, (1 + TOLERANCE) * rate

@@ -84,8 +84,6 @@ class NicLatency(NicFault):
             self._measure(f"{node.name}, {way(back)}", median_ms(before[back]), look, context)
 
     def _measure(self, where: str, usual_ms: float, look: Callable[[], Arrivals], context: Context) -> None:
-        """Measures the delay up to `LOOKS` times, until it is near the planned delay, and reports the last
-        measurement."""
         delay_ms, seen = self.delay.s * 1e3, list[float]()
         average = statistics.mean if self.jitter.s else statistics.median
         overtaken = quiet = False

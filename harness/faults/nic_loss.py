@@ -87,8 +87,7 @@ class NicLoss(NicFault):
                 context.ended(bad, 0, "% of packets lost or damaged", ok=bad < asked / 2, detail=where)
 
     def _packets(self) -> int:
-        """Returns how many packets to send so that the measured loss is exact to about 5 %, between `PACKETS_MIN` and
-        `PACKETS_MAX`."""
+        """Returns how many packets to send so that the measured loss is exact to about 5 %."""
         rarest = min(percent / 100 for percent in (self.loss_percent, self.damage_percent) if percent)
         wanted = 400 * (1 - rarest) / rarest * (2 * self.burst - 1)
         return int(min(max(wanted, PACKETS_MIN), PACKETS_MAX))

@@ -78,7 +78,6 @@ class ObjectStore(Fault):
         untrusted_files.remove(context.run_dir, self._rule_file)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the proxy spoils no further requests after the fault."""
         before = self._counts(context.run_dir)
         context.wait(WATCHED_S)
         acted = self._counts(context.run_dir).get("acted", 0) - before.get("acted", 0)
@@ -91,8 +90,6 @@ class ObjectStore(Fault):
         return f"{self.directory}/rule.json"
 
     def _counts(self, run_dir: pathlib.Path) -> dict[str, int]:
-        """Returns how many requests the proxy saw and disturbed, or an empty dict if the proxy has written no counts
-        yet. Raises `FaultError` if the file of counts is malformed."""
         try:
             found = json.loads(untrusted_files.read(run_dir, f"{self.directory}/counts.json", COUNTS_BYTES_MAX))
             return {name: int(found[name]) for name in ("requests", "matched", "acted", "delayed_ns")}
@@ -102,7 +99,6 @@ class ObjectStore(Fault):
             raise FaultError(f"{self.directory}/counts.json: no counts of a proxy ({error!r})") from error
 
     def _judge(self, counts: dict[str, Any], context: Context) -> None:
-        """Checks the share of spoilt requests (within 5 standard deviations) and the mean delay (within a quarter)."""
         matched, acted = counts.get("matched", 0), counts.get("acted", 0)
         expected = self.share * matched
         ok = acted > 0 and abs(acted - expected) <= 5 * math.sqrt(expected * (1 - self.share)) + 0.5

@@ -1,4 +1,4 @@
-"""A node runs out of memory and a process there is killed for it."""
+"""A node runs out of memory, and a process on the node is killed for it."""
 
 import functools
 
@@ -15,7 +15,7 @@ GONE_WITHIN_S = 5.0
 
 
 class Oom(LimitedMemory):
-    """Something on the rank's node eats the last memory; the rank's worker is the process that is killed for it."""
+    """A test process takes the last memory of the rank's node, and the rank's worker is killed for it."""
 
     headroom: Size = Field(Size("16MiB"), description="How much more than it uses now the node may use.")
     duration: Duration = Field(Duration("0s"), description="How long the limit stays after the kill.")

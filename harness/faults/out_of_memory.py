@@ -12,7 +12,8 @@ STRUCK_WITHIN_S = 60.0
 
 class OutOfMemory(orders.OrderedFault):
     """The forward pass of a rank raises PyTorch's `OutOfMemoryError` for a micro-batch with more than `fits` sequences.
-    The fault fills no memory, so it works on a CPU, too. Needs a trainer with the hook `CHAOS_DAMAGE`."""
+    The fault fills no memory, so it works on a CPU, too. Needs a trainer that carries out orders from the folder
+    `CHAOS_DAMAGE`, as the reference trainer does."""
 
     fits: int = Field(2, ge=1, le=2**20, description="So many sequences fit in one forward pass.")
     duration: Duration = Field(Duration("3s"), description="How long memory is short.")

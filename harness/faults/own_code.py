@@ -1,4 +1,4 @@
-"""A user's own `def inject(context)`, called in a rank's process right after a step."""
+"""A user's own Python function `inject(context)` is called in a rank's process right after a step."""
 
 import ast
 import pathlib
@@ -18,10 +18,10 @@ SOURCE_CHARS_MAX = 64 * 2**10
 
 class OwnCode(inside.InsideFault):
     """Runs Python code from the scenario in the training thread of a rank. The code can damage, block or end the
-    process.
+    process. docs/writing-a-scenario.md has an example.
 
-    The trainer must emit the harness's events itself, or run with the harness's observer. docs/writing-a-scenario.md
-    has an example."""
+    The trainer must log the harness's events itself, or run with the harness's observer, which logs them for it.
+    """
 
     file: str = Field("", max_length=1000, description="A Python file with def inject(context), beside the scenario.")
     source: str = Field("", max_length=SOURCE_CHARS_MAX, description="Or the code itself; read from the file.")
@@ -58,8 +58,6 @@ class OwnCode(inside.InsideFault):
         return f"{name_ranks(targets)}: inject(context) of {self.file or 'the scenario'} is called after its next step"
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Runs the user's code in each rank, and checks by the rank's events that the code was called. Code that raises
-        an error counts as no effect."""
         victims = self.find_victims(targets, context)
         struck = inside.strike_each(targets, context, CALLED)
         ended = {rank: self._end(rank, *victims[rank], context) for rank in struck}
@@ -82,7 +80,6 @@ class OwnCode(inside.InsideFault):
 
 
 def _read(path: pathlib.Path) -> str:
-    """Reads the file with the user's code for a fault. Raises `ValueError`."""
     if not path.is_file():
         raise ValueError(f"no file {path}; paths start at the folder of the scenario")
     try:

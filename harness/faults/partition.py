@@ -18,9 +18,8 @@ _WORDS = {"nodes": "the other nodes", "control": "the rendezvous store", "all": 
 
 
 class Partition(LastingFault):
-    """The targets are cut off from the other nodes, from the rendezvous store, or from both; one way or both.
-
-    The targets still reach each other. Packets vanish: no process gets a reset or an error."""
+    """Cuts the targets off from the other nodes, from the rendezvous store, or from both; one way or both. The targets
+    still reach each other. Packets vanish: no process gets a reset or an error."""
 
     cut_off_from: Literal["nodes", "control", "all"] = Field(
         "nodes", description="the other nodes, the control host (rendezvous store), or all of them."
@@ -57,7 +56,6 @@ class Partition(LastingFault):
         self.stay(context)
 
     def _outsiders(self, inside: Sequence[Node], context: Context) -> list[Node | None]:
-        """Returns the hosts with which to test the cut: a node outside, the control host (`None`), or both."""
         others = [node for node in context.cluster.nodes if node not in inside and node.alive][:1]
         kinds: dict[str, list[Node | None]] = {"nodes": [*others], "control": [None], "all": [*others, None]}
         return kinds[self.cut_off_from]

@@ -1,4 +1,4 @@
-"""A node is reclaimed by its owner: a notice first, then, at the deadline, the node is gone."""
+"""The owner of a node takes it back: the node gets a notice first, and is gone at the deadline."""
 
 import signal
 from collections.abc import Sequence

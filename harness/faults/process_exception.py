@@ -9,9 +9,8 @@ from harness.node.emitter.strikes import RAISED
 
 
 class ProcessException(inside.InsideFault):
-    """An exception is raised in the training thread of a rank, right after a step.
-
-    The trainer must emit the harness's events itself, or run with the harness's observer."""
+    """Raises an exception in the training thread of a rank, right after a step. The trainer must log the harness's
+    events itself, or run with the harness's observer, which logs them for it."""
 
     text: str = Field("raised by a rehearsal", max_length=200, description="What the exception says.")
 

@@ -1,4 +1,4 @@
-"""A node's RDMA is slow, or fails, or its port is down: a bad cable, a congested fabric, a card that dies."""
+"""A node's RDMA is slow, or fails, or its port is down: a bad cable, a congested fabric, or a card that dies."""
 
 from __future__ import annotations
 
@@ -126,7 +126,6 @@ class Rdma(Fault):
 
 
 def _counted(run_dir: pathlib.Path, node: Node) -> Counts:
-    """Returns the sum of the RDMA counts that a node's processes wrote; their files are read as untrusted input."""
     folder = answers_of(node.name)
     names = [name for name in untrusted_files.names_in(run_dir, folder) if name.startswith(rdma.COUNTS)]
     lines = (untrusted_files.tail(run_dir, f"{folder}/{name}", rdma.LINE) for name in names)

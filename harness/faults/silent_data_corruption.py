@@ -21,10 +21,13 @@ class SilentDataCorruption(inside.InsideFault):
     """One bit of a gradient, weight, activation or optimizer state goes wrong on a rank, without any error.
 
     A gradient is corrupted on its rank, before gradients are summed over ranks. An activation is an output of the
-    module that holds the chosen weight. Of a sharded tensor (DTensor), the rank's own shard is corrupted; a sharded
+    module that holds the chosen weight. In a sharded tensor (DTensor), the rank's own shard is corrupted; a sharded
     gradient is corrupted after the sum. The run's seed chooses the number to corrupt. A bit that is corrupted
-    repeatedly is stuck at one value. The trainer must emit the harness's events itself, or run with the harness's
-    observer, and use an optimizer of PyTorch."""
+    repeatedly is stuck at one value.
+
+    The trainer must use an optimizer of PyTorch. It must log the harness's events itself, or run with the harness's
+    observer, which logs them for it.
+    """
 
     what: Literal["gradient", "weight", "activation", "optimizer_state"] = Field(
         "gradient", description="Where the bit is."
@@ -70,7 +73,6 @@ class SilentDataCorruption(inside.InsideFault):
         )
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Corrupts a number in each rank's memory. The effect counts if the rank logs the corrupted number."""
         victims, begun_ns = self.find_victims(targets, context), time.monotonic_ns()
         for rank in inside.strike_each(targets, context, CHOSEN):
             self._see(rank, *victims[rank], begun_ns, context, first=True)
@@ -79,9 +81,6 @@ class SilentDataCorruption(inside.InsideFault):
                 self._see(rank, *victim, begun_ns, context, first=False)
 
     def _see(self, rank: int, node: Node, pid: int, since_ns: int, context: Context, first: bool) -> None:
-        """Reports the fault's effect on a rank. If `first` is True, the effect is the first corrupted number;
-        otherwise, it is the number of steps with a wrong bit."""
-
         def over() -> bool:
             return context.reached(rank, OVER) >= since_ns or inside.is_gone(node, pid)
 

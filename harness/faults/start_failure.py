@@ -17,12 +17,12 @@ _VARIABLES = {"crash": "", "wrong_rank": "RANK", "wrong_world": "WORLD_SIZE"}
 
 
 class StartFailure(Fault):
-    """The next `times` starts of a rank's worker fail. The trainer must use the harness's emitter.
+    """The next `times` starts of a rank's worker fail. The trainer must log events by the harness's emitter.
 
     With `crash`, the worker exits at once with `code`, as after a missing mount, a bad image or an occupied port. With
     `wrong_rank` or `wrong_world`, the worker's environment names a neighbour's rank, or a world size that is too large
-    by 1, as after a stale host file or a launcher restarted by hand. The environment is wrong from the worker's event
-    `started` on.
+    by 1, as after a stale host file or a launcher restarted by hand. The environment is wrong from the worker's log
+    event `started` on.
     """
 
     kind: Literal["crash", "wrong_rank", "wrong_world"] = Field("crash", description="What is wrong with a start.")
@@ -47,7 +47,6 @@ class StartFailure(Fault):
         )
 
     def inject(self, targets: Targets, context: Context) -> None:
-        """Makes workers fail to start, and reports each failed start as an effect (a crash before the exit)."""
         asked, failed = self.times * len(targets), 0
         deadline = time.monotonic() + self.within.s
         context.hold()
@@ -66,7 +65,6 @@ class StartFailure(Fault):
             context.effect(failed, asked, "failed starts", ok=False, detail=f"within {self.within}")
 
     def _mislead(self, rank: int, context: Context, number: int, deadline: float) -> None:
-        """Gives a worker a wrong rank or world size. The effect counts as failed if the worker takes part in steps."""
         before = context.reached(rank, MISLED)
         context.strike()
         context.wait(deadline - time.monotonic(), until=lambda: context.reached(rank, MISLED) != before)

@@ -26,7 +26,7 @@ FAILED_SHARE_MAX = 0.01
 
 
 class StorageContention(Fault):
-    """Locust users hammer a folder beside the checkpoints, on the same disk, through a small file server."""
+    """Users simulated by Locust load a folder beside the checkpoints, on the same disk, through a small file server."""
 
     users: int = Field(8, ge=1, le=10_000, description="How many at once.")
     spawn_rate: float = Field(8, gt=0, description="How many come each second.")
@@ -66,7 +66,6 @@ class StorageContention(Fault):
         untrusted_files.remove_tree(context.run_dir, self._name(context))
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the folder of the competing users is gone, and that no process creates it again."""
         context.wait(GONE_FOR_S)
         left = int(untrusted_files.status_of(context.run_dir, self._name(context)) is not None)
         context.ended(left, 0, "folders of strangers", ok=not left)
@@ -93,8 +92,8 @@ class StorageContention(Fault):
 
 
 def summarize(entries: Sequence[Mapping[str, Any]]) -> tuple[int, int, float, float]:
-    """Returns the requests, the failed requests, the requests per second and the 95th percentile of response times in
-    ms, from Locust's JSON."""
+    """Returns the numbers of requests and of failures, requests per second, and the 95th percentile of response times
+    in ms. `entries` is Locust's JSON."""
     requests = sum(entry["num_requests"] for entry in entries)
     failed = sum(entry["num_failures"] for entry in entries)
     if not requests:

@@ -15,7 +15,7 @@ from harness.units import Size
 
 class StorageError(StorageFault):
     """All file operations of a node fail, or a share of them. With `after_bytes`, the write that passes this byte is
-    cut exactly there."""
+    cut exactly there, and later writes fail."""
 
     operations: tuple[Operation, ...] = Field(("write", "fsync", "rename"), description="Which operations fail.")
     error: Literal["EIO", "ESTALE", "EROFS", "EDQUOT", "EACCES", "ETIMEDOUT"] = Field(
@@ -42,7 +42,6 @@ class StorageError(StorageFault):
         )
 
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
-        """Checks that file operations failed, and that their share is as planned within three standard deviations."""
         failed, expected = counts["failed"], self.share * counts["tried"]
         tolerance = 3 * math.sqrt(expected * (1 - self.share)) + 0.5
         ok = failed > 0 and abs(failed - expected) <= tolerance

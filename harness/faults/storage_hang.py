@@ -16,8 +16,8 @@ UNANSWERED_S = 1.0  # a wait of a thread that shows the effect
 
 
 class StorageHang(StorageFault):
-    """File operations of a node are accepted and not answered: the calling threads wait in state D until the mount is
-    back, and then go on. A SIGKILL ends a wait, as on a hard NFS mount."""
+    """File operations of a node get no answer: the calling threads wait in state D until the fault ends, and then go
+    on. A SIGKILL ends a wait, as on a hard NFS mount."""
 
     operations: tuple[Operation, ...] = Field(ALL, description="Which operations get no answer.")
 
@@ -36,8 +36,6 @@ class StorageHang(StorageFault):
         return any(self._acts(each.counts()) for each in self._acting)
 
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
-        """Reports how many file operations wait for an answer now. An operation for read-ahead can wait without a
-        thread in state D."""
         unanswered, longest_s = counts["unanswered"], counts["longest_ns"] / 1e9
         detail += f": the longest waits for {longest_s:.1f} s; threads in state D: {counts['uninterruptible']}"
         context.effect(unanswered, 1, "operations without an answer", ok=self._acts(counts), detail=detail)

@@ -86,7 +86,6 @@ class Straggler(Fault):
                     Brake(node, way, self.neighbour).press(None)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that steps are no longer slow, or else that the slowed nodes are no longer denied CPU time."""
         if self._hold_seen is None:
             return
         hold, since_ns = self._hold_seen, time.monotonic_ns()
@@ -116,7 +115,6 @@ class Straggler(Fault):
         return brake
 
     def _hold(self, hold: Hold, rank: int, context: Context) -> None:
-        """Measures the step time again and again, and corrects how much the node is slowed, until the fault is over."""
         duration_s = self.duration.s
         begin = time.monotonic()
         silent_s = max(WINDOW_S, SILENT_STEPS_MAX * self.factor * hold.before_ns / 1e9)
@@ -181,14 +179,14 @@ class Hold:
 
 
 def corrected(extra: float, factor: float, ratio: float, gain: float) -> float:
-    """Returns a better amount of slowing than `extra`, which made steps take `ratio` times as long as before."""
+    """Returns a better slowing than `extra`, with which steps took `ratio` times as long as before the fault."""
     wanted = (factor - 1) / max(ratio - 1, (factor - 1) / 10)
     step = min(CORRECTION_MAX, max(1 / CORRECTION_MAX, math.pow(wanted, gain)))
     return min(EXTRA_MAX, max(EXTRA_MIN, extra * step))
 
 
 class Brake:
-    """Slows a node, such as by a CPU quota. An `extra` of 1 means that all on the node takes twice as long."""
+    """Slows a node, such as by a CPU quota. An `extra` of 1 means that everything on the node takes twice as long."""
 
     def __init__(self, node: Node, way: Way, neighbour: str):
         self.node, self.way, self.neighbour = node, way, neighbour
@@ -196,7 +194,6 @@ class Brake:
         self._cpus = 0.0  # that the node keeps busy when nothing limits it; 0: not counted yet
 
     def press(self, extra: float | None) -> None:
-        """Slows the node so that everything takes `1 + extra` times as long as usual; `None` ends the slowing."""
         if self.way == "noisy_neighbour":
             self.node.crowd(self.neighbour, None if extra is None else min(extra, BURNERS_MAX))
         elif self.way == "duty_cycle":
@@ -208,7 +205,6 @@ class Brake:
             self.node.limit_cpu(self._cpus / (1 + extra))
 
     def denied_share(self, before: CpuUse) -> float:
-        """Returns the share of the time since `before` in which the node was denied a CPU."""
         now = self.node.cpu_use()
         return (now.throttled_ns - before.throttled_ns) / max(1, now.at_ns - before.at_ns)
 

@@ -17,7 +17,8 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
 
 
 def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]:
-    """Returns what a plan needs and the backend lacks, with reasons: operations on nodes, or `None` for other needs."""
+    """Returns the operations on nodes that a plan needs and the backend lacks, each with the reason. `None` instead of
+    an operation stands for another need, such as a Python package."""
     found: list[tuple[Verb | None, str]] = []
     if any(fault.domain for fault in plan.faults) and not load_backend(plan.backend).labels:
         found.append((None, f"workload: node_labels_from: {plan.workload.node_labels_from}: {NO_LABELS}"))
@@ -33,7 +34,7 @@ def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]
 
 
 def never_here(plan: Plan) -> list[str]:
-    """Returns, without a probe, the reasons for operations that a plan needs and its backend lacks on all machines."""
+    """Returns, without a probe, why operations that a plan needs are impossible with its backend on any machine."""
     ways = list(load_backend(plan.backend).lacks().values())
     never = set[Verb].intersection(*(set(way) for way in ways)) if ways else set[Verb]()
     return [

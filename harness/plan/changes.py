@@ -28,7 +28,6 @@ def changed(workload: Workload, change: Change) -> Workload:
 
 
 def _replaced(value: Any, old: str, new: str) -> tuple[Any, int]:
-    """Returns a value with each text `old` in it replaced by `new`, and the number of replacements."""
     if isinstance(value, dict):
         each = {key: _replaced(item, old, new) for key, item in value.items()}
         return {key: item for key, (item, _) in each.items()}, sum(times for _, times in each.values())

@@ -60,14 +60,12 @@ def make_plan(scenario: Scenario, seed: int, backend: str, run_id: str, profile:
 
 
 def _abort(spec: AbortSpec) -> Abort:
-    """Returns the time limits of a run. If the scenario sets no idle limit, a slow first start raises the limit."""
     given = spec.if_no_step_for
     limits = {"if_not_started_for_ns": spec.if_not_started_for.ns, "wall_clock_ns": spec.wall_clock.ns}
     return Abort(**limits, if_no_step_for_ns=given.ns) if given else Abort(**limits, widened_by_start=True)
 
 
 def _checked(places: Sequence[str], **parts: Any) -> Plan:
-    """Builds a plan. Raises `ScenarioError` if `parts` contradict. `places`: where each fault's trigger is written."""
     try:
         return Plan(**parts)
     except ValidationError as error:
@@ -114,7 +112,6 @@ def _firings(fault: FaultSpec, workload: Workload, seed: int, dice: random.Rando
 
 
 def _occurrences(when: Trigger, dice: random.Random) -> list[When]:
-    """Returns all moments at which a fault with this trigger is injected: one or, with `every` or `rate`, several."""
     if when.every is None and when.rate is None:
         after_ns = None if when.after is None else when.after.ns
         event = when.event or ("injected" if when.following is not None else None)
@@ -148,7 +145,6 @@ def _resolve(spec: FaultSpec, workload: Workload, dice: random.Random) -> tuple[
 
 
 def _domain(spec: FaultSpec, label: str, labels: Mapping[str, Sequence[int]], dice: random.Random) -> Sequence[int]:
-    """Returns the indices of the nodes in the failure domain (label) that a fault targets."""
     if not labels:
         known = "no engine tells before the start where it will place nodes, and the workload does not say it; "
         known += "write workload: {node_labels: {rack0: [0, 1], rack1: [2, 3]}}, or {node_labels_from: KEY}"
@@ -162,7 +158,6 @@ def _domain(spec: FaultSpec, label: str, labels: Mapping[str, Sequence[int]], di
 
 
 def _at(spec: FaultSpec, mesh: Mesh, dice: random.Random) -> list[int]:
-    """Returns the ranks at the mesh coordinates that a fault targets."""
     chosen: dict[Axis, int] = {}
     for axis, index in spec.target.coordinates.items():
         place, size = f"{spec.place('target')}fault {spec.id}", mesh.sizes.get(axis)

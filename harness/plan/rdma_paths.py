@@ -18,8 +18,8 @@ _BY_UCX = {"all", "ib", "rc", "rc_v", "rc_x", "rc_verbs", "rc_mlx5", "dc", "dc_x
 
 
 def uses_rdma(settings: Mapping[str, str], gpus: bool) -> bool:
-    """Returns True if a job with these variables uses RDMA. gloo never uses RDMA. NCCL, which needs GPUs, uses RDMA
-    unless a variable forbids it. UCX and NVSHMEM use RDMA if their variables name an RDMA transport."""
+    """Returns True if a job with these environment variables uses RDMA. gloo never uses RDMA. NCCL, which needs GPUs,
+    uses RDMA unless a variable forbids it. UCX and NVSHMEM use RDMA if their variables name an RDMA transport."""
     ucx = {each.lstrip("^\\") for each in settings.get("UCX_TLS", "").lower().split(",")}
     shmem = settings.get("NVSHMEM_REMOTE_TRANSPORT", "none").lower() != "none"
     shmem |= settings.get("NVSHMEM_IB_ENABLE_IBGDA", "0").lower() in ("1", "true", "yes", "on")
@@ -29,7 +29,7 @@ def uses_rdma(settings: Mapping[str, str], gpus: bool) -> bool:
 
 
 def refused(fault: PlannedFault, workload: Workload, node: str, found: RdmaDevices) -> str | None:
-    """Returns why a fault would disturb no traffic on a node with these RDMA devices, and a remedy; or `None`."""
+    """Returns why a fault would disturb no traffic on a node with these RDMA devices, and a remedy, or `None`."""
     name, names = f"fault {fault.id} ({fault.kind})", ", ".join(found.devices)
     if fault.action.over_rdma() is True and not found.devices:
         none = "no RDMA device with an active port in /sys/class/infiniband"
@@ -67,7 +67,6 @@ def _refusals(plan: Plan, cluster: Cluster) -> Iterator[str]:
 
 
 def _asked(cluster: Cluster, index: int) -> RdmaDevices | None:
-    """Asks a node for its RDMA devices; returns `None` if it does not answer, which does not prevent the fault."""
     try:
         return cluster.nodes[index].rdma()
     except (BackendError, UsageError):

@@ -50,10 +50,8 @@ class _Model(BaseModel):
 
 
 class When(_Model):
-    """The moment at which a fault is injected: all conditions that are given must hold.
-
-    `after_ns` counts from the start or the `event` of the fault `following`; `more_steps` from a rehearsal's begin.
-    """
+    """The moment at which a fault is injected: all given conditions must hold. `after_ns` counts from the start or the
+    `event` of the fault `following`; `more_steps` from a rehearsal's begin."""
 
     step: int | None = Field(None, ge=1)
     more_steps: int | None = Field(None, ge=0)
@@ -68,8 +66,6 @@ class When(_Model):
 
 
 class PlannedFault(NamedFault):
-    """A fault of a plan, with its targets and the moment at which it is injected."""
-
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}(\.[0-9]{1,4})?$")
     when: When
     targets: tuple[Target, ...]
@@ -97,7 +93,6 @@ class PlannedFault(NamedFault):
         return May.KILL in self.action.may
 
     def nodes(self) -> set[int]:
-        """Returns the 0-based indices of the nodes on which the fault acts."""
         return {target.node_index for target in self.targets}
 
     def in_words(self) -> str:
@@ -105,7 +100,7 @@ class PlannedFault(NamedFault):
         return self.action.describe(self.targets) if self.targets else f"{self.kind} on all nodes of {where}"
 
     def at(self, places: Mapping[str, Sequence[int]], workload: Workload, seed: int) -> Self:
-        """Returns the fault with the nodes (or ranks) of its failure domain, such as a rack, as targets; `places` maps
+        """Returns the fault with the nodes (or ranks) of its failure domain, such as a rack, as targets. `places` maps
         labels to nodes. Raises `CannotRunError` for a label that no node has."""
         if not self.domain:
             return self
@@ -124,8 +119,6 @@ class PlannedFault(NamedFault):
 
 
 class Header(_Model):
-    """The scenario data that reports show: its name, title, tags, price and labels."""
-
     name: str
     title: str
     tags: tuple[str, ...] = ()
@@ -140,22 +133,18 @@ class Header(_Model):
 
 
 class Abort(_Model):
-    """The time limits after which a run is aborted."""
-
     if_no_step_for_ns: int = Field(60 * 10**9, ge=0, le=NS_MAX)
     wall_clock_ns: int = Field(ge=0, le=NS_MAX)
     if_not_started_for_ns: int = Field(NOT_STARTED_NS, ge=0, le=NS_MAX)
     widened_by_start: bool = False  # the first limit is at least three times the first start
 
     def idle_ns_max(self, first_start_ns: int) -> int:
-        """Returns the longest allowed ns without a step, if the job's first start took `first_start_ns`."""
+        """Returns the longest allowed time without a step, in ns, if the job's first start took `first_start_ns`."""
         widened = WIDENED_TIMES * first_start_ns if self.widened_by_start else 0
         return max(self.if_no_step_for_ns, widened)
 
 
 class Limits(_Model):
-    """Limits how many nodes faults may hit at once, and how much GPU time the job may use."""
-
     nodes_at_once: int | None = Field(None, ge=1)
     cool_down_ns: int = Field(0, ge=0, le=NS_MAX)
     gpu_hours: float | None = Field(None, gt=0)  # a job that reaches it is stopped
@@ -185,7 +174,6 @@ class Plan(_Model):
         return self
 
     def _contradictions(self) -> Iterator[tuple[Path, str]]:
-        """Yields the place and reason of each contradiction that makes the plan impossible."""
         if sum(len(fault.targets) for fault in self.faults) > TARGETS_MAX:
             yield ("faults",), f"all faults together have more than the {TARGETS_MAX:,} targets that are allowed"
         ids: set[str] = set()
@@ -231,7 +219,6 @@ class Plan(_Model):
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """Reads a plan from JSON values. Raises pydantic's `ValidationError`."""
         return cls.model_validate(data)
 
     def launch(self) -> Launch:
@@ -240,7 +227,6 @@ class Plan(_Model):
         return replace(launch, notice_s=max((fault.action.notice_s or 0.0 for fault in self.faults), default=0.0))
 
     def changed_by(self, fault: PlannedFault) -> Self:
-        """Returns the plan with the job's command as changed by this fault and all faults before it."""
         workload = self.workload
         for each in self.faults[: self.faults.index(fault) + 1]:
             if change := each.action.change():
@@ -248,7 +234,6 @@ class Plan(_Model):
         return self.model_copy(update={"workload": workload})
 
     def outcome_digest(self) -> str:
-        """Returns a digest of everything in this plan that decides the outcome of a fault-free run."""
         return outcome_digest(self.workload, self.seed, self.backend)
 
     def with_steps(self, steps: int) -> Self:
@@ -261,7 +246,7 @@ class Plan(_Model):
         return self.model_copy(update={"workload": workload})
 
     def placed(self, labels: Sequence[str]) -> Self:
-        """Returns the plan with nodes as targets instead of failure domains (such as racks); `labels` has each node's
+        """Returns the plan with nodes as targets instead of failure domains (such as racks). `labels` has each node's
         label. Raises `CannotRunError` if the job lacks a domain, or limits forbid a fault."""
         places = {label: [at for at, its in enumerate(labels) if its == label] for label in sorted({*labels} - {""})}
         faults = tuple(fault.at(places, self.workload, self.seed) for fault in self.faults)
@@ -273,7 +258,6 @@ class Plan(_Model):
         return found
 
     def labelled(self, labels: Mapping[str, str]) -> Self:
-        """Returns the plan with further labels (names and values that reports show)."""
         header = self.scenario.model_copy(update={"labels": {**self.scenario.labels, **labels}})
         return self.model_copy(update={"scenario": header})
 
@@ -283,7 +267,6 @@ class Plan(_Model):
         return self.model_copy(update={"scenario": header})
 
     def again(self, run_id: str) -> Self:
-        """Returns the same plan under another run id."""
         return self.model_copy(update={"run_id": run_id})
 
     def without_faults(self, run_id: str, nodes: int | None = None) -> Self:

@@ -21,9 +21,11 @@ class File(NamedTuple):
 
 
 def beside_the_saves(run_dir: pathlib.Path, folders: Sequence[str], saves: Listing, run_id: str) -> Mapping[str, File]:
-    """Maps names to finished files in these folders, except the files of numbered saves. `{run_id}` replaces the run's
-    own id in names. A save without a step, such as `best.pt`, is included. Raises `FaultError` if the harness may not
-    read a folder, or if a folder holds too many files."""
+    """Maps names to finished files in `folders`, except the files of numbered saves.
+
+    In names, `{run_id}` replaces the run's own id. A save without a step, such as `best.pt`, is included. Raises
+    `FaultError` if the harness may not read a folder, or if a folder holds too many files.
+    """
     series = [each for each in saves.checkpoints if each.step is not None]
     own = {path for each in series for path in (each.path, *each.files)}
     own |= {saves.pointer.path} if saves.pointer else set()

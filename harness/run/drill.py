@@ -42,7 +42,7 @@ REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints
 
 @dataclass(frozen=True)
 class DrillOutcome:
-    """The result of a restore drill. `step` is that of the newest checkpoint; all ranks restored `restored_step`."""
+    """The result of a restore drill. `step` is the newest checkpoint's; all ranks restored `restored_step`."""
 
     outcome: str  # restored · scratch · failed · timeout · untold · error (the drill itself could not be made)
     step: int
@@ -55,8 +55,6 @@ class CannotDrill(Exception):
 
 
 class Ended(Protocol):
-    """How a restarted job ended (see `harness.run.job.Outcome`)."""
-
     @property
     def outcome(self) -> str: ...
 
@@ -69,7 +67,7 @@ Execute = Callable[[Plan, pathlib.Path, Backend, Observer, StopRequest], Ended]
 
 @dataclass
 class Watch(Silent):
-    """Follows a job that is restarted after the run, and ends it when `enough` is true or the user wants to stop."""
+    """Follows a job that is restarted after the run. Ends the job when `enough` is true or the user wants to stop."""
 
     users: StopRequest
     enough: Callable[["Watch"], bool]
@@ -93,7 +91,6 @@ class Watch(Silent):
             self.end.ask("enough is known")
 
     def restored(self, newest: int) -> dict[int, int]:
-        """Maps each rank to its restored step or, if not logged, to the step before its first (at most `newest`)."""
         workers = self.progress.workers.items()
         told = {rank: worker.restored_step for rank, worker in workers}
         by_step = {rank: min(worker.first_step - 1, newest) for rank, worker in workers if worker.first_step > 1}
@@ -101,7 +98,6 @@ class Watch(Silent):
 
     @property
     def goes_on(self) -> bool:
-        """Returns True if all ranks have had enough time since the restarted job's first step to log a restore."""
         first_ns = self.progress.first_step_ns
         return bool(first_ns) and time.monotonic_ns() - first_ns > OTHERS_TELL_S * 1e9
 
@@ -122,7 +118,6 @@ class Again:
 
     @property
     def speakers(self) -> set[int]:
-        """Returns the ranks that logged events in the run, or all planned ranks if none did."""
         planned = set(range(self.plan.workload.world_size))
         return planned & self.progress.workers.keys() or planned
 
@@ -133,7 +128,6 @@ class Again:
 
     @property
     def start_s(self) -> float:
-        """Returns how many seconds the run's own start took, until its first step."""
         return max(self.progress.first_step_ns - self.begin_ns, 0) / 1e9
 
     def start(
@@ -178,18 +172,16 @@ class Again:
 
 
 def is_wanted(plan: Plan, committed_step: int) -> bool:
-    """Returns True unless drills are off, the run has no faults, no checkpoint is logged, or saves cannot be seen.
-
-    No drill is made if a fault changes the job's command: the original command would load the changed job's saves.
-    """
+    """Returns True if the run had faults and logged a checkpoint that the harness can see, and drills are not off. No
+    drill is made if a fault changes the job's command: the original command would load the changed job's saves."""
     same = not any(fault.action.change() for fault in plan.faults)
     reached = plan.backend in REACHED and plan.workload.checkpoint.store == DIRECTORY
     return plan.workload.restore_drill is not False and committed_step > 0 and bool(plan.faults) and reached and same
 
 
 def why_not(plan: Plan) -> str:
-    """Returns why a wanted restore drill is impossible, and what to change in the scenario; "" if a drill is possible,
-    or not wanted."""
+    """Returns why a wanted restore drill is impossible, and what to change in the scenario. Returns an empty text if a
+    drill is possible or not wanted."""
     if not plan.faults or plan.workload.restore_drill is False:
         return ""
     if not is_wanted(plan, committed_step=1):
@@ -239,7 +231,6 @@ def _restored(found: DrillOutcome, told: list[int]) -> DrillOutcome:
 
 
 def _check_room(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """Raises `CannotDrill` if a full copy of the saves would leave too little space on the disk."""
     needed, free = sum(_blocks(run_dir, name) for name in names), shutil.disk_usage(folder).free
     if needed + FREE_BYTES_MIN > free:
         mib = [number // 2**20 for number in (needed, free, FREE_BYTES_MIN)]
@@ -250,7 +241,6 @@ def _check_room(names: list[str], run_dir: pathlib.Path, folder: pathlib.Path) -
 
 
 def _blocks(run_dir: pathlib.Path, name: str) -> int:
-    """Returns the bytes that a folder's files take on the disk, each file counted once."""
     sizes: dict[int, int] = {}
     with contextlib.suppress(FileNotFoundError), untrusted_files.opened_folder(run_dir, name) as opened:
         for _, folders, files, here in os.fwalk(".", dir_fd=opened, follow_symlinks=False):
@@ -262,7 +252,7 @@ def _blocks(run_dir: pathlib.Path, name: str) -> int:
 
 
 def copy_saved(workload: Launch, run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """Copies the job's saves with their owners and links, because the nodes' user must be able to use them."""
+    """Copies the job's saves with their owners and links, because the nodes' user must be able to use the copies."""
     names = saved_folders(workload)
     _check_room(names, run_dir, folder)
     for name in names:
@@ -271,7 +261,7 @@ def copy_saved(workload: Launch, run_dir: pathlib.Path, folder: pathlib.Path) ->
 
 
 def copy_ledgers(run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """Copies the files in which the observer on a node lists checkpoints, so that it recognises the copies."""
+    """Copies the files in which an observer on a node lists checkpoints, so that it recognises the copies."""
     for name in untrusted_files.files_below(run_dir, "events"):
         if name.count("/") == 2 and name.endswith(f"/{LEDGER}"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -303,11 +293,10 @@ UNDO = _undo
 
 
 def saved_folders(workload: Launch) -> list[str]:
-    """Returns the folders of a run that a restart needs: the training data, and those that nodes may write."""
+    """Returns the folders of a run that a restart needs: the training data, and all folders that nodes may write."""
     return sorted({*written_folders(workload), "data"})
 
 
 def written_folders(workload: Launch) -> list[str]:
-    """Returns the folders of the run that its nodes may write."""
     nodes, control = (run_folder.folders_of(workload, node) for node in ("node0", run_folder.CONTROL))
     return sorted({*nodes, *control})

@@ -4,7 +4,7 @@ NS_PER_HOUR = 3600 * 10**9
 
 
 class GpuCap:
-    """A limit in GPU-hours for all jobs together. Each rank's slot counts as a GPU, even on a machine without GPUs."""
+    """A limit in GPU-hours for all jobs together. Each rank counts as a GPU, even on a machine without GPUs."""
 
     def __init__(self, gpu_hours: float, of: str):
         self.gpu_hours, self.of = gpu_hours, of

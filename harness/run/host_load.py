@@ -51,7 +51,6 @@ class HostLoad:
             self._thread.start()
 
     def taken(self) -> list[float]:
-        """Returns the shares of CPU time used by other programs, as measured since the last call."""
         return [self._found.popleft() for _ in range(len(self._found))]
 
     def close(self) -> None:

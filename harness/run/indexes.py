@@ -1,4 +1,4 @@
-"""Keeps earlier contents of small files beside a job's saves, such as a list of saves, for each save that they name.
+"""Keeps earlier contents of small files beside a job's saves, such as a list of saves.
 
 A job may find its saves by a list of saves. To restart from an earlier save, the job needs the list's earlier content.
 """
@@ -21,7 +21,7 @@ _Stamp = tuple[int, int]  # size and time
 
 
 class Indexes:
-    """Maps the newest save that a small file names to the file's content. `saves` holds the names of all saves."""
+    """Maps each save to the content that small files had while they named no newer save."""
 
     def __init__(self) -> None:
         self.saves = set[str]()
@@ -48,7 +48,7 @@ class Indexes:
             self._read_if_changed(place, path, _stamp(place, path))
 
     def look_again(self, place: CheckpointFolder) -> None:
-        """Reads changed files that named a save before. This is much faster than listing all saves."""
+        """Reads changed files that named a save before, which is much faster than listing all saves."""
         for path in self._texts:
             with contextlib.suppress(OSError, FaultError):
                 status = untrusted_files.status_of(place.root, path)
@@ -61,7 +61,6 @@ class Indexes:
             self._stamps[path] = stamp
 
     def naming(self, step: int) -> Mapping[str, bytes]:
-        """Maps each file to the last content in which the newest named save was the save of this step."""
         return {path: texts[step] for path, texts in self._texts.items() if step in texts}
 
 

@@ -28,7 +28,7 @@ RANK_APPEARS_S = 10.0
 
 @dataclass(frozen=True)
 class LiveJob:
-    """The parts of a running job that its rehearsals (sets of faults) and their faults may use."""
+    """The parts of a running job that rehearsals (sets of faults) and their faults may use."""
 
     cluster: Cluster
     progress: LiveProgress
@@ -58,7 +58,7 @@ class Injection:
         return CheckpointPlace(saved.folder, saved.layout)
 
     def run(self) -> None:
-        """Injects the fault and heals it. Logs errors of the fault's code, too."""
+        """Injects the fault and heals it. Errors of the fault's code are logged, not raised."""
         self.log("fault.injecting")
         try:
             self.fault.inject(self.targets, self)
@@ -72,7 +72,6 @@ class Injection:
             self.heal()
 
     def heal(self) -> None:
-        """Undoes the fault's effects when it is over, and again at the end of the run if the first attempt failed."""
         if "healed" in self.firing.moments_ns:
             return
         try:
@@ -93,13 +92,11 @@ class Injection:
         self._cancelled.set()
 
     def node(self, target: Target) -> Node:
-        """Returns the node of a fault's target: the same in all calls, so that the fault is undone where it acted."""
         if target not in self._nodes:
             self._nodes[target] = self._home(target.rank) or self.cluster.nodes[target.node_index]
         return self._nodes[target]
 
     def _home(self, rank: int | None) -> Node | None:
-        """Returns a rank's present node, which a restart may change, or `None` if the rank has not started."""
         worker = None if rank is None else self.progress.workers.get(rank)
         wanted = worker and (worker.node, worker.incarnation)
         return next((node for node in self.cluster.nodes if (node.name, node.incarnation) == wanted), None)
@@ -234,7 +231,6 @@ class Injection:
         return self.cluster.replace(node)
 
     def _release_hold(self) -> None:
-        """Lets a trainer that waits for the fault continue once the fault has acted, or will never act."""
         if "injected" in self.firing.moments_ns or self._cancelled.is_set() or self._ended:
             self._holds.release(self.firing.planned.id)
 
@@ -243,7 +239,6 @@ class Injection:
 
 
 def _told(error: Exception) -> str:
-    """Returns an error's message and, if it is a mistake in the fault's code, the line there."""
     text = f"{type(error).__name__}: {error}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/harness/faults/" in frame.filename]
     if isinstance(error, ChaosError) or not frames:

@@ -43,7 +43,7 @@ DESERTED_S = 2.0  # without any node before the job has failed
 
 
 class Direction(Protocol):
-    """Directs a running job. Methods must not block. `done` is the reason to end the job early, or empty."""
+    """Directs a running job, as a game day does. Methods must not block. `done` is the reason to end the job, or ""."""
 
     done: str
 
@@ -62,7 +62,6 @@ class Outcome:
 
     @property
     def told(self) -> str:
-        """Returns the name of the outcome in the event log."""
         return "interrupted" if self.outcome in ("broken", "capped", "saved", "done") else self.outcome
 
 
@@ -75,7 +74,7 @@ def execute(
     until_saved: int | None = None,
     before: Plan | None = None,
 ) -> Outcome:
-    """Runs one job with one rehearsal (set of faults) that lasts as long as the job (`chaos run`). See `run_job`."""
+    """Runs one job with one rehearsal (set of faults), which lasts as long as the job. See `run_job`'s parameters."""
     rehearsal = Rehearsal(plan, to_the_end=True)
     return run_job(plan, [rehearsal], run_dir, backend, observer, stop, until_saved=until_saved, before=before)
 
@@ -91,11 +90,13 @@ def run_job(
     until_saved: int | None = None,
     before: Plan | None = None,
 ) -> Outcome:
-    """Runs the workload of `plan` with these rehearsals in `run_dir`, which may hold only a state to resume from. A
-    `director` directs the running job, and is called before the rehearsals in each round of the loop. Ends the job at
-    the checkpoint of step `until_saved`, or soon after if the trainer cannot be paused. `before` is the plan with
-    faults for which this fault-free run is the baseline. Raises `ChaosError` if there are no nodes. A stop request ends
-    the job as `interrupted`, with its faults undone."""
+    """Runs the workload of `plan` with these rehearsals (sets of faults) in `run_dir`.
+
+    `run_dir` may hold only a state to resume from. A `director` directs the running job, and is called before the
+    rehearsals in each round of the loop. The job ends at the checkpoint of step `until_saved`, or soon after if the
+    trainer cannot be paused. `before` is the plan with faults for which this fault-free run is the baseline. Raises
+    `ChaosError` if the backend gives no nodes. A stop request ends the job as `interrupted`, with its faults undone.
+    """
     plan = all_faults(plan, rehearsals)
     references = secrets.references(plan.launch().env)
     for name in ("events", "logs"):
@@ -121,7 +122,6 @@ def run_job(
 
 
 def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes], emit: Emitter, observer: Observer) -> None:
-    """Undoes all actions left in the run's undo journal. If this fails, the reverter process tries again later."""
     try:
         close(journal)
     except (FaultError, OSError) as error:
@@ -134,8 +134,6 @@ def _clean_up(journal: Journal, reverter: subprocess.Popen[bytes], emit: Emitter
 
 
 class RunningJob:
-    """A running job: opens its nodes, starts and follows the job, and ends it."""
-
     def __init__(
         self,
         plan: Plan,
@@ -172,7 +170,6 @@ class RunningJob:
         self._publications = Publications(journal, saved, emit, plan.run_id, hidden(plan, backend), folders)
 
     def _workload(self, holds: TriggerHolds) -> Launch:
-        """Returns the commands of the plan's workload, with the environment and mounts that its faults need."""
         workload = self.plan.launch()
         faults = [planned.action for planned in self.plan.faults]
         env = secrets.resolve(workload.env) | holds.environment
@@ -182,7 +179,6 @@ class RunningJob:
         return replace(workload, env=env, mounts=tuple(mounts))
 
     def run(self, observer: Observer, stop: StopRequest, before: Plan | None = None) -> Outcome:
-        """Runs the job, from the start of its nodes to the restarts after its end, and returns how it ended."""
         outcome = Outcome("failed", "the run did not start")
         self.start_ns = self._booked_ns = time.monotonic_ns()
         self._caps += [stop.cap] if stop.cap else []
@@ -215,7 +211,6 @@ class RunningJob:
         return outcome
 
     def _place_domains(self) -> None:
-        """Asks the engine which nodes are in the failure domains that faults target, and logs the completed plan."""
         if not any(fault.domain for fault in self.plan.faults):
             return
         labels = self.cluster.node_labels(self.plan.workload.node_labels_from)
@@ -260,7 +255,6 @@ class RunningJob:
             time.sleep(max(TICK_S, min(REST_FACTOR * looked_s, REST_S_MAX)))
 
     def _end(self, outcome: Outcome) -> None:
-        """Ends the faults of all rehearsals in reverse order, and releases nodes. The journal undoes other effects."""
         try:
             with self.cluster:
                 self._host_load.close()
@@ -321,7 +315,6 @@ class RunningJob:
         return Outcome("done", self.director.done) if self.director and self.director.done else None
 
     def _capped(self, now_ns: int) -> Outcome | None:
-        """Counts the GPU time since the last call. Returns the outcome `capped` if a limit on GPU time is reached."""
         gpus = self._gpus * sum(node.alive for node in self.cluster.nodes)
         for cap in self._caps:
             cap.book(gpus, now_ns - self._booked_ns)
@@ -329,7 +322,6 @@ class RunningJob:
         return next((Outcome("capped", cap.reason) for cap in self._caps if cap.reached), None)
 
     def _finished(self) -> Outcome | None:
-        """Returns the outcome once the commands on all live nodes have ended and no fault is active; else `None`."""
         if any(rehearsal.busy for rehearsal in self.rehearsals) or self.cluster.waiting:
             return None
         living = [node for node in self.cluster.nodes if node.alive]
@@ -375,7 +367,6 @@ class RunningJob:
             self.cluster.replace(node)
 
     def _has_left(self, node: Node) -> bool:
-        """Returns True if each rank's newest worker on a node ended with code 0, as the launcher logged."""
         workers = [*self.progress.workers.values()]
         mine = [each for each in workers if (each.node, each.incarnation) == (node.name, node.incarnation)]
         return bool(mine) and all(each.finished for each in mine)
@@ -389,7 +380,6 @@ class RunningJob:
         return Outcome("aborted", reason)
 
     def _failed_worker(self) -> str:
-        """Returns a text on the worker that failed, if no step was done since; else an empty text."""
         failed = self.progress.failed_worker
         names = {node.name: node.incarnation for node in self.cluster.nodes}
         if failed is None or failed.at_ns < self.progress.last_step_ns:

@@ -1,4 +1,4 @@
-"""Finds in a node's log why its command ended: the first error of the worker that ended the command.
+"""Finds in a node's log why the node's command ended: the first error of the worker that ended the command.
 
 A launcher restarts failed workers, which all write into one log. After the last failure, the launcher prints an error
 and a table. The launcher's message on each failure marks where the next workers begin.
@@ -32,8 +32,6 @@ _OF_A_LOST_PEER = re.compile(
 
 
 class Telling(IntEnum):
-    """Kinds of lines in a node's log, from the one that tells most about why the node's command ended."""
-
     ERROR = 0
     SIGNAL = 1
     LOST_PEER = 2  # another process ended first
@@ -47,13 +45,12 @@ class Words(NamedTuple):
 
 
 def first_error(logs: Sequence[pathlib.Path]) -> str:
-    """Returns the line that best tells why a command ended, and its log's name. This call never raises or blocks."""
+    """Returns the line that best tells why a command ended, and its log's name. Never raises or blocks."""
     (telling, text), log = min(((words_of(log), log) for log in logs), key=lambda found: found[0].telling)
     return text if telling is Telling.NOTHING else f"{text} ({log.parent.name}/{log.name})"
 
 
 def words_of(log: pathlib.Path) -> Words:
-    """Returns the line of a log that tells most about why a command ended, cut to 300 characters."""
     try:
         lines = [line.strip() for line in tail(log.parent, log.name, TAIL_BYTES).splitlines() if line.strip()]
     except FileNotFoundError:
@@ -68,7 +65,6 @@ def words_of(log: pathlib.Path) -> Words:
 
 
 def _last_life(lines: Sequence[str]) -> tuple[list[str], re.Match[str] | None]:
-    """Returns the log lines of the workers that ran last, and the launcher's message that they failed, if any."""
     ends = [(place, match) for place, line in enumerate(lines) if (match := _FAILED_LIFE.search(line))]
     if not ends:
         return [line for line in lines if not _OF_THE_LAUNCHER.search(line)], None

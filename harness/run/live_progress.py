@@ -44,7 +44,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class FailedWorker:
-    """A failed worker, as its launcher logged it. The node that the launcher named is not checked yet."""
+    """A failed worker, as its launcher logged the failure. The node may not exist: launchers are not trusted."""
 
     node: str
     incarnation: int
@@ -116,7 +116,6 @@ class LiveProgress:
         return f"{text}; {left[0]}{more} did not end as the others did"
 
     def reborn_since(self, moment_ns: int) -> bool:
-        """Returns True if all ranks have started, or joined a new process group, since this moment."""
         if self.world_size > len(self.workers):
             return False
         world = [self.workers.get(rank) for rank in range(self.world_size)]
@@ -148,7 +147,7 @@ class LiveProgress:
             self.phase = "exiting"
 
     def _meet(self, rank: int, header: Mapping[str, Any], kind: str, now_ns: int) -> Process:
-        """Records a rank's process at its first event. Not every trainer logs an event at its start."""
+        """Records a rank's process at the process's first event. Not every trainer logs an event at its start."""
         who = str(header["node"]), _whole(header["incarnation"]), _whole(header["pid"])
         if (rank, *who) in self._met and kind != "started":
             return who
@@ -201,7 +200,6 @@ class LiveProgress:
         self.furthest_step = max(self.furthest_step, self.complete_step)
 
     def _find_complete(self) -> None:
-        """Computes the last step that every rank of the current world has done."""
         size = self.world_size or len(self.workers)
         world = range(size if size <= len(self.workers) else 0)  # more: a rank is missing, or the size is nonsense
         done = {rank: self.workers[rank].last_step if rank in self.workers else 0 for rank in world}
@@ -210,20 +208,18 @@ class LiveProgress:
 
 
 def _whole(value: Any) -> int:
-    """Checks a count or a time that a trainer logged. Raises `ValueError` for an impossible value."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{value!r} is not a count and not a time")
     return value
 
 
 def _samples_of(event: Mapping[str, Any]) -> int:
-    """Returns the number of samples in the global batch if it is logged, or else in this rank's batch."""
     told = event.get("count", -1)
     return _whole(told if told >= 0 else sum(run[1] for run in event.get("samples") or ()))
 
 
 def _number(value: Any) -> float:
-    """Returns a figure that a trainer logged as a float. NaN and infinities are texts in the log."""
+    """Returns a logged number as a float. NaN and infinities are texts in the log."""
     if isinstance(value, str) and value in NOT_FINITE:
         return float(value)
     return float(value) if type(value) in (int, float) and abs(value) < 1e300 else math.nan

@@ -1,4 +1,4 @@
-"""Defines observers of a job, such as a terminal, a web page or a test. Observers never influence the job."""
+"""Defines observers of a running job, such as a terminal, a web page or a test. Observers never influence the job."""
 
 import pathlib
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class FaultStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """The present state of a running job. `phase` and `loss` are as the trainer last logged them."""
+    """The present state of a running job. `phase` and `loss` are the values that the trainer logged last."""
 
     run_id: str
     elapsed_s: float
@@ -49,8 +49,6 @@ class Observer(Protocol):
 
 
 class Silent:
-    """An observer that ignores everything."""
-
     def status(self, status: Status) -> None: ...
 
     def new_events(self, events: Heard) -> None: ...

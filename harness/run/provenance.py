@@ -1,4 +1,4 @@
-"""Finds the origin of a run's figures: its trainer, data, image and software. Unknown facts are left out."""
+"""Finds the origin of a run's measurements: its trainer, data, image and software. Unknown facts are left out."""
 
 import importlib.metadata
 import pathlib
@@ -15,7 +15,7 @@ _HERE = ("local",)  # backends whose workers use this machine's software
 
 
 def facts(plan: Plan, backend: Backend) -> dict[str, Any]:
-    """Returns where a run's figures come from: digests of code, data, image and scenario, commit, software versions."""
+    """Returns digests of a run's code, data, image and scenario, with the commit and the versions of software."""
     code = outcome_inputs.code_of(plan.workload.trainer)
     folder = code.resolve().parent if code else None
     software = _software() if plan.backend in _HERE else {}
@@ -43,7 +43,6 @@ def _software() -> dict[str, str | None]:
 
 
 def _nccl() -> str | None:
-    """Returns the version of the NCCL package of torch's wheels, or `None` if there is no such package."""
     for major in ("cu13", "cu12", "cu11"):
         try:
             return importlib.metadata.version(f"nvidia-nccl-{major}")

@@ -18,14 +18,12 @@ THREAD_END_S = 15.0
 
 
 class Before(Protocol):
-    """Something that must end before a rehearsal may begin: another rehearsal, or a waiting time of a game day."""
-
     @property
     def over(self) -> bool: ...
 
 
 class Rehearsal:
-    """One scenario on a running job. A rehearsal begins with the job, or when `follows` is over. A rehearsal ends ten
+    """One scenario's faults on a running job. A rehearsal begins with the job, or when `follows` is over. It ends ten
     steps after the job's recovery, at its time limit or, with `to_the_end`, with the job."""
 
     def __init__(self, plan: Plan, name: str = "", follows: Before | None = None, to_the_end: bool = False):
@@ -49,16 +47,13 @@ class Rehearsal:
 
     @property
     def busy(self) -> bool:
-        """Returns True if a fault of this rehearsal is active."""
         return any(thread.is_alive() for thread in self._threads)
 
     def place(self, labels: Sequence[str]) -> None:
-        """Sets the nodes of the plan's failure domains, by the label that the engine gave to each node."""
         self.plan = self.plan.placed(labels)
         self.firings = {planned.id: Firing(planned, index) for index, planned in enumerate(self.plan.faults)}
 
     def begin(self, job: LiveJob, now_ns: int) -> None:
-        """Begins the rehearsal if it has not begun yet and `follows` is over."""
         if self.begun_ns is not None or self.over or (self.follows is not None and not self.follows.over):
             return
         self.begun_ns = now_ns
@@ -71,7 +66,8 @@ class Rehearsal:
         job.holds.begin(self.plan.faults)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        """Begins or ends the rehearsal or injects due faults, without blocking. Logs recoveries even after its end."""
+        """Begins or ends the rehearsal, and injects due faults, without blocking. Logs recoveries after the end,
+        too."""
         if self.begun_ns is None and self._given_up[0] and not self.over:
             self._finish(job, self._given_up[0])
         self.begin(job, now_ns)
@@ -84,23 +80,22 @@ class Rehearsal:
         self._finish_if_over(job, now_ns)
 
     def cancel(self, job_goes_on: bool = False) -> None:
-        """Ends all waits of the rehearsal's faults. If the job goes on, lost nodes and processes return at once."""
+        """Ends all waits of the rehearsal's faults. With `job_goes_on`, lost nodes and processes come back at once."""
         for injection in self._injections:
             injection.cancel(job_goes_on)
 
     def give_up(self, outcome: str, reason: str) -> None:
-        """Ends the rehearsal early and heals its faults; the job goes on. A pending rehearsal never begins."""
+        """Ends the rehearsal early and heals its faults, while the job goes on. A waiting rehearsal never begins."""
         if not self.over and not self._given_up[0]:
             self._given_up = (outcome, reason)
             self.cancel(job_goes_on=True)
 
     @property
     def waiting(self) -> list[Firing]:
-        """Returns the rehearsal's faults that have not been injected yet, except those that follow another fault."""
         return [each for each in self.firings.values() if not each.fired and each.planned.when.following is None]
 
     def fire_at_once(self, job: LiveJob, now_ns: int) -> str:
-        """Makes all waiting faults due now. Returns an empty text, or the reason if limits forbid every fault."""
+        """Makes all waiting faults due now. Returns the reason if limits forbid every fault, or else an empty text."""
         reasons = [obstacle(each, job.firings.values(), self.plan.limits, now_ns) for each in self.waiting]
         if reasons and all(reasons):
             return str(reasons[0])
@@ -202,7 +197,8 @@ class Rehearsal:
 
 
 def named(plan: Plan, name: str) -> Plan:
-    """Renames each fault to `name-id`, or to `name` if `name` ends with the id, so that plans can share one log."""
+    """Renames each fault to `name-id`, so that the faults of several plans can share one log. A fault is renamed to
+    `name` alone if `name` already ends with the id."""
 
     def of(fault: str) -> str:
         return name if f"-{name}".endswith(f"-{fault}") else f"{name}-{fault}"

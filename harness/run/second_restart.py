@@ -30,7 +30,7 @@ NOTHING_SEEN = Indexes()
 
 @dataclass(frozen=True)
 class SecondRestart:
-    """The result of the second restart. `step` belongs to the save to restore, `saved_step` to the newest save."""
+    """The result of the second restart. `step` is the save to restore, `saved_step` the newest save."""
 
     outcome: str  # done · failed · timeout · skipped (there is nothing to restart from) · error
     step: int | None = None
@@ -77,14 +77,14 @@ def _restart(again: Again, indexes: Indexes) -> SecondRestart:
 
 
 def _nodes(again: Again) -> int | None:
-    """Returns the job's final number of nodes, for numerically equal steps, or `None` to use the planned number."""
+    """Returns the number of nodes that the job had at its end, because another number changes the steps' results.
+    Returns `None` if the planned number of nodes fits."""
     asked, ranks = again.plan.workload, again.progress.world_size
     nodes, rest = divmod(ranks, asked.ranks_per_node)
     return nodes if not rest and asked.min_nodes <= nodes < asked.max_nodes else None
 
 
 def _check_recovered(again: Again, newest: int, before: int) -> None:
-    """Raises `NothingToShow` if the save before the last one was made before the job's last restart."""
     restored = max((worker.restored_step or 0 for worker in again.progress.workers.values()), default=0)
     if before <= restored:
         steps = counted(again.progress.furthest_step - restored, "step")
@@ -103,8 +103,11 @@ def last_two(listing: Listing) -> tuple[int, int]:
 
 
 def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHING_SEEN) -> None:
-    """Removes the last save from a copy of the saves, and changes files that name it to name the save before it. Raises
-    `NothingToShow` if the folder's earlier state cannot be restored, and `CannotDrill` if a file cannot be removed."""
+    """Removes the last save from a copy of the saves. Files that name this save name the save before it afterwards.
+
+    Raises `NothingToShow` if the folder's earlier state cannot be restored, and `CannotDrill` if a file cannot be
+    removed.
+    """
     listing = _listed(run_dir, saved)
     _, before = last_two(listing)
     removed = [each for each in listing.checkpoints if each.step is not None and each.step > before]
@@ -127,7 +130,6 @@ def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHIN
 
 
 def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
-    """Returns True if a checkpoint's name cannot be reused: it has a step, date or id, or is one of a series."""
     alike = [each for each in listing.checkpoints if pattern(each.name) == pattern(saved.name)]
     return names.step_in(saved.name) == saved.step or names.is_unique(saved.name) or len(alike) >= SERIES_MIN
 
@@ -135,7 +137,6 @@ def _is_of_one_save(saved: FoundCheckpoint, listing: Listing) -> bool:
 def _set_lists_back(
     run_dir: pathlib.Path, saved: Checkpoint, removed: list[FoundCheckpoint], kept: FoundCheckpoint, indexes: Indexes
 ) -> None:
-    """Gives files that list the removed save the contents that they had before this save."""
     place = CheckpointFolder.look(run_dir, saved.folder)
     listing = list_checkpoints(place, saved.layout)
     mine = {file for each in listing.checkpoints for file in each.files}
@@ -158,7 +159,6 @@ def _set_lists_back(
 
 
 def _point_back(run_dir: pathlib.Path, pointer: Pointer, removed: list[FoundCheckpoint], kept: FoundCheckpoint) -> None:
-    """Makes a file or link that points to the removed save point to the kept save before it."""
     if pointer.target in {None, kept.path}:
         return
     newest = next(each for each in removed if each.path == pointer.target)

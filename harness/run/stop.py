@@ -25,7 +25,7 @@ class StopRequest:
         return self._asked_at is not None
 
     def ask(self, reason: str = "stopped by the user") -> None:
-        """Requests the end of the job. Later requests change nothing."""
+        """Requests the end of the job. Only the first request counts."""
         if self._asked_at is None:
             self.reason, self._asked_at = reason, time.monotonic()
 
@@ -39,12 +39,11 @@ class StopRequest:
             self._attended = before
 
     def on_signals(self) -> None:
-        """Makes SIGINT and SIGTERM request a stop from now on. Only the main thread may call this."""
+        """Makes SIGINT and SIGTERM request a stop from now on. Only the main thread may call `on_signals`."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """Requests a stop upon a signal. Raises `KeyboardInterrupt` outside of `attended`, or for a repeated signal."""
         insists = self._asked_at is not None and time.monotonic() - self._asked_at > INSISTS_AFTER_S
         self.ask()
         if insists or not self._attended:

@@ -57,7 +57,7 @@ class Publications:
         why_hidden: str | None = None,
         folders: Sequence[str] = (),
     ):
-        """Prepares to watch the checkpoint folder; `folders` holds all folders that nodes may write."""
+        """`folders` holds all folders of the run that nodes may write."""
         self._run_dir, self._saved, self._emit, self._why_hidden = journal.run_dir, saved, emit, why_hidden
         self._run_id, self._folders = run_id, folders
         self._place = CheckpointFolder(self._run_dir, saved.folder)
@@ -74,7 +74,7 @@ class Publications:
         self._digests_until_s = self._until_s = float("inf")
 
     def begin(self) -> None:
-        """Starts a thread that reads the store. If the harness cannot see the store, logs the reason instead."""
+        """Starts a thread that reads the folder. If the harness cannot see the folder, logs the reason instead."""
         if self._why_hidden:
             self._cannot_see(self._why_hidden)
             return
@@ -104,7 +104,6 @@ class Publications:
             self._cannot_see(f"looking at {self._saved.folder}/ failed: {type(error).__name__}: {error}")
 
     def _is_over_after(self, rest_s: float) -> bool:
-        """Waits `rest_s` seconds, and meanwhile reads files that list saves. Returns True if `end` was called."""
         until_s = time.monotonic() + rest_s
         while (left_s := until_s - time.monotonic()) > 0:
             if self._over.wait(min(left_s, LOOK_S)):
@@ -127,7 +126,6 @@ class Publications:
         return min(max(LOOK_S, REST_FACTOR * (looked_s - begin_s)), LOOK_S_MAX)
 
     def tell_what_is_left(self) -> None:
-        """Logs which checkpoints and other files the last read of the folder found."""
         found = self._listing.checkpoints
         if self._place.files and not found and not self._published:
             self._cannot_see(f"{self._saved.folder}/ holds files, and none looks like a checkpoint that is known")
@@ -163,7 +161,6 @@ class Publications:
         self._settled = self._place == before
 
     def _note(self, found: FoundCheckpoint, stamp: _Stamp) -> None:
-        """Logs a finished checkpoint with digests of its contents, unless its files changed during the read."""
         held = self._content(found) if time.monotonic() < self._digests_until_s else {}
         if any(_changed(self._run_dir, entry) for entry in stamp):
             return
@@ -188,7 +185,6 @@ class Publications:
         return told | ({"tensor_digests": content.listed} if self._listed <= LISTED_MAX else {})
 
     def _is_whole(self, found: FoundCheckpoint) -> bool:
-        """Returns True if a checkpoint is complete by its layout's rules, and still has all files of its log event."""
         noted = self._noted[found.path][0] if found.path in self._noted else ()
         return found.whole and all(path in self._place.sizes for path, _, _ in noted)
 
@@ -196,13 +192,11 @@ class Publications:
         return sum(self._place.sizes.get(path, 0) for path in found.files)
 
     def _cannot_see(self, why: str, path: str | None = None) -> None:
-        """Logs, once for each reason, that checkpoints cannot be seen."""
         if why not in self._unseen:
             self._unseen.add(why)
             self._emit("checkpoint.unseen", why=why, **({"path": path} if path else {}))
 
     def _tell(self, event: str, **fields: Any) -> None:
-        """Logs an event, unless the `END_S` seconds for the last events about the store have passed."""
         if time.monotonic() < self._until_s:
             self._emit(event, **fields)
 

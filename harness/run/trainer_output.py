@@ -1,9 +1,9 @@
 """Follows files that a trainer writes, such as its log, and turns their contents into events of the node.
 
 Only regular files are read, and no link is followed. The number of files and the amount of each read are limited. Every
-event is validated. The events look like those of a trainer that logs events itself. If the files state no times, the
-log's header has an `uncertainty_ns`. Text that cannot be parsed is skipped and noted. If the harness stops reading a
-file, it logs `reader.failed`, because evidence is missing.
+event is validated. The resulting event log looks like the log of a trainer that logs events itself. If the files state
+no times, the log's header has an `uncertainty_ns`. Text that cannot be parsed is skipped and noted. If the harness
+stops reading a file, it logs `reader.failed`, because evidence is missing.
 """
 
 import contextlib
@@ -36,8 +36,6 @@ _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
 @dataclass
 class _File:
-    """An output file of the trainer. `offset` or, for files read as a whole, `state` says what was read already."""
-
     path: str
     node: str
     incarnation: int
@@ -50,8 +48,6 @@ class _File:
 
 @dataclass
 class _WorkerLog:
-    """The event file that the harness writes for one worker process of the trainer, and the process's last step."""
-
     out: IO[bytes]
     file: _File
     last_step: int = 0
@@ -83,13 +79,11 @@ class Readings:
         self._polled_ns = self._scanned_ns = -SCAN_NS
 
     def poll(self, now_ns: int) -> None:
-        """Reads new contents of the trainer's output files, if the last read was at least `POLL_NS` ago."""
         if now_ns - self._polled_ns >= POLL_NS:
             self._polled_ns = now_ns
             self._read(now_ns)
 
     def close(self) -> None:
-        """Reads all that was written to the trainer's output files until now, for at most `CLOSE_NS`."""
         self._scanned_ns, end_ns = -SCAN_NS, time.monotonic_ns() + CLOSE_NS
         read_bytes = -1
         while self._read_bytes > read_bytes and time.monotonic_ns() < end_ns:
@@ -128,7 +122,6 @@ class Readings:
                 self._add(path, found.groupdict())
 
     def _add(self, path: str, told: Mapping[str, str | None]) -> None:
-        """Begins to read an output file. A node name in the file's name must be valid."""
         node, incarnation = self.first_node()
         if told.get("node") is not None and not _NODE.fullmatch(str(told["node"])):
             allowed = "allowed are at most 63 letters, digits, '-', '_' and '.'"
@@ -140,14 +133,12 @@ class Readings:
             self._files[path] = _File(path, *place, self.reader.open(), self._rank(told))
 
     def _rank(self, told: Mapping[str, str | None]) -> int | None:
-        """Returns the rank whose output a file holds; for a file of a whole node, the node's first rank."""
         if told.get("rank"):
             return int(str(told["rank"]))
         number = re.search(r"\d+$", told.get("node") or "")
         return int(number[0]) * self.ranks_per_node if number else None
 
     def _told(self, file: _File) -> Iterator[Told]:
-        """Yields the events in what was newly written to an output file."""
         try:
             data = self._whole(file) if self.reader.whole else self._new(file)
             yield from file.source.feed(data) if data else ()
@@ -167,7 +158,6 @@ class Readings:
         return data
 
     def _whole(self, file: _File) -> bytes:
-        """Returns the whole content of an output file if the file has changed, else empty bytes."""
         with untrusted_files.open_reader(self.run_dir, file.path) as content:
             status = os.fstat(content.fileno())
             state = status.st_mtime_ns, status.st_size
@@ -206,16 +196,14 @@ class Readings:
             self._write(life, told, now_ns)
 
     def _is_new(self, life: _WorkerLog, file: _File, step: int) -> bool:
-        """Returns True if a logged step is new: a file that is rewritten as a whole repeats old steps."""
+        """Returns True if a logged step is new. A file that is rewritten as a whole repeats old steps."""
         return step > life.last_step if self.reader.whole else step != life.last_step or life.file is not file
 
     def _started_again(self, rank: int, life: _WorkerLog, file: _File, step: int) -> bool:
-        """Returns True if a restore, another output file or a repeated step shows that a step is of a new process."""
         restored = any(each.event == "restored" for each in self._waiting.get(rank, ()))
         return restored or (life.file is not file and not self.reader.whole) or step < life.last_step
 
     def _begin(self, rank: int, file: _File, told: Told, now_ns: int) -> _WorkerLog | None:
-        """Opens an event file for a new process of this rank, when the trainer's output shows its first step."""
         if self._opened >= LIVES_MAX:
             self._fail(self.reader.file, f"more than {LIVES_MAX} starts of a process; the rest is not read")
             return None
@@ -256,12 +244,10 @@ class Readings:
         _append(life.out, event, life.last_ns)
 
     def _moment(self, life: _WorkerLog, told: Told, now_ns: int) -> int:
-        """Returns an event's time, or else the present, on the harness's clock, but never before the last event's."""
         at = now_ns if told.wall_ns is None else now_ns - (time.time_ns() - told.wall_ns)
         return max(life.last_ns, min(at, now_ns))
 
     def _fail(self, path: str, why: str) -> None:
-        """Logs, once for each output file or folder, that it is no longer read."""
         if path not in self._failed and len(self._failed) < NOTES_MAX:
             self._failed.add(path)
             why = why.removeprefix(f"{self.run_dir / path}: ")

@@ -1,4 +1,4 @@
-"""Decides when a planned fault is injected: when its conditions hold and no limit makes it wait."""
+"""Decides when a planned fault is injected: once its conditions hold and no limit makes the fault wait."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from harness.run.live_progress import LiveProgress
 
 @dataclass
 class Firing:
-    """The state of one planned fault, and the times of its events, such as its healing, for dependent faults."""
+    """The state of one planned fault, and the times of its events, on which other faults can depend."""
 
     planned: PlannedFault
     index: int
@@ -23,7 +23,7 @@ class Firing:
     at_once: bool = False  # a person wants it now, whatever it waits for
 
     def due(self, progress: LiveProgress, others: Mapping[str, "Firing"], start_ns: int, now_ns: int) -> bool:
-        """Returns True if a planned fault is due. Sets `armed_ns` once all conditions but the job's phase hold."""
+        """Returns True if the fault is due. Sets `armed_ns` once all conditions hold, apart from the job's phase."""
         if self.at_once:
             return True
         when = self.planned.when
@@ -47,22 +47,24 @@ class Firing:
 
     @property
     def newest_moment(self) -> str:
-        """Returns a fault's newest state: never `recovered` while the fault still acts, even if steps go on."""
+        """Returns the fault's newest state, such as `healed`; never `recovered` while the fault still acts."""
         moments = dict(self.moments_ns)  # its thread may add one just now
         if "healed" not in moments:
             moments.pop("recovered", None)
         return max(moments, key=moments.__getitem__, default="acting")
 
     def over_ns(self) -> int | None:
-        """Returns when a fault was healed and the job had recovered, or `None` if either has not happened yet."""
         if "healed" not in self.moments_ns or ("injected" in self.moments_ns and "recovered" not in self.moments_ns):
             return None
         return max(self.moments_ns["healed"], self.moments_ns.get("recovered", 0))
 
 
 def obstacle(firing: Firing, others: Iterable[Firing], limits: Limits, now_ns: int) -> str | None:
-    """Returns why a due fault must wait: too many nodes have a fault, or the pause after the last recovery is not over.
-    A fault that follows another fault skips this pause, because both belong to one rehearsal."""
+    """Returns why a due fault must wait, or `None`.
+
+    A fault waits if too many nodes have a fault, or the pause after the last recovery is not over. A fault that follows
+    another fault skips this pause, because both belong to one rehearsal.
+    """
     fired = [other for other in others if other.fired]
     active = [other for other in fired if other.over_ns() is None]
     broken = set[int]().union(*(other.planned.nodes() for other in active))

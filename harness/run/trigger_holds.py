@@ -1,8 +1,8 @@
-"""Makes trainers wait at a fault's trigger, by files (*holds*), until the fault hits or releases them.
+"""Makes trainers wait at a fault's trigger, by files (*holds*), until the fault acts on them or releases them.
 
-A trainer that uses the harness's emitter waits at the event that triggers a fault (an *armed hold*) until the fault has
-acted. For example, a fault after step 90 acts before step 91. Faults in other trainers depend on logged events alone,
-and may act some steps later.
+A trainer that uses the harness's emitter waits at the log event that triggers a fault until the fault has acted. For
+example, a fault after step 90 acts before step 91. Faults in other trainers depend on logged events alone, and may act
+some steps later.
 """
 
 import contextlib
@@ -25,22 +25,24 @@ SAVED_S_MAX = 120.0  # in which a job that has come to its save is ended, on any
 
 @dataclass(frozen=True)
 class Claim:
-    """A worker process that has stopped, and waits for the harness to let a planned fault hit it."""
+    """A worker process that has stopped, and waits until the harness lets a planned fault act on it."""
 
     rank: int
     node: str
     token: pathlib.Path
 
     def grant(self) -> None:
-        """Lets the planned fault hit this waiting process. No other process can use the same token afterwards."""
+        """Lets the planned fault act on this waiting process. No other process can use the same token afterwards."""
         with contextlib.suppress(FileNotFoundError):  # granted before, or taken back
             os.rename(self.token, granted(str(self.token), self.node))
 
 
 class TriggerHolds:
-    """The files by which faults stop trainers' processes at planned events, and release them. A stopped process writes
-    a file in `<run>/answers/<node>/` to say that the fault may hit it. A process that commits the save of step
-    `until_saved` waits there for the end of the job, so that no later save is made."""
+    """The files by which faults stop trainers' processes at planned events, and release the processes.
+
+    A stopped process writes a file in `<run>/answers/<node>/` to say that the fault may act on it. A process that
+    commits the save of step `until_saved` waits there for the end of the job, so that no later save is made.
+    """
 
     def __init__(self, run_dir: pathlib.Path, faults: Sequence[PlannedFault], until_saved: int | None = None):
         self.run_dir = run_dir
@@ -62,7 +64,7 @@ class TriggerHolds:
         self.environment = {HOLDS_ENV: str(self.file)} if holds else {}
 
     def begin(self, faults: Iterable[PlannedFault]) -> None:
-        """Arms these faults' holds when their rehearsal begins, so that trainers stop at the awaited steps."""
+        """Makes trainers stop at the steps for which these faults wait. Called when the faults' rehearsal begins."""
         for fault in faults:
             if fault.when.phase is None and fault.when.more_steps is None:
                 self.arm(fault.id)
@@ -86,7 +88,7 @@ class TriggerHolds:
             self._standing.discard(fault_id)
 
     def act(self, fault: PlannedFault, seed: int = 0) -> None:
-        """Lets a fault stop or hit trainers at its events from now on. `seed` decides the fault's random choices."""
+        """Lets a fault stop or disturb trainers at its log events from now on. `seed` decides random choices."""
         for hold in self._acts(fault):
             for token in hold.get("tokens", ()):
                 pathlib.Path(token).touch()
@@ -98,7 +100,6 @@ class TriggerHolds:
             token.unlink(missing_ok=True)  # it may be granted just now
 
     def caught(self, fault_id: str) -> Claim | None:
-        """Returns the first process that waits to be hit by this fault, or `None` if no process waits."""
         tokens = {token.name: token for token in self._tokens(fault_id)}
         for node in untrusted_files.names_in(self.run_dir, "answers") if tokens else ():
             for name in untrusted_files.names_in(self.run_dir, f"answers/{node}"):
@@ -108,7 +109,7 @@ class TriggerHolds:
         return None
 
     def _tokens(self, fault_id: str) -> list[pathlib.Path]:
-        """Returns the fault's unused token files; each token lets the fault hit one process."""
+        """Returns the fault's unused token files. Each token lets the fault act on one process."""
         found = self.directory.glob(f"{fault_id}.act.strike-*")
         return sorted(token for token in found if token.name.rpartition("-")[2].isdigit())
 

@@ -39,7 +39,7 @@ AGAIN_AFTER_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # waits between the rev
 
 
 def close(kept: Journal) -> None:
-    """Carries out the open records of an undo journal and closes it. Raises `FaultError` if a record fails."""
+    """Carries out the open records of an undo journal, and closes it. Raises `FaultError` if a record fails."""
     try:
         undo_open(kept.run_dir)
     except FaultError:
@@ -73,7 +73,7 @@ PLACES = ("*", ".*/*", "*/base", "*/repeat", "*/cells/*", "*/resumed/*")
 
 
 def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Carries out the open undo records of dead runs. Returns healed runs' ids, and a message for each failure."""
+    """Carries out the open undo records of runs whose harness is gone. Returns their ids, and a text per failure."""
     healed, failed = [], []
     for path in sorted(path for place in PLACES for path in reports.glob(f"{place}/{JOURNAL}")):
         run_dir = path.parent
@@ -90,8 +90,11 @@ def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[
 
 
 def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Removes leftovers of dead runs and probes, wherever their journals are, if a leftover's name shows that the
-    process that made it is gone. Returns the kind and name of each leftover, and a message for each failure."""
+    """Removes leftovers of dead runs and probes, wherever their journals are.
+
+    A leftover is removed if its name shows that the process that made it is gone. Returns the kind and name of each
+    leftover, and a message for each failure.
+    """
     healed, problems = owner_names.sweep_folders(dry_run)
     for name in backend_names():
         try:
@@ -116,7 +119,7 @@ def undo_open(run_dir: pathlib.Path) -> None:
 
 
 def refuse_wrong(action: str, arguments: dict[str, Any], run_dir: pathlib.Path) -> None:
-    """Checks an undo record. Raises `FaultError` if the record could not be carried out later. Undoes nothing."""
+    """Raises `FaultError` if an undo record could not be carried out later. Undoes nothing."""
     function = resolve(action)
     hints = get_type_hints(function, include_extras=True)
     if "run_dir" not in hints and any(_BELOW in getattr(each, "__metadata__", ()) for each in hints.values()):
@@ -138,7 +141,7 @@ def _call(function: Callable[..., object], arguments: Any, run_dir: pathlib.Path
 
 
 def resolve(action: str) -> Callable[..., object]:
-    """Returns the function that an undo record names. Raises `FaultError` if there is no such undo function."""
+    """Returns the undo function that an undo record names. Raises `FaultError` if no such function exists."""
     kind, _, name = action.partition(".")
     try:
         if action in (SECRETS, DRILL):

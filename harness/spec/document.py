@@ -48,8 +48,6 @@ _SPECIAL = re.compile(r"(?:[-+]?\.inf|\.nan)\Z", re.IGNORECASE)
 
 
 class MarkedMap(dict[Any, Any]):
-    """A mapping read from YAML, with the place of each key in the file."""
-
     __slots__ = ("marks",)
 
     def __init__(self, data: Mapping[Any, Any], marks: Mapping[Any, Mark]):
@@ -58,8 +56,6 @@ class MarkedMap(dict[Any, Any]):
 
 
 class MarkedList(list[Any]):
-    """A list read from YAML, with the place of each item in the file."""
-
     __slots__ = ("marks",)
 
     def __init__(self, data: Sequence[Any], marks: Sequence[Mark]):
@@ -68,7 +64,7 @@ class MarkedList(list[Any]):
 
 
 def read_text(path: pathlib.Path, bytes_max: int = BYTES_MAX) -> str:
-    """Reads the text of a regular file, without blocking on devices. Raises `UsageError`."""
+    """Reads the text of a regular file, without blocking on devices. Raises `UsageError` if this is impossible."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
@@ -94,7 +90,7 @@ def read_text(path: pathlib.Path, bytes_max: int = BYTES_MAX) -> str:
 
 
 class Document:
-    """A YAML file as plain data, and the problems found so far. Raises `ScenarioError` for invalid YAML."""
+    """A YAML file as plain data, with the problems found so far. Raises `ScenarioError` for invalid YAML."""
 
     def __init__(self, text: str, source: str):
         self.source = source
@@ -123,7 +119,6 @@ class Document:
         return printable(f"{mark.source or self.source}:{mark.line}:{mark.column}: {message}")
 
     def at(self, path: Path, message: str) -> str:
-        """Returns a message that begins with the position of `path`: `file:line:column: path: message`."""
         return self._line(self.mark(path), f"{dotted(path) + ': ' if path else ''}{message}")
 
     def mark(self, path: Path) -> Mark:
@@ -155,7 +150,6 @@ class Document:
         return found
 
     def valid(self, model: type[_Checked], data: Any, keys: Callable[[Path], Sequence[str]] | None = None) -> _Checked:
-        """Builds a pydantic model from data. Raises `ScenarioError` with all problems."""
         found = self.check(model, data, keys=keys)
         self.raise_problems()
         assert found is not None, "what could not be checked has its problem"
@@ -163,7 +157,6 @@ class Document:
 
 
 def mark_in(data: Any, path: Path, default: Mark) -> Mark:
-    """Returns the place of the value at `path` in data read from a file, or `default` if it is unknown."""
     here, mark = data, default
     for part in path:
         if isinstance(here, MarkedMap) and part in here:
@@ -182,8 +175,6 @@ class _Refused(Exception):
 
 
 class _Reader:
-    """Builds plain data from a YAML parser's events. Size limits apply during parsing."""
-
     def __init__(self, text: str, document: Document):
         self.events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
         self.document = document
@@ -257,7 +248,7 @@ def _mark(event: Any, source: str = "") -> Mark:
 
 
 def _scalar(event: Any) -> Any:
-    """Parses a scalar by YAML 1.2's core schema: `on`, `no` and dates stay texts."""
+    """Parses a scalar by YAML 1.2's core schema, in which `on`, `no` and dates are texts."""
     text: str = event.value
     plain = event.tag in (None, "!") and event.implicit[0]
     kind = "plain" if plain else "str" if event.tag in (None, "!") else event.tag.removeprefix(_TAG)
@@ -282,12 +273,10 @@ def _typed(text: str) -> Any:
 
 
 def short(text: str) -> str:
-    """Shortens a text to `SHOWN_MAX` characters."""
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
 
 
 def dotted(path: Path) -> str:
-    """Joins the parts of a path with dots, as in `workload.nodes`."""
     return ".".join(short(str(part)) or "''" for part in path)
 
 
@@ -319,7 +308,7 @@ _UNION_TAGS = re.compile(
 
 
 def _document_path(loc: Sequence[str | int]) -> Path:
-    """Returns the path in the file of pydantic's error location, without the parts that are not in the file."""
+    """Returns the path in the file for pydantic's error location, which has additional parts such as names of types."""
     return tuple(
         part
         for place, part in enumerate(loc)
@@ -358,7 +347,6 @@ def _cut(message: str) -> str:
 
 
 def keys_at(model: type[BaseModel], path: Path) -> list[str]:
-    """Returns the keys that are allowed in the mapping at `path` of the model's document."""
     here: type[BaseModel] | None = model
     for part in path:
         if isinstance(part, str) and here is not None:
@@ -368,7 +356,6 @@ def keys_at(model: type[BaseModel], path: Path) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Returns the pydantic model in an annotation such as `list[M] | None`, or `None` unless there is exactly one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = [inner for each in typing.get_args(annotation) if (inner := _model_in(each))]

@@ -14,7 +14,7 @@ OFF = "off"
 
 @dataclass(frozen=True)
 class Allowed:
-    """The bounds that a scenario may set for a score; a score that is judged `by_default` may also be `off`."""
+    """The bounds that a scenario may set for a score. A score that is judged `by_default` may also be set to `off`."""
 
     bounds: type[BaseModel]
     by_default: bool = False
@@ -25,13 +25,12 @@ ScoreBounds = Mapping[str, Allowed]
 
 
 def check_expectations(document: Document, expect: Any, scores: ScoreBounds) -> None:
-    """Adds a problem to the document for each unknown score and each invalid bound in `expect`."""
     for path, message in wrong_expectations(expect, scores) if isinstance(expect, dict) else ():
         document.problem(path, message)
 
 
 def wrong_expectations(expect: Mapping[str, Any], scores: ScoreBounds) -> Iterator[tuple[Path, str]]:
-    """Yields (where, why) for each mistake under `expect:`: an unknown score, or a wrong bound."""
+    """Yields the place and the reason of each mistake under `expect:`, such as an unknown score or an invalid bound."""
     for name, written in expect.items():
         score, _, key = name.partition(".")
         if name not in scores and score in scores:
@@ -47,7 +46,6 @@ def wrong_expectations(expect: Mapping[str, Any], scores: ScoreBounds) -> Iterat
 
 
 def bounds_schema(scores: ScoreBounds) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the JSON Schema of `expect:`, and the definitions that it refers to."""
     definitions: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for name, allowed in scores.items():

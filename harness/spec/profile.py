@@ -28,7 +28,6 @@ def lay_profile(document: Document, overlay: Any, path: Path) -> None:
 
 
 def _faults(document: Document, overlay: Any, problem: Callable[[Path, str], None]) -> Any:
-    """Returns a scenario's list of faults, with values replaced by the profile's."""
     faults = document.data.get("faults")
     if not isinstance(overlay, dict):
         problem(("faults",), "faults of a profile are keyed by fault id, like {evict: {notice: 120s}}")

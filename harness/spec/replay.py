@@ -46,7 +46,7 @@ class ReplaySpec(Parameters):
         return self
 
     def found(self, *folders: pathlib.Path, events: Set[str] | None = None) -> "Replay":
-        """Loads the trace from the first of these folders that has it, and returns the replay. Raises `UsageError`."""
+        """Loads the trace from the first of `folders` that has it. Raises `UsageError` if no folder has the trace."""
         assert self.trace is not None, "whoever asks has looked"
         trace = load_trace(find_trace(self.trace, *folders))
         return Replay(trace, self.speed, self.window, self.merge_within, events)
@@ -54,15 +54,13 @@ class ReplaySpec(Parameters):
 
 @dataclass(frozen=True)
 class Strike:
-    """One fault of a replayed trace: its time since the begin of the window, and the nodes that it hits."""
-
     at_ns: int
     nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A trace of node failures, with how to replay it. `events`: names of replayed events, or `None` for all."""
+    """A trace of node failures, and how to replay it. `events` names the replayed events; `None` means all."""
 
     trace: Trace
     speed: float
@@ -72,7 +70,7 @@ class Replay:
 
     @property
     def happenings(self) -> list[Happening]:
-        """Returns a trace's events that are replayed. Raises `ScenarioError` for an event that is not in the trace."""
+        """Returns the trace's events that are replayed. Raises `ScenarioError` if the trace has no event of a name."""
         known, events = {each.event for each in self.trace.happenings}, self.events
         if unknown := next((each for each in sorted(events or ()) if each not in known), None):
             raise ScenarioError([f"{self.trace.name} has no event {unknown!r}; {choice(unknown, sorted(known))}"])
@@ -97,7 +95,6 @@ class Replay:
             yield Strike(self._at_ns(moment[0]), tuple(sorted(chosen)))
 
     def words(self, nodes: int) -> str:
-        """Returns a text for the plan that says how the trace is replayed."""
         moments, trace = self._moments(), self.trace
         went = sum(map(len, moments))
         at = len({each.at_s for moment in moments for each in moment})
@@ -118,7 +115,6 @@ class Replay:
         return round((each.at_s * _S - begin_ns) / self.speed)
 
     def _moments(self) -> list[list[Happening]]:
-        """Groups events that become one fault. Raises `ScenarioError` if there are no events, or too many groups."""
         found: list[list[Happening]] = []
         for each in self.happenings:
             if found and self._at_ns(each) - self._at_ns(found[-1][0]) < max(1, self.merge_within.ns):

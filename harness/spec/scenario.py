@@ -41,7 +41,6 @@ REPEAT_MAX = 1000
 
 
 def _on_one_line(text: str) -> str:
-    """Refuses line ends, escape sequences and characters that change the direction of text on terminals."""
     if not text.isprintable():
         raise ValueError(f"{text!r}: only printable characters, on one line")
     return text
@@ -81,7 +80,6 @@ _SELECTORS = "any, all, a number, a list of numbers, {count: 2}, {percent: 25} o
 
 
 def _form(given: object) -> str | None:
-    """Returns the syntax in which a target is written, such as `[list]`, to select fitting error messages."""
     if isinstance(given, Mapping):
         return {("count",): "Count", ("percent",): "Percent", ("not_rank",): "NotRank"}.get(tuple(given))
     if isinstance(given, Parameters):
@@ -144,7 +142,7 @@ def _rate(given: object) -> object:
 
 
 class When(ReplaySpec):
-    """When a fault acts. `phase` may be combined with `step` or `following`: the fault then waits for both."""
+    """The moments at which a fault acts. With `phase` and `step` (or `following`), the fault waits for both."""
 
     step: int | None = Field(None, ge=1, description="After every rank has completed this step.")
     after: Duration | None = Field(None, description="This long after the start, or after the followed event.")
@@ -159,7 +157,6 @@ class When(ReplaySpec):
 
     @property
     def replay(self) -> Replay | None:
-        """Returns the loaded trace that decides when the fault acts, or `None` if no trace was loaded."""
         return self._replay
 
     def beside(self, folder: pathlib.Path) -> Self:
@@ -200,7 +197,7 @@ _TRIGGERS = [tuple(each.split("+")) for each in _ALLOWED.split()]
 
 
 class FaultSpec(NamedFault):
-    """A fault as a scenario writes it. In YAML, the fault's parameters stand beside `id`, `when` and `target`."""
+    """A fault as written in a scenario. In YAML, the fault's parameters stand beside `id`, `when` and `target`."""
 
     id: Name
     when: When
@@ -208,11 +205,9 @@ class FaultSpec(NamedFault):
     _places: Mapping[str, str] = PrivateAttr({})
 
     def place(self, key: str) -> str:
-        """Returns where a fault's `target` or `when` is in the file, or an empty text if there is no file."""
         return self._places.get(key, "")
 
     def aimed(self, nodes: Sequence[int], workload: Workload) -> Self:
-        """Returns the same fault on these nodes or, if it aims at ranks, on the first rank of each node."""
         if self.action.aims_at == "node":
             target = TargetSpec(node=tuple(nodes))
         else:
@@ -253,7 +248,7 @@ class Limits(Parameters):
     gpu_hours: float | None = Field(None, gt=0, description="GPU time of one job; the job is stopped there.")
 
     def allowed_nodes(self, nodes: int) -> int | None:
-        """Returns how many of `nodes` nodes may have a fault at once. A percentage is rounded down to at least 1."""
+        """Returns how many of `nodes` nodes may have a fault at once: rounded down, but at least one."""
         if isinstance(self.nodes_at_once, str):
             return max(1, int(nodes * units.parse_percent(self.nodes_at_once) / 100))
         return self.nodes_at_once
@@ -286,7 +281,6 @@ class Scenario(Header):
 
     @property
     def file_digest(self) -> str | None:
-        """Returns the SHA-256 of the scenario's file, or `None` for a scenario made in memory."""
         return self._file_digest
 
 
@@ -334,7 +328,7 @@ def parse_scenario(
 
 
 def scenario_of(document: Document, folder: pathlib.Path, scores: ScoreBounds | None = None) -> Scenario:
-    """Checks the data of a YAML file as a scenario. Its file paths are relative to `folder`. Raises `ScenarioError`."""
+    """Checks a YAML file's data as a scenario, with paths relative to `folder`. Raises `ScenarioError`."""
     if scores is not None:
         check_expectations(document, document.data.get("expect"), scores)
     scenario = document.valid(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))
@@ -362,7 +356,7 @@ OTHERS = {"suites": ("scenarios", "chaos gate"), "gamedays": ("entries", "chaos 
 
 
 def has_key(path: pathlib.Path, key: str) -> bool:
-    """Returns True if a YAML file, which may be invalid, has this key at its top level."""
+    """Returns True if a YAML file, even an invalid one, has this key at its top level."""
     return re.search(rf"^{key}\s*:", read_text(path), re.MULTILINE) is not None
 
 
@@ -378,7 +372,6 @@ def find_scenario(name: str, directory: pathlib.Path, what: str = "scenario") ->
 
 
 def _named(name: str, directory: pathlib.Path, what: str = "scenario") -> pathlib.Path:
-    """Returns `<directory>/<name>.yaml`, or the scenario of this name in its subfolder `suites` or `gamedays`."""
     path = directory / f"{name}.yaml"
     if not os.path.lexists(path):
         for kind, (key, command) in OTHERS.items():
@@ -392,13 +385,11 @@ def _named(name: str, directory: pathlib.Path, what: str = "scenario") -> pathli
 
 
 def find_beside(name: str, folder: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
-    """Returns the scenario file that a suite or plan in `folder` names, by relative path or name in `directory`."""
     given = pathlib.Path(name)
     return folder / given if given.suffix in (".yaml", ".yml") else _named(name, directory)
 
 
 def _with_parameters(data: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Moves each fault's own parameters under the key `parameters`, where the model expects them."""
     faults = data.get("faults")
     if not isinstance(faults, list):
         return dict(data)
@@ -439,7 +430,6 @@ def _with_its_files(scenario: Scenario, document: Document, folder: pathlib.Path
 
 
 def check_secrets(document: Document, workload: Workload) -> None:
-    """Adds a problem for each variable of the trainer that holds a secret itself instead of a reference to it."""
     for place, name, value in workload.environment():
         try:
             refuse_literals({name: value})
@@ -448,7 +438,6 @@ def check_secrets(document: Document, workload: Workload) -> None:
 
 
 def _circle(begin: str, followed: Mapping[str, str | None]) -> list[str]:
-    """Returns the faults that follow each other in a circle with this one; empty if there is no circle."""
     chain = [begin]
     while len(chain) <= len(followed) and (other := followed.get(chain[-1])) is not None:
         chain.append(other)
@@ -458,7 +447,6 @@ def _circle(begin: str, followed: Mapping[str, str | None]) -> list[str]:
 
 
 def _check_faults(document: Document, faults: Sequence[FaultSpec], phases: Sequence[str]) -> None:
-    """Checks the ids, triggers and targets of faults. `phases` holds the phases that workers log; empty if unknown."""
     ids = {fault.id for fault in faults}
     followed_by = {fault.id: fault.when.following for fault in faults}
     seen: set[str] = set()

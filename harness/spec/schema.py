@@ -25,7 +25,6 @@ def json_schema(scores: ScoreBounds) -> dict[str, Any]:
 
 
 def _variant(name: str, base: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the JSON Schema of one fault as a scenario writes it, and the definitions that it refers to."""
     fault = load_fault(name).model_json_schema()
     variant = {
         "title": name,

@@ -45,7 +45,7 @@ def resolve(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def references(env: Mapping[str, str]) -> list[str]:
-    """Returns the harness's variables that a scenario uses as secrets. Raises `UsageError` for an unset variable."""
+    """Returns the harness's variables that a scenario refers to. Raises `UsageError` for an unset variable."""
     resolve(env)
     found = {reference[1] for value in env.values() if (reference := _REFERENCE.fullmatch(value))}
     return sorted(found)
@@ -112,7 +112,6 @@ def _redact_line(line: bytes, secrets: Sequence[str], is_json: bool) -> bytes:
 
 
 def _forms(secret: str) -> set[bytes]:
-    """Returns all forms in which a secret may stand in a file: as it is, and as JSON writes it."""
     return {form.encode() for form in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])}
 
 

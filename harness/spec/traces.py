@@ -54,8 +54,6 @@ class Trace:
 
 
 class _Row(NamedTuple):
-    """One row of a trace. `change` is the number of new nodes, negative if nodes left. `event` says why nodes left."""
-
     at_s: float
     change: int
     line: int
@@ -64,7 +62,7 @@ class _Row(NamedTuple):
 
 
 def find_trace(name: str, *folders: pathlib.Path) -> pathlib.Path:
-    """Finds a trace in one of these folders, or in a subfolder `traces/` of one. Raises `UsageError`."""
+    """Finds a trace in `folders`, or in their subfolders `traces/`. Raises `UsageError` if no folder has the trace."""
     places = [place for folder in folders for place in (folder, folder / FOLDER)]
     if found := next((place / name for place in places if os.path.lexists(place / name)), None):
         return found
@@ -74,12 +72,11 @@ def find_trace(name: str, *folders: pathlib.Path) -> pathlib.Path:
 
 
 def load_trace(path: pathlib.Path) -> Trace:
-    """Reads a trace of node failures. Raises `ScenarioError` with all mistakes, `UsageError` for an unreadable file."""
+    """Reads a trace of node failures. Raises `ScenarioError` with all mistakes, or `UsageError`."""
     return parse_trace(read_text(path), str(path))
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Returns numbered lines without comments and empty lines."""
     return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
 
 
@@ -124,7 +121,6 @@ def _trace(rows: Sequence[_Row], name: str, text: str, source: str) -> Trace:
 
 
 def _csv_rows(text: str, source: str, read: Callable[[list[str], int], _Row]) -> list[_Row]:
-    """Parses each line of a CSV file by `read`, which raises `ValueError` for an invalid line."""
     rows, problems = [], []
     for number, line in _lines(text):
         try:
@@ -186,7 +182,7 @@ def _time(text: str) -> tuple[str, float]:
 
 
 def _bamboo(text: str, source: str) -> list[_Row]:
-    """Reads a trace with rows `ms,add|remove,node`. The first rows add the initial nodes."""
+    """Reads a Bamboo trace, whose rows are `ms,add|remove,node`. The first rows add the initial nodes."""
     there: set[str] = set()
 
     def read(fields: list[str], number: int) -> _Row:
@@ -226,13 +222,12 @@ class _Faults(RootModel[list[_Fault]]):
 
 
 def _json(model: type[_Model], text: str, source: str) -> tuple[_Model, Document]:
-    """Parses JSON with the YAML reader, which knows the positions of mistakes."""
     document = Document(text, source)
     return document.valid(model, document.data), document
 
 
 def _skypilot(text: str, source: str) -> list[_Row]:
-    """Reads a series of node counts at equal intervals."""
+    """Reads a SkyPilot trace: a series of node counts at equal intervals."""
     counted, document = _json(_Counted, text, source)
     gap_s, counts = counted.metadata.gap_seconds, [0, *counted.data]
     line = document.mark(("data",)).line
@@ -240,7 +235,7 @@ def _skypilot(text: str, source: str) -> list[_Row]:
 
 
 def _infinitehbd(text: str, source: str) -> list[_Row]:
-    """Reads when node faults begin and end, in days. If faults overlap, the node is lost when the first one begins."""
+    """Reads an InfiniteHBD trace: begins and ends of node faults, in days. A node is lost while it has any fault."""
     found, document = _json(_Faults, text, source)
     open_on: Counter[str] = Counter()
     rows = []

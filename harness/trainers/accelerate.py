@@ -11,7 +11,7 @@ from harness.trainers.shared.scripted import ScriptTrainer
 
 
 class AccelerateTrainer(ScriptTrainer):
-    """A script under `accelerate launch`, which passes the work to torch's elastic launcher."""
+    """Runs a script by `accelerate launch`, which starts torch's elastic launcher."""
 
     fixed_size = True
 
@@ -41,7 +41,6 @@ class AccelerateTrainer(ScriptTrainer):
         return command, rendezvous_settings.store(self.interpreter)
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
-        """Returns settings for which accelerate has no option, as variables that torch's launcher reads."""
         return {**rendezvous_settings.ENVIRONMENT, "PET_LOCAL_ADDR": "{address}", "PET_RDZV_ID": "{run_id}"}
 
     def words(self) -> dict[Path, str]:

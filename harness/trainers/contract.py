@@ -61,14 +61,15 @@ class Trainer(Parameters, abc.ABC):
 
     @abc.abstractmethod
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:
-        """Returns the commands that run the workload, without side effects. The backend adds values of each node."""
+        """Returns the commands that run the workload. The backend fills in the values that differ between nodes."""
 
     def beside(self, folder: pathlib.Path) -> Trainer:
-        """Returns the trainer with the paths of its files resolved against the scenario's folder."""
+        """Returns the trainer with the paths of its files resolved against `folder`, the scenario's folder."""
         return self
 
     def also_with(self, workload: Workload, words: Sequence[str]) -> Workload:
-        """Returns the workload with more trainer arguments. Raises `UsageError` if the trainer takes no arguments."""
+        """Returns the workload with the arguments `words` added to the trainer's command. Raises `UsageError` if the
+        trainer takes no arguments."""
         if words:
             raise UsageError(f"{self.in_words()} takes no further words")
         return workload
@@ -82,7 +83,8 @@ class Trainer(Parameters, abc.ABC):
         """Returns the local files that decide how the trainer runs. Raises `UsageError` if a file is missing."""
 
     def environment(self) -> Mapping[str, str]:
-        """Returns the trainer's variables that a scenario sets. Secrets are references such as `${HF_TOKEN}`."""
+        """Returns the environment variables that a scenario sets for the trainer. Secrets are references
+        (`${HF_TOKEN}`)."""
         return {}
 
     def declares(self) -> frozenset[Tell] | None:
@@ -91,7 +93,7 @@ class Trainer(Parameters, abc.ABC):
 
     @property
     def teller(self) -> str:
-        """Returns the name, for messages, of the source that logs what the trainer does."""
+        """Returns, for messages, who logs the trainer's progress: the trainer itself, or a reader of its output."""
         return "its trainer"
 
     def paced_by(self, checkpoint: Checkpoint) -> bool:
@@ -103,7 +105,6 @@ class Trainer(Parameters, abc.ABC):
         return None
 
     def in_words(self) -> str:
-        """Returns a short description of the trainer, as `chaos plan` prints it."""
         return f"the {self.name} trainer"
 
     @property
@@ -111,7 +112,6 @@ class Trainer(Parameters, abc.ABC):
         return type(self).__module__.rpartition(".")[2]
 
     def to_json(self) -> str | dict[str, Any]:
-        """Returns the trainer as it is written in YAML."""
         return self.model_dump(mode="json") or self.name
 
 
@@ -178,7 +178,6 @@ class Checkpoint(Parameters):
 
     @property
     def folder(self) -> str:
-        """Returns the folder of checkpoints, relative to the run's folder."""
         return _without_placeholder(self.path)
 
     @model_serializer(mode="wrap")
@@ -196,7 +195,6 @@ def _without_placeholder(path: str) -> str:
 
 
 def _places(given: object) -> object:
-    """Expands ranges such as `2-17` in a list of node indices."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise ValueError(f'{given!r} is no list of nodes; write [0, 1] or ["0-17"]')
     found: list[object] = []
@@ -348,18 +346,16 @@ class Workload(Parameters):
         return given
 
     def domain(self, nodes: Set[int]) -> str:
-        """Returns a text such as `rack0 is nodes 0, 1` on the label of exactly these nodes, or an empty text."""
         found = (label for label, places in self.node_labels.items() if {*places} == nodes)
         names = " and ".join(found)
         return f"{names} is node{'s' * (len(nodes) > 1)} {', '.join(map(str, sorted(nodes)))}" if names else ""
 
     @property
     def world_size(self) -> int:
-        """Returns the number of ranks of the whole job, without spares."""
         return self.max_nodes * self.ranks_per_node
 
     def environment(self) -> Iterator[tuple[Path, str, str]]:
-        """Returns the variables that the scenario sets for the trainer: place below `workload`, name, value."""
+        """Yields the environment variables that the scenario sets for the trainer, with their keys below `workload`."""
         yield from ((("env", name), name, value) for name, value in self.env.items())
         for name, value in self.trainer.environment().items():
             yield ("trainer", "env", name), name, value
@@ -368,11 +364,9 @@ class Workload(Parameters):
         return f"nodes 0 to {self.nodes - 1}, ranks 0 to {self.world_size - 1}"
 
     def node_of(self, rank: int) -> int:
-        """Returns the index, from 0, of the rank's node."""
         return rank // self.ranks_per_node
 
     def on_nodes(self, nodes: int) -> Workload:
-        """Returns the workload on exactly this many nodes, without spare nodes and node labels."""
         return self.model_copy(
             update=dict.fromkeys(("nodes", "max_nodes", "min_nodes"), nodes)
             | {"node_labels": {}, "node_labels_from": ""}

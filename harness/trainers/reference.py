@@ -60,7 +60,6 @@ class ReferenceTrainer(Trainer):
 
 
 def _global_batch(args: Sequence[str]) -> int | None:
-    """Returns the global batch size that the trainer will use, or `None` if the option holds no whole number."""
     told = [word for option, word in itertools.pairwise(args) if option == "--global-batch"]
     told += [word.partition("=")[2] for word in args if word.startswith("--global-batch=")]
     try:

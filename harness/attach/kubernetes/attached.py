@@ -1,9 +1,8 @@
-"""Attaches to a job of pods that somebody else started, and finds the pods by a label selector. Every pod of the job
-must have the owner's opt-in: the label or annotation `chaos.allow`.
+"""Attaches to a job of pods that somebody else started, and finds the pods by a label selector.
 
-The harness runs only a few lines of shell in the job's pods, by the exec API of Kubernetes. A pod is evicted, deleted
-or killed only if the job's own controller (or the kubelet) brings the pod back. The module `others` finds the present
-pod of each node of the job.
+Every pod of the job must have the owner's opt-in: the label or annotation `chaos.allow`. The harness runs only a few
+lines of shell in the job's pods, by the exec API of Kubernetes. A pod is evicted, deleted or killed only if the job's
+own controller (or the kubelet) brings the pod back. The module `others` finds the present pod of each node of the job.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ class KubernetesJob(AttachedJob):
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
         """Returns True if the last act on a node's pod took effect. After an eviction, a deletion or a kill, the pod
-        may be back already: then the node's `life` (pod and restart count) has changed."""
+        may be back already. The node's `life` (pod and restart count) has then changed."""
         if verb == "stop":
             return seen.state == "stopped"
         another = seen.life != self._struck[node]
@@ -167,8 +166,6 @@ class KubernetesJob(AttachedJob):
         return Seen("stopped", found.life, told=found.told) if stopped else found
 
     def _allowed_still(self, node: str) -> Object:
-        """Returns the pod of a node, read again right before an act on the pod. Raises `UsageError` if the pod is gone
-        or ending, or if the pod's owner has withdrawn the opt-in."""
         last = self._pods[node]
         pod = self.api.pod(others.name_of(last))
         if pod is None or others.uid_of(pod) != others.uid_of(last) or not others.lives(pod):
@@ -202,8 +199,6 @@ def attach(selection: str) -> KubernetesJob:
 
 
 def _refuse_foreign(pod: Object) -> bool:
-    """Returns True if a pod's owner allows the harness to kill the pod, or False if the owner allows only a stop.
-    Raises `UsageError` if a harness started the pod for a run, or if the pod lacks its owner's opt-in."""
     name, labels = others.name_of(pod), pod["metadata"].get("labels") or {}
     if RUN_LABEL in labels:
         raise UsageError(f"pod {name} belongs to run {labels[RUN_LABEL]} of a harness; nothing was touched")
@@ -266,8 +261,7 @@ def _evict(api: Api, pod: str, uid: str) -> None:
 
 
 def _undo(pod: str, uid: str, shell: str, ephemeral_shell: bool, verb: str, environment: dict[str, str]) -> None:
-    """Undoes one act on a pod. Evicted, deleted and killed pods need no undo, because their controller brings them
-    back."""
+    """Undoes one act on a pod. Evicted, deleted and killed pods need no undo: their controller replaces them."""
     if verb != "stop" and not ephemeral_shell:
         return
     with BACKEND.as_recorded(environment):

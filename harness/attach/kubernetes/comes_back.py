@@ -1,5 +1,4 @@
-"""Decides from a pod's controller whether the pod comes back after a kill or an eviction, so that its job goes on.
-Changes nothing."""
+"""Decides from a pod's controller whether the pod comes back after a kill or an eviction, so that its job goes on."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ JOB, JOBSET = ("batch/v1", "jobs"), ("jobset.x-k8s.io/v1alpha2", "jobsets")
 
 
 class Returns:
-    """Counts, for each Kubernetes Job, the pods that the harness killed, evicted or deleted, because the Job's own
-    count of failed pods is updated later."""
+    """Counts, for each Kubernetes Job, the pods that the harness killed, evicted or deleted. The Job's own count of
+    failed pods is updated too late."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -27,11 +26,8 @@ class Returns:
         self._taken = Counter[str]()
 
     def why_not(self, verb: str, pod: Object, pods: Sequence[Object]) -> str:
-        """Returns the reason why killing or evicting this pod could end the job, or an empty text if the pod comes
-        back.
-
-        `pods` are all pods of the job, including this one.
-        """
+        """Returns why killing or evicting this pod could end the job, or an empty text if the pod comes back. `pods`
+        are all pods of the job, including this one."""
         owner = controller_of(pod)
         if owner is None:
             if verb == "kill" and pod["spec"].get("restartPolicy", "Always") != "Never":
@@ -66,7 +62,6 @@ class Returns:
         return self._of_jobset(job, full) if full else ""
 
     def _full(self, job: Object, pod: Object, pods: Sequence[Object]) -> str:
-        """Returns why one more failed pod could fail a Kubernetes Job, or an empty text if it could not."""
         name, spec, uid = name_of(job), job["spec"], job["metadata"]["uid"]
         if (limit := spec.get("backoffLimitPerIndex")) is not None:
             spent = int((pod["metadata"].get("annotations") or {}).get(FAILURES, 0))
@@ -80,8 +75,6 @@ class Returns:
         return "" if spent < limit else f"Job {name}: one more failure would pass its backoffLimit of {limit}"
 
     def _of_jobset(self, job: Object, full: str) -> str:
-        """Returns the reason why the failure of a Kubernetes Job would end the training, or "" if a JobSet restarts the
-        Job."""
         owner = controller_of(job)
         if owner is None or owner["kind"] != "JobSet":
             return f"{full}, and that would end the job"
@@ -98,8 +91,6 @@ class Returns:
 
 
 def _first_rule(spec: Object, verb: str) -> str:
-    """Returns the action of a Job's podFailurePolicy after a pod was killed or evicted: `Ignore`, an action that fails
-    the Job, or "" in all other cases."""
     for rule in (spec.get("podFailurePolicy") or {}).get("rules", []):
         disruption = any(each.get("type") == "DisruptionTarget" for each in rule.get("onPodConditions") or [])
         if str(rule["action"]).startswith("Fail"):

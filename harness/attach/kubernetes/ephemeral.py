@@ -69,8 +69,8 @@ def _answers(api: Api, pod: str, name: str) -> bool:
 
 
 def state_of(pod: Object | None, name: str) -> Object:
-    """Returns the state of a pod's ephemeral container (`running`, `waiting` or `terminated`), or an empty dict if the
-    pod has no container `name`."""
+    """Returns the state of a pod's ephemeral container (`running`, `waiting` or `terminated`). Returns an empty dict if
+    the pod has no container `name`."""
     statuses = pod["status"].get("ephemeralContainerStatuses") or [] if pod else []
     found: Object = next((each.get("state") or {} for each in statuses if each["name"] == name), {})
     return found

@@ -1,5 +1,4 @@
-"""Finds the present pod of each node of a job that somebody else started, and the pod's state, in answers of the API
-server. Pure."""
+"""Finds the present pod of each node of a job that somebody else started, and the state of the pod."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ def uid_of(pod: Object) -> str:
 
 
 def told_by_owner(pod: Object) -> str | None:
-    """Returns the value of the label or annotation `chaos.allow`, by which a pod's owner allows faults, or `None` if
-    missing."""
+    """Returns the value of the label or annotation `chaos.allow`, by which a pod's owner allows faults, or `None`."""
     metadata = pod["metadata"]
     found = (metadata.get("labels") or {}).get(OPT_IN) or (metadata.get("annotations") or {}).get(OPT_IN)
     return None if found is None else str(found)
@@ -61,9 +59,7 @@ def place_of(pod: Object) -> Place:
 
 def matched(last: Mapping[str, Object], pods: Sequence[Object]) -> dict[str, Object | None]:
     """Returns each node's present pod: the last seen pod if it lives, or else its replacement, or else the dead pod.
-
-    `last` maps each node to its last seen pod.
-    """
+    `last` maps each node to its last seen pod."""
     by_uid = {uid_of(pod): pod for pod in pods}
     known = {uid_of(pod) for pod in last.values()}
     made = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")))
@@ -103,7 +99,6 @@ def seen(pod: Object | None, last: Object) -> Seen:
 
 
 def _state(pod: Object, status: Object) -> tuple[str, int | None]:
-    """Returns a pod's state, and the exit code if the pod has ended and will not be restarted."""
     phase, now = pod["status"].get("phase", ""), status.get("state") or {}
     ended, policy = now.get("terminated"), pod["spec"].get("restartPolicy", "Always")
     if "deletionTimestamp" in pod["metadata"]:

@@ -15,7 +15,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     folder: pathlib.Path
 
     def do_GET(self) -> None:
-        """Answers a GET request with a file's content; a file that was never written counts as empty."""
         path = self._path()
         self._answer(path.read_bytes() if path.exists() else b"")
 

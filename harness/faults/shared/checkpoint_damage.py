@@ -46,11 +46,11 @@ LARGE = 0.5  # of the largest tensor
 
 @dataclass(frozen=True)
 class Damage:
-    """The damage to one file of a checkpoint. The file `damaged` replaces the file `path`; if `damaged` does not exist,
-    `path` is deleted. The file `kept` is a copy of the original.
+    """The damage to one file of a checkpoint: the file `damaged` replaces `path`, or `path` is deleted if `damaged` is
+    missing.
 
-    `path` is relative to the run's folder, and nodes can write it. Only the harness can write `kept` and `damaged`.
-    `tensor_bytes` is the number of changed bytes that belong to tensors.
+    `path` is relative to the run's folder, and nodes can write it. Only the harness can write `kept` (a copy of the
+    original) and `damaged`. `tensor_bytes` is the number of changed bytes that belong to tensors.
     """
 
     run_dir: pathlib.Path
@@ -70,7 +70,6 @@ class Damage:
             untrusted_files.remove(self.run_dir, self.path)
 
     def measure(self) -> tuple[int, str]:
-        """Returns how much of a damaged file differs on the disk now, and the unit of this number."""
         status = untrusted_files.status_of(self.run_dir, self.path)
         if status is None:
             return 1, "files gone"
@@ -83,7 +82,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Order:
-    """The kind of damage to a checkpoint, which part to damage, and in which file (`largest`, `any`, or a pattern)."""
+    """What to damage: the kind of damage, the part of a checkpoint, and the file (`largest`, `any`, or a pattern)."""
 
     kind: Kind
     part: Part = "any"
@@ -118,14 +117,13 @@ def prepare(place: CheckpointFolder, listing: Listing, order: Order, aside: path
 
 
 def part_of(part: Part, spans: Sequence[Extent], tensor_bytes: int) -> str:
-    """Returns the damaged part of a file: `part` or, if `part` is `any`, the kind of bytes that the damage hit."""
     if part != "any":
         return part
     return "tensor" if tensor_bytes else "header" if spans else "metadata"
 
 
 def choose(place: CheckpointFolder, checkpoint: FoundCheckpoint, order: Order) -> str:
-    """Returns the file of a checkpoint to damage. Raises `FaultError` if no file of the checkpoint fits `order`."""
+    """Chooses the file of a checkpoint to damage. Raises `FaultError` if no file of the checkpoint fits `order`."""
     files = [path for path in checkpoint.files if place.sizes.get(path) and _holds(place, path, order)]
     if order.file not in ("largest", "any"):
         files = [path for path in files if pathlib.PurePath(path).match(order.file)]
@@ -154,7 +152,6 @@ def _allowed(part: Part, spans: Sequence[Extent], size: int) -> list[Extent]:
 
 
 def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
-    """Returns the path of a file's counterpart in an older checkpoint, the newest one that has a counterpart."""
     newest, *others = listing.finished
     inside, number = path.removeprefix(newest.path), newest.files.index(path)
     for other in others:
@@ -169,7 +166,6 @@ def _older(place: CheckpointFolder, listing: Listing, path: str) -> str:
 
 
 def _of_pointer(place: CheckpointFolder, listing: Listing, order: Order, aside: pathlib.Path) -> Damage:
-    """Damages the pointer to the newest save: deletes it, changes its bytes, or names an older or a missing save."""
     if listing.pointer is None:
         raise FaultError("there is no pointer to the newest checkpoint beside the checkpoints")
     path, kept, damaged = listing.pointer.path, aside / "original", aside / "damaged"
@@ -196,8 +192,6 @@ def _of_pointer(place: CheckpointFolder, listing: Listing, order: Order, aside: 
 
 
 def _another(listing: Listing, order: Order, text: str = "") -> str:
-    """Returns a wrong name for the pointer file: of the previous save, or of a missing one. Returns a step number if
-    the pointer's content `text` is a number."""
     newest, *others = listing.finished
     if order.kind == "stale_latest":
         return str(others[0].step) if text.isdigit() else others[0].name
@@ -208,7 +202,6 @@ def _another(listing: Listing, order: Order, text: str = "") -> str:
 
 
 def _change(path: pathlib.Path, order: Order, allowed: Sequence[Extent]) -> None:
-    """Damages a file as ordered, only within the allowed ranges of bytes."""
     match order.kind:
         case "bit_flip":
             _flip(path, order.dice, allowed)
@@ -225,7 +218,6 @@ def _change(path: pathlib.Path, order: Order, allowed: Sequence[Extent]) -> None
 
 
 def _position(dice: random.Random, allowed: Sequence[Extent]) -> int:
-    """Chooses one byte position in the allowed ranges at random, each with the same probability."""
     place = dice.randrange(sum(end - start for start, end in allowed))
     for start, end in allowed:
         if place < end - start:
@@ -244,7 +236,6 @@ def _flip(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent]) ->
 
 
 def _zero_page(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent]) -> None:
-    """Fills one page of a file with zeros, within the allowed ranges. Chooses a page that was not all zeros before."""
     pages = [
         (max(start, page * PAGE_BYTES), min(end, (page + 1) * PAGE_BYTES))
         for start, end in allowed
@@ -261,7 +252,6 @@ def _zero_page(path: pathlib.Path, dice: random.Random, allowed: Sequence[Extent
 
 
 def _some_pages(dice: random.Random, first: int, end: int, most: int = 4096) -> Sequence[int]:
-    """Returns the page numbers from `first` to `end`; if there are more than `most`, only `most` consecutive ones."""
     begin = first if end - first <= most else dice.randrange(first, end - most)
     return range(begin, min(end, begin + most))
 
@@ -281,7 +271,7 @@ def _wrong_checksum(path: pathlib.Path, dice: random.Random) -> None:
 
 
 def _poison(path: pathlib.Path, byte: bytes) -> None:
-    """Overwrites a file's large tensors with one byte value, and corrects the file's own checksums."""
+    """Overwrites a file's large tensors with one byte value, and corrects the file's own CRC-32 sums to match."""
     with path.open("r+b") as file:
         tensors = formats.tensors(file) or []
         large = max((end - start for start, end in tensors), default=0) * LARGE
@@ -304,7 +294,7 @@ def _poison(path: pathlib.Path, byte: bytes) -> None:
 def _sealed(
     place: CheckpointFolder, newest: FoundCheckpoint, kept: pathlib.Path, damaged: pathlib.Path
 ) -> tuple[Damage, ...]:
-    """Returns changes to other files of a checkpoint that hide a damaged file: they get the damaged file's SHA-256."""
+    """Returns changes to the other files that hold the original's SHA-256, so that no checksum reveals the damage."""
     found = list[Damage]()
     old, new = (str(fingerprint_of_ours(file)).encode() for file in (kept, damaged))
     for path in newest.files:
@@ -323,8 +313,7 @@ def _sealed(
 
 
 def fingerprint(run_dir: pathlib.Path, path: str) -> str | None:
-    """Returns a fingerprint of a file's content or, for a link, the link's target. Returns `None` if nothing exists at
-    `path`."""
+    """Returns the SHA-256 of a file's content, the target of a link, or `None` if nothing exists at `path`."""
     status = untrusted_files.status_of(run_dir, path)
     if status is None:
         return None
@@ -339,13 +328,11 @@ def fingerprint_of_ours(path: pathlib.Path) -> str | None:
 
 
 def bytes_changed(one: pathlib.Path, other: pathlib.Path) -> int:
-    """Counts bytes that differ, including those that only one of the two files has."""
     with one.open("rb") as left, other.open("rb") as right:
         return _bytes_apart(left, right)
 
 
 def _bytes_apart(left: IO[bytes], right: IO[bytes], span: Extent = (0, sys.maxsize)) -> int:
-    """Counts the bytes of a range in which two files differ, or that only one of them has."""
     count, (at, end) = 0, span
     left.seek(at), right.seek(at)
     while at < end:
@@ -362,7 +349,6 @@ def _bytes_apart(left: IO[bytes], right: IO[bytes], span: Extent = (0, sys.maxsi
 
 
 def _bytes_changed_in(kept: pathlib.Path, damaged: pathlib.Path, spans: Sequence[Extent]) -> int:
-    """Counts the bytes in the ranges `spans` that the damaged file has lost or changed."""
     if not damaged.exists():
         return sum(end - start for start, end in spans)
     with kept.open("rb") as left, damaged.open("rb") as right:

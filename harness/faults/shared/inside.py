@@ -1,4 +1,4 @@
-"""The common parts of faults that act inside trainer processes, for example at a targeted rank's next step."""
+"""The common parts of faults that act inside trainer processes, for example right after a rank's next step."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -20,21 +20,18 @@ WATCHED_S = 0.5  # how long a stuck rank is looked at to see that it does no ste
 
 
 class InsideFault(Fault):
-    """The base of faults that act inside the processes of ranks, at events that the trainer emits."""
-
     needs = frozenset({Verb.SIGNAL})
     aims_at = "rank"
     may = frozenset({May.STOP})
     _victims: dict[int, tuple[Node, int]] = PrivateAttr(default_factory=dict)
 
     def find_victims(self, targets: Targets, context: Context) -> Victims:
-        """Finds the present process of each targeted rank; `see_end` checks this process even after a restart."""
         self._victims.update({rank: context.pid_of(rank) for rank in ranks_of(targets)})
         return self._victims
 
     def strike_all(self, targets: Targets, context: Context, failpoint: str, unit: str) -> None:
-        """Makes the fault act on each targeted rank. Reports the ranks that logged the failpoint, and those whose
-        process ended."""
+        """Makes the fault act on each targeted rank, and reports how many ranks logged `failpoint`, and how many
+        processes ended. A failpoint is a named place in the trainer."""
         victims = self.find_victims(targets, context)
         struck = strike_each(targets, context, failpoint)
         ended = [rank for rank in struck if context.wait(ENDS_WITHIN_S, until=partial(is_gone, *victims[rank]))]
@@ -50,8 +47,8 @@ class InsideFault(Fault):
 
 
 def see_over(victims: Victims, context: Context) -> None:
-    """Reports that each targeted process does steps again or is gone, if this happens within `END_SEEN_WITHIN_S`
-    seconds. Reports nothing if the time runs out, because a step can take longer."""
+    """Reports that each targeted process does steps again or is gone. Reports nothing if this takes longer than
+    `END_SEEN_WITHIN_S` seconds, because a step can take longer."""
     since_ns = time.monotonic_ns()
 
     def over() -> bool:
@@ -73,8 +70,8 @@ def at_the_next_step(targets: Targets, does: str, argument: str | float) -> list
 
 
 def strike_each(targets: Targets, context: Context, failpoint: str) -> list[int]:
-    """Makes the fault act on each targeted rank at its next step. Returns the ranks that logged the failpoint, in the
-    order in which the fault acted on them."""
+    """Makes the fault act on each targeted rank at the rank's next step. Returns the ranks that logged `failpoint` (a
+    named place in the trainer), in the order in which the fault acted on them."""
     waiting, struck, begin_ns = set(ranks_of(targets)), list[int](), time.monotonic_ns()
     context.hold()
     context.injected()
@@ -94,16 +91,14 @@ def strike_each(targets: Targets, context: Context, failpoint: str) -> list[int]
 
 
 def stuck_at(failpoint: str, targets: Targets, duration_s: float, within_s: float = STUCK_WITHIN_S) -> list[Hold]:
-    """Returns planned stops (`Hold`): each targeted rank stops whenever it reaches this failpoint of the trainer."""
+    """Returns orders to stop each targeted rank whenever it reaches this failpoint, a named place in the trainer."""
     match = {"event": "failpoint", "name": failpoint}
     return [Hold(match, target.rank, duration_s + within_s) for target in targets]
 
 
 def see_stuck(failpoint: str, ranks: Sequence[int], context: Context, within_s: float = STUCK_WITHIN_S) -> None:
-    """Stops ranks at a failpoint of the trainer. Checks that each rank logs the failpoint, and then does no step.
-
-    Raises `FaultError` if a rank does not reach the failpoint in time.
-    """
+    """Stops ranks at a failpoint, a named place in the trainer, and checks that they do no step there. Raises
+    `FaultError` if a rank does not reach the failpoint in time."""
     begin_ns = time.monotonic_ns()
     context.hold()
     context.ready()
@@ -117,8 +112,8 @@ def see_stuck(failpoint: str, ranks: Sequence[int], context: Context, within_s: 
 
 
 def launcher_of(rank: int, node: Node, worker: int) -> int:
-    """Returns the process id of a rank's launcher (such as torchrun's agent), the parent process of the rank's worker.
-    Raises `FaultError` if the worker's parent is no process of the job on this node."""
+    """Returns the process id of a rank's launcher (such as torchrun's agent), the parent of the rank's worker. Raises
+    `FaultError` if the worker's parent is no process of the job on this node."""
     there = {each.pid: each.parent for each in node.processes()}
     launcher = there.get(worker, 0)
     if launcher not in there:

@@ -14,8 +14,6 @@ FILL_BYTES_MAX = 256 * 2**20  # more is not taken from a machine only to look
 
 
 class MemoryFault(Fault):
-    """The base of faults that limit a node's memory until they are healed."""
-
     runbook = "F6"
     _limits: dict[Node, int] = PrivateAttr(default_factory=dict)
 
@@ -26,10 +24,8 @@ class MemoryFault(Fault):
                 node.limit_memory(None)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that the memory is no longer limited: a test process takes more than the limit, and is not killed.
-
-        Checks nothing on a node that uses so little memory that the test process would need over `FILL_BYTES_MAX`.
-        """
+        """Checks that a test process can take more than the limit. Checks nothing if this would take over
+        `FILL_BYTES_MAX`, on a node that uses little memory by now."""
         for node, limit_bytes in self._limits.items():
             before = node.memory_use()
             wanted_bytes = max(0, limit_bytes - before.used_bytes) + BEYOND_BYTES
@@ -41,8 +37,6 @@ class MemoryFault(Fault):
 
 
 class LimitedMemory(MemoryFault):
-    """A memory fault whose limit is enforced by the kernel, or by the harness's watchdog."""
-
     how: Literal["auto", "kernel", "watchdog"] = Field(
         "auto", description="Whose limit: the kernel's (OOM killer), a watchdog's (SIGKILL), or the first there is."
     )
@@ -63,10 +57,8 @@ class LimitedMemory(MemoryFault):
 
 
 def see_memory_end(node: Node, limit_bytes: int, context: Context) -> None:
-    """Checks that a test process takes more memory than `limit_bytes` would leave, and is not killed.
-
-    Checks nothing on a node that uses so little memory that the test process would need over `FILL_BYTES_MAX`.
-    """
+    """Checks that a test process can take more memory than `limit_bytes` would leave. Checks nothing if this would take
+    over `FILL_BYTES_MAX`, on a node that uses little memory by now."""
     before = node.memory_use()
     wanted_bytes = max(0, limit_bytes - before.used_bytes) + BEYOND_BYTES
     if wanted_bytes > FILL_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""The common parts of network faults: the disturbed traffic, its peers, the duration, measurements of network paths."""
+"""The common parts of network faults: the disturbed traffic, its peers, the duration, measurements of paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOLERANCE = 0.25  # of what was asked: a busy machine must not make a run invali
 
 
 class NetworkFault(Fault):
-    """The base of faults that disturb nodes' network traffic, and prove that they hit the training's own traffic."""
+    """The base of faults that disturb a node's network, and count the training's own bytes on the disturbed path."""
 
     network = True
     cuts: ClassVar[bool] = False  # nothing passes while it acts
@@ -31,13 +31,12 @@ class NetworkFault(Fault):
     _own: list[tuple[OwnTraffic, float]] = PrivateAttr(default_factory=list)  # and since when
 
     def begin(self, act: Callable[[], Disturbance]) -> Disturbance:
-        """Starts a network disturbance, which `heal` will end."""
         disturbance = act()
         self._acting.append(disturbance)
         return disturbance
 
     def watch(self, node: Node, traffic: Traffic, context: Context) -> None:
-        """Counts the training's own bytes in the disturbed traffic of a node, from now until `heal`."""
+        """Starts to count the training's own bytes in the disturbed traffic of a node, until `heal`."""
         own = OwnTraffic(node, traffic, self.cuts, context)
         own.look(count=False)
         self._own.append((own, time.monotonic()))
@@ -56,19 +55,16 @@ class NetworkFault(Fault):
             self._acting.pop()
 
     def see_through(self, node: Node, partner: Node | None, detail: str, context: Context) -> None:
-        """Checks that packets between `node` and `partner` arrive again, in each direction that was disturbed."""
+        """Checks that packets to and from `partner` (`None`: the control host) arrive, in each disturbed direction."""
         through = min(node.send_packets(partner, PACKETS, INTERVAL_S, back).received for back in self.ways())
         context.ended(through, PACKETS, "packets through", ok=through > 0, detail=detail)
 
     def ways(self) -> list[bool]:
-        """Returns the disturbed directions, as values of the parameter `back` of measurements: False for packets sent
-        by the node, True for packets received."""
+        """Returns the disturbed directions as values of `back`: False for sent packets, True for received packets."""
         return {"egress": [False], "ingress": [True], "both": [False, True]}[self.direction]
 
 
 class LastingFault(NetworkFault):
-    """The base of network faults that act for a given time, or until the run ends."""
-
     duration: Duration | Literal["forever"] = Field(
         Duration("10s"), description="How long it lasts; forever: until the run ends."
     )
@@ -84,8 +80,6 @@ class LastingFault(NetworkFault):
 
 
 class NicFault(LastingFault):
-    """The base of faults of a node's network interface."""
-
     peers: Literal["all"] | list[int] = Field(
         "all", description="all traffic, or only that with these nodes (their places in the job)."
     )
@@ -96,8 +90,7 @@ class NicFault(LastingFault):
         return Traffic(self.direction, tuple(self._peers_of(node, context)))
 
     def partner(self, node: Node, context: Context) -> Node | None:
-        """Returns the other end of the network path to measure: a node to which traffic is disturbed, or the control
-        host (`None`)."""
+        """Returns the other end of the network path to measure: another node, or `None` for the control host."""
         others = self._peers_of(node, context) if self.peers != "all" else context.cluster.nodes
         return next((other for other in others if other.alive and other.index != node.index), None)
 

@@ -26,8 +26,7 @@ RECENT_STEPS = 20
 
 
 class OrderedFault(Fault):
-    """A fault that the trainer itself carries out, on an order from the harness. When the fault ends, its orders are
-    withdrawn."""
+    """A fault that the trainer itself carries out, on an order from the harness. Healing withdraws the order."""
 
     needs = frozenset({Verb.FILES})
     aims_at = "rank"
@@ -40,20 +39,18 @@ class OrderedFault(Fault):
         withdraw(context.run_dir, context.seed)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that no order of this fault is left, which a trainer could carry out again."""
         left = len(list(_orders(context.run_dir, context.seed)))
         context.ended(left, 0, "orders left", ok=not left)
 
 
 def environment(run_dir: pathlib.Path) -> Mapping[str, str]:
-    """Makes the folder of orders, and returns the environment variable that tells a trainer where this folder is."""
     (run_dir / FOLDER).mkdir(exist_ok=True)
     return {"CHAOS_DAMAGE": str(run_dir / FOLDER)}
 
 
 def order(context: Context, rank: int, **what: Any) -> dict[str, Any]:
-    """Orders a rank's trainer to damage itself at its next step. Returns the trainer's answer. Raises `FaultError` if
-    there is no valid answer."""
+    """Orders a rank's trainer to inject a fault into itself at its next step, and returns the trainer's answer. Raises
+    `FaultError` if the trainer gives no valid answer."""
     file = _write(context, rank, what)
     context.injected()
     found = _wait_for_answer(context, rank)
@@ -64,8 +61,8 @@ def order(context: Context, rank: int, **what: Any) -> dict[str, Any]:
 def order_each(
     context: Context, ranks: Sequence[int], within_s: float, acts_at_once: bool = True, **what: Any
 ) -> dict[int, dict[str, Any]]:
-    """Orders the trainer of each rank to damage itself until the order is withdrawn; returns the answers by rank. If
-    `acts_at_once` is False, the fault counts as acting only once all ranks have answered."""
+    """Orders each rank's trainer to inject a fault into itself until the order is withdrawn; returns the answers by
+    rank. If `acts_at_once` is False, the fault counts as acting only once all ranks have answered."""
     for rank in ranks:
         _write(context, rank, what)
     context.injected() if acts_at_once else context.ready()
@@ -76,8 +73,8 @@ def order_each(
 
 
 def step_ahead(context: Context, ranks: Sequence[int]) -> int:
-    """Returns the number of a step that no rank will have begun when an order arrives. The returned step is further
-    ahead if the trainer is running, and nearer if the fault's trigger has stopped it."""
+    """Returns the number of a step that no rank will have begun when an order arrives. For a running trainer, the step
+    is further ahead than for a trainer that the fault's trigger has stopped."""
     step_s, ahead, begun = usual_step_s(context, ranks[0]), AHEAD_STEPS, newest_step(context, ranks)
     moves = context.wait(MOVES_WITHIN_S + 3 * step_s, until=lambda: newest_step(context, ranks) != begun)
     if moves and step_s > 0:
@@ -86,7 +83,6 @@ def step_ahead(context: Context, ranks: Sequence[int]) -> int:
 
 
 def newest_step(context: Context, ranks: Sequence[int]) -> int:
-    """Returns the number of the last step that any of these ranks has done, or 0 if no rank has done a step."""
     return max(figures[-1].step if (figures := context.figures(rank)) else 0 for rank in ranks)
 
 
@@ -110,16 +106,12 @@ def _wait_for_answer(context: Context, rank: int, within_s: float = STRUCK_S_MAX
 
 
 def _answered(run_dir: pathlib.Path, name: str) -> str | None:
-    """Returns the path of the first answer to an order that is found in the nodes' folders, or `None` if there is no
-    answer yet."""
     nodes = untrusted_files.names_in(run_dir, ANSWERS)
     paths = (f"{ANSWERS}/{node}/{name}" for node in nodes)
     return next((path for path in paths if untrusted_files.status_of(run_dir, path)), None)
 
 
 def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
-    """Reads a trainer's answer to an order. Raises `FaultError` if the answer lacks the integers `step` and
-    `changed`."""
     try:
         found: dict[str, Any] = json.loads(untrusted_files.read(run_dir, path, ANSWER_BYTES_MAX))
         if isinstance(found["step"], int) and isinstance(found["changed"], int):
@@ -130,7 +122,6 @@ def _answer(run_dir: pathlib.Path, path: str) -> dict[str, Any]:
 
 
 def withdraw(run_dir: pathlib.Path, seed: int) -> None:
-    """Removes all remaining orders of the fault with this seed. Idempotent."""
     for file in _orders(run_dir, seed):
         file.unlink(missing_ok=True)
 

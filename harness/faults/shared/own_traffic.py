@@ -17,8 +17,6 @@ SECONDS_MIN = 0.5  # a shorter look proves nothing
 
 
 class OwnTraffic:
-    """Counts the bytes that a node's workers send and receive in the disturbed traffic."""
-
     def __init__(self, node: Node, traffic: Traffic, cuts: bool, context: Context):
         self.node = node
         self.bytes = 0
@@ -31,8 +29,8 @@ class OwnTraffic:
         self._unknown = ""
 
     def look(self, count: bool = True) -> None:
-        """Adds the bytes of each TCP connection of the workers since the last call, and all bytes of a new connection.
-        If `count` is False, only notes the connections' present counters. A node that is gone adds nothing."""
+        """Adds the bytes that each TCP connection of the workers has carried since the last call. If `count` is False,
+        only notes the present counters. Does nothing for a node that no longer exists."""
         try:
             found = self.node.connections(self._context.worker_pids(self.node))
         except (ChaosError, OSError) as error:
@@ -73,8 +71,6 @@ class OwnTraffic:
         return both[self._traffic.direction]
 
     def _is_met(self, each: Connection) -> bool:
-        """Returns True if the fault disturbs this TCP connection to another node. If the fault disturbs only traffic to
-        the control host, returns True for a connection to any host that is not a node."""
         others = {node.address for node in self._context.cluster.nodes} - {self.node.address}
         self._peers |= others
         peers = self._traffic.peers

@@ -17,7 +17,7 @@ Operation = Literal["open", "create", "read", "write", "fsync", "rename", "unlin
 
 
 class OnStorage(Fault):
-    """The base of faults that disturb the targets' file operations in one folder, by a rule, until they are healed."""
+    """The base of faults that disturb the targets' file operations in one folder, by a rule, until `heal`."""
 
     directory: Folder = Field("checkpoints", description="The folder disturbed, below the run's.")
     path: str = Field("*", description="Which files in it: a pattern of their paths, where * also matches /.")
@@ -28,7 +28,7 @@ class OnStorage(Fault):
 
     @abc.abstractmethod
     def rule(self, seed: int) -> StorageRule:
-        """Returns the rule for the disturbed folder: which file operations are delayed or fail."""
+        """Returns the rule for the disturbed folder, which says which file operations are delayed or fail."""
 
     def disturb(self, targets: Targets, context: Context) -> None:
         self._acting.clear()
@@ -41,22 +41,20 @@ class OnStorage(Fault):
 
 
 class StorageFault(OnStorage):
-    """A storage fault that disturbs a folder for the time `duration`."""
-
     duration: Duration = Field(Duration("10s"), description="How long it acts.")
 
     needs = frozenset({Verb.STORAGE})
 
     @abc.abstractmethod
     def judge(self, counts: dict[str, int], context: Context, detail: str) -> None:
-        """Reports the effect of the fault, from the numbers of disturbed file operations in `counts`."""
+        """Reports the effect of the fault. `counts` holds the numbers of disturbed file operations."""
 
     def shown(self) -> bool:
-        """Returns True if the counts already show the effect, so that it can be judged before the fault ends."""
+        """Returns True if the effect already shows, so that the harness can judge it before the fault ends."""
         return False
 
     def judge_end(self, counts: Mapping[str, int], context: Context, detail: str) -> None:
-        """Reports effects that can only be judged just before the fault ends; by default, reports nothing."""
+        """Reports effects that can only be judged just before the fault ends. By default, reports nothing."""
 
     def judge_delay(self, counts: dict[str, int], delay_s: float, context: Context, detail: str) -> None:
         """Reports how long file operations waited on average. If no operation waited, the fault did not act."""
@@ -65,7 +63,7 @@ class StorageFault(OnStorage):
         context.effect(got, asked, "ms of delay on average", ok=close, detail=detail)
 
     def cost(self, node: Node, since_ns: int, context: Context) -> str:
-        """Describes what the fault has cost the ranks on a node since `since_ns`; by default, returns an empty text."""
+        """Describes what the fault has cost the ranks on a node since `since_ns`. By default, returns an empty text."""
         return ""
 
     def where(self, targets: Targets) -> str:
@@ -85,16 +83,14 @@ class StorageFault(OnStorage):
             self.judge_end(counts, context, node.name)
 
     def _met(self, targets: Targets, context: Context) -> list[tuple[Node, dict[str, int]]]:
-        """Returns each node with its counts of disturbed file operations. Leaves out nodes without an operation that
-        the rule matches, because nothing could fail there. If no node tried a matching operation, returns all nodes, so
-        that the report shows a fault that never acted."""
+        """Returns the nodes that tried a file operation which the rule concerns, with their counts. If no node tried
+        one, returns all nodes, so that the report shows a fault that never acted."""
         found = [dict(disturbance.counts()) for disturbance in self._acting]
         tried = any(each["matched"] for each in found)
         beside = zip(targets, found, strict=True)
         return [(context.node(target), counts) for target, counts in beside if counts["matched"] or not tried]
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that file operations in the folder are neither delayed nor refused any more."""
         for target in targets:
             node = context.node(target)
             found = node.try_storage(self.directory, self.rule(context.seed))

@@ -48,7 +48,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Listing:
-    """The checkpoints in one place, the newest first."""
+    """The checkpoints in one folder, the newest first."""
 
     layout: str
     checkpoints: Sequence[FoundCheckpoint]
@@ -60,7 +60,7 @@ class Listing:
 
 
 class Layout(abc.ABC):
-    """The way in which a trainer arranges its checkpoints. Subclasses say which files belong together."""
+    """The way in which a trainer arranges its checkpoints. Subclasses say which files form one checkpoint."""
 
     order: int  # `auto` asks the layout with the smallest first
     mark = ""  # the file of a checkpoint that is written last, if any
@@ -103,13 +103,13 @@ class Layout(abc.ABC):
 
 
 def _age(place: CheckpointFolder, checkpoint: FoundCheckpoint) -> tuple[int, int, str]:
-    """Returns a key that sorts checkpoints by age: the step, then the time of the last write."""
     changed = max((place.changed_ns(file) for file in checkpoint.files), default=0)
     return (-1 if checkpoint.step is None else checkpoint.step), changed, checkpoint.path
 
 
 def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
-    """Returns a file or link that points to a save or, if its name is usual for pointers, to a missing save."""
+    """Returns the link or small file that names the newest checkpoint. The named checkpoint can be missing if the
+    file's name is usual for such a pointer, as `latest` is."""
     mine = {file for each in checkpoints for file in each.files}
     by_name = {name: each.path for each in reversed(checkpoints) for name in (each.path, each.name)}
     folders = {each.path.rpartition("/")[0] for each in checkpoints}
@@ -125,7 +125,6 @@ def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]
 
 
 def _named_by(place: CheckpointFolder, path: str) -> str | None:
-    """Returns the name of the checkpoint to which a link or a small text file points."""
     if path in place.links:
         return place.links[path].rstrip("/").rpartition("/")[2]
     if not 0 < place.sizes[path] <= POINTER_BYTES_MAX:
@@ -145,12 +144,12 @@ def layout_names() -> tuple[str, ...]:
 
 
 def check_layout(name: str) -> str:
-    """Checks the name of a layout of checkpoints, or `auto`, and returns it. Raises `ValueError` for another name."""
+    """Returns `name` if it is a layout of checkpoints or `auto`. Raises `ValueError` for another name."""
     return _FAMILY.known(name, also=(AUTO,))
 
 
 def list_checkpoints(place: CheckpointFolder, layout: str = AUTO) -> Listing:
-    """Lists checkpoints by this layout; with `auto`, by the first layout that recognises any."""
+    """Lists checkpoints by this layout or, with `auto`, by the first layout that recognises any checkpoint."""
     if layout != AUTO:
         return load_layout(layout).list(place)
     for name in layout_names():

@@ -26,7 +26,6 @@ class DeepSpeed(Layout):
         return found or ({place.folder: here} if any(map(_RANK_FILE.search, here)) else {})
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Returns True if a save's files are complete and it is not newer than the save that `latest` names."""
         if path == place.folder:
             return super().whole(place, path, files)
         parent, _, name = path.rpartition("/")

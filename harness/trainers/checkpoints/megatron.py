@@ -19,7 +19,6 @@ class Megatron(Layout):
         return grouping.folders_named(place, _FOLDER)
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Returns True if a save is complete and not newer than the save that the file `TRACKER` names."""
         told, step = _told(place, _tracker(path)), names.step_in(path.rpartition("/")[2])
         return told is not None and step is not None and step <= told and super().whole(place, path, files)
 

@@ -24,7 +24,6 @@ class Safetensors(Layout):
         return found | single
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Returns True if every file is complete, and all files that an index names exist."""
         named = [name for file in files if file.endswith(".index.json") for name in _named(place, file)]
         return all(name in place.sizes for name in named) and super().whole(place, path, files)
 

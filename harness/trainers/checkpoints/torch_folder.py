@@ -14,7 +14,6 @@ class TorchFolder(Layout):
 
 
 def _of_several_steps(path: str, files: list[str]) -> bool:
-    """Returns True if a folder's own files are of several steps, so that the folder is not a single save."""
     steps = {names.step_in(file.rpartition("/")[2]) for file in grouping.within(files, path)}
     return len(steps - {None}) > 1
 

@@ -1,8 +1,8 @@
-"""Defines the contract of readers: a reader gets a trainer's events from its output files if it reports none itself.
+"""Defines the contract of readers. A reader turns output files into events, for a trainer that logs no events itself.
 
 Each output format has one file in `harness/trainers/readers/`. The YAML names a format by the name of this file:
 
-    trainer: {command: [...], read: {torchtitan: "{run_dir}/out/structured_logs/*.jsonl"}}
+  trainer: {command: [...], read: {torchtitan: "{run_dir}/out/structured_logs/*.jsonl"}}
 
 The file defines `READER`, a subclass of `Reader`, which parses output into events of the kinds in its `tells`. Output
 files are untrusted: for bytes that a reader cannot parse, it raises `ValueError` and no other error.
@@ -63,7 +63,7 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def feed(self, data: bytes) -> Iterator[Told]:
         """Yields the events in newly written bytes of an output file; for a `whole` reader, `data` is the whole file.
-        Raises `ValueError` for bytes that the reader cannot parse; the caller goes on with later bytes."""
+        Raises `ValueError` for bytes that the reader cannot parse. The caller goes on with later bytes."""
 
 
 class Reader(Parameters, abc.ABC):
@@ -77,7 +77,6 @@ class Reader(Parameters, abc.ABC):
     file: Annotated[str, AfterValidator(_checked_pattern)] = NODE_LOGS
 
     def open(self) -> Source:
-        """Begins to read one output file."""
         return self.source()
 
     @property
@@ -85,12 +84,10 @@ class Reader(Parameters, abc.ABC):
         return type(self).__module__.rpartition(".")[2]
 
     def folder(self) -> str:
-        """Returns the folder, below the run's folder, that holds all output files to read."""
         fixed = _PART.split(self.file.removeprefix(RUN_DIR))[0]
         return fixed.rpartition("/")[0] or "."
 
     def matching(self) -> re.Pattern[str]:
-        """Returns a regular expression that matches paths of output files, relative to the run's folder."""
         text = self.file.removeprefix(RUN_DIR)
         parts = re.split(f"({_PART.pattern})", text)
         return re.compile("".join(_WILD[part] if part in _WILD else re.escape(part) for part in parts))
@@ -139,7 +136,6 @@ def count(value: object) -> int | None:
 
 
 def known(**fields: Any) -> dict[str, Any]:
-    """Returns the fields of an event that are known (not `None`)."""
     return {name: value for name, value in fields.items() if value is not None}
 
 

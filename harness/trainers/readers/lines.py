@@ -58,7 +58,6 @@ class LinesSource(LineSource):
             yield Told("step", {"step": step + self._offset, **known(**figures)})
 
     def _groups(self, text: str) -> dict[str, str | None]:
-        """Returns the groups of the match in a line, or an empty dictionary if the search finds no match in time."""
         begin_s, found = time.thread_time(), None
         with contextlib.suppress(TimeoutError):
             found = self._expression.search(text, timeout=SEARCH_S_MAX)

@@ -74,7 +74,6 @@ def _scalars(summary: bytes) -> Iterator[tuple[str, float]]:
 
 
 def _fields(message: bytes) -> Iterator[_Field]:
-    """Yields the fields of a protocol buffer's message. Raises `ValueError` if `message` is no protocol buffer."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

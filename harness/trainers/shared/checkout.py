@@ -33,7 +33,6 @@ def diff_digest(directory: pathlib.Path) -> str | None:
 
 
 def _git(directory: pathlib.Path, *words: str) -> str | None:
-    """Returns git's output, or `None` if git fails."""
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", str(directory), *words]
     env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:

@@ -43,18 +43,19 @@ class CustomTrainer(Trainer):
 
     @abc.abstractmethod
     def commands(self, workload: Workload, run_id: str) -> tuple[Command, Command | None]:
-        """Returns the command for every node and the one for outside of the nodes, with placeholders not yet filled."""
+        """Returns the command for every node, and the command that runs once outside of the nodes. Placeholders in the
+        commands are not filled yet."""
 
     @abc.abstractmethod
     def words(self) -> dict[Path, str]:
-        """Maps each key path below `trainer` in the scenario to its word of the trainer's command."""
+        """Returns the arguments in the trainer's command, each by its place in the scenario (keys below `trainer`)."""
 
     def scripts(self) -> list[str]:
         """Returns the file paths in the trainer's command; relative paths start at the scenario's folder."""
         return []
 
     def modules(self) -> list[str]:
-        """Returns the Python modules that the trainer starts. Modules after `-m` in its command can be left out."""
+        """Returns the Python modules that the trainer starts. Modules after `-m` in its command need not be listed."""
         return []
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
@@ -89,7 +90,6 @@ class CustomTrainer(Trainer):
         return self.model_copy(update={"scenario_dir": str(folder)}) if used and not self.scenario_dir else self
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the files on this machine that the scenario or the trainer's commands name."""
         for name in self.digest:
             if not os.path.isfile(name):
                 raise UsageError(f"workload.trainer.digest: {name!r} is not a file in the working directory")
@@ -140,7 +140,6 @@ class CustomTrainer(Trainer):
         return self.env
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the `trainer` mapping of a scenario: first the keys of one kind of trainer, then the common keys."""
         data = self.model_dump(mode="json")
         common = {name: data.pop(name) for name in CustomTrainer.model_fields}
         unsaid = {name for name in ("scenario_dir", "read") if common[name] is None}
@@ -148,7 +147,6 @@ class CustomTrainer(Trainer):
 
 
 def known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
-    """Maps each placeholder whose value is known before the nodes start to its value."""
     found = {
         "checkpoint_every": workload.checkpoint.every_steps,
         "checkpoints": f"{{run_dir}}/{CHECKPOINTS}",
@@ -166,7 +164,6 @@ def known(workload: Workload, run_id: str, seed: int) -> dict[str, object]:
 
 
 def _ignored(workload: Workload, used: set[str], words: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    """Yields parts of the workload that have no effect with this trainer."""
     if workload.args:
         yield ("args",), "is for the reference trainer; write the arguments of this one inside trainer:"
     if workload.env:
@@ -191,5 +188,4 @@ def numbered(key: str, words: Sequence[str]) -> dict[Path, str]:
 
 
 def beside_scenario(word: str) -> str:
-    """Returns the path of a trainer's file: beside the scenario, unless it is absolute or begins with a placeholder."""
     return word if word.startswith(("/", "{")) else f"{{scenario_dir}}/{word}"

@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema, core_schema
 @dataclass(frozen=True)
 class Written:
     """Parses and writes a scenario's field that has several forms. `build` makes the model, or raises `ValueError` for
-    an invalid form; `to_json` turns the model into JSON; `schema` makes a JSON Schema of all forms."""
+    an invalid form. `to_json` turns the model into JSON. `schema` makes a JSON Schema of all forms."""
 
     build: Callable[[object], object]
     to_json: Callable[[Any], object]

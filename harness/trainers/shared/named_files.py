@@ -21,7 +21,7 @@ _SHELL_SCRIPTS = (".sh", ".bash")
 
 
 def named_files(words: Sequence[str], folders: Sequence[str], modules: Sequence[str] = ()) -> list[pathlib.Path]:
-    """Returns the local files that a command's words name. Modules are searched in `folders`, and not imported."""
+    """Returns the local files that the arguments `words` name. Modules are searched in `folders`, and not imported."""
     importlib.invalidate_caches()
     whole = dict.fromkeys(word for word in words if os.path.isfile(word))
     tokens = [token for word in words for token in _tokens(word)]
@@ -40,7 +40,6 @@ def _of(tokens: Sequence[str], folders: Sequence[str], modules: Sequence[str] = 
 
 
 def _tokens(text: str) -> list[str]:
-    """Returns the words of a shell line, without quotes, comments and operators."""
     if not re.search(r"\s", text):
         return [text]
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
@@ -81,7 +80,6 @@ def _text(script: str) -> str:
 
 
 def _module(name: str, folders: Sequence[str]) -> Iterator[str]:
-    """Yields the file of a module, the `__init__` files of its packages, and a package's `__main__.py`."""
     if not _MODULE.fullmatch(name):
         return
     path: Sequence[str] = folders

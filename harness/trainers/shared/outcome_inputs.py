@@ -37,7 +37,6 @@ def write_data(workload: Workload, run_dir: pathlib.Path) -> None:
 
 
 def data_digest() -> str:
-    """Returns the digest of the data that `write_data` writes, whatever the number of shards."""
     return hashlib.sha256(_text()).hexdigest()[:16]
 
 
@@ -61,7 +60,6 @@ def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
 
 
 def source_digest(trainer: Trainer) -> str:
-    """Returns the digest of the files that a trainer's commands name, and of the Python files beside them."""
     source = hashlib.sha256()
     for file in _sources(trainer.files()):
         with file.open("rb") as content:  # a word of a command may name a large one
@@ -70,8 +68,8 @@ def source_digest(trainer: Trainer) -> str:
 
 
 def code_of(trainer: Trainer) -> pathlib.Path | None:
-    """Returns the file with the trainer's code: a Python script, else a shell script, else a program that is no
-    interpreter or launcher. Returns `None` if no file qualifies; then changes of the code go unnoticed."""
+    """Returns the file with the trainer's code: a Python script, else a shell script, else a program of its own.
+    Returns `None` if the command names only interpreters and launchers. Changes of the code then go unnoticed."""
     files = trainer.files()
     scripts = (file for suffix in _SCRIPTS for file in files if file.suffix == suffix)
     programs = (file for file in files if os.access(file, os.X_OK) and not _INTERPRETER.fullmatch(file.name))
@@ -80,7 +78,6 @@ def code_of(trainer: Trainer) -> pathlib.Path | None:
 
 
 def _sources(named: Sequence[pathlib.Path]) -> list[pathlib.Path]:
-    """Returns a trainer's files, and up to `MODULES_MAX` Python files of modules and packages beside its scripts."""
     folders = dict.fromkeys(file.resolve().parent for file in named if file.suffix in _SCRIPTS)
     modules = itertools.islice((path for folder in folders for path in _modules(folder, DEPTH_MAX)), MODULES_MAX)
     return list(dict.fromkeys([*named, *modules]))

@@ -36,7 +36,7 @@ def names_in(word: str) -> list[str]:
 
 
 def unknown_in(word: str) -> str | None:
-    """Returns why a placeholder in a word of a command cannot be filled, or `None` if all can."""
+    """Returns why a placeholder in an argument cannot be filled, or `None` if all placeholders can be filled."""
     for name in names_in(word):
         if name not in ALLOWED:
             allowed = ", ".join(f"{{{each}}}" for each in ALLOWED)
@@ -45,7 +45,7 @@ def unknown_in(word: str) -> str | None:
 
 
 def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """Fills placeholders in words of a command from `values`. Placeholders without a value, or escaped, stay."""
+    """Fills placeholders in the arguments `words`. Escaped placeholders, and those without a value, stay."""
 
     def value(match: re.Match[str]) -> str:
         return str(values[match[2]]) if match[2] is not None and match[2] in values else match[0]
@@ -56,8 +56,11 @@ def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
 def fill_variables(
     given: Mapping[str, str], values: Mapping[str, object]
 ) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
-    """Returns a trainer's variables that can be filled now, an `env` command that sets the others on a node, and an
-    `env` command that sets, outside of the nodes, those of the others that have a value there."""
+    """Splits environment variables by where the placeholders in them have a value.
+
+    Returns the variables that can be filled now, a command `env NAME=…` that sets the other variables on a node, and a
+    command `env NAME=…` that sets them outside of the nodes, as far as they have a value there.
+    """
     env = {name: fill([value], values)[0] for name, value in given.items()}
     late = {name: value for name, value in env.items() if for_nodes(value)}
     fitting = {name: value for name, value in late.items() if set(ON_NODES_ONLY).isdisjoint(names_in(value))}
@@ -75,10 +78,8 @@ def escaped(text: str) -> str:
 
 
 def for_nodes(word: str) -> bool:
-    """Returns True if a word of a command has a placeholder left that only a node can fill."""
     return any(match[2] is not None for match in PLACEHOLDER.finditer(word))
 
 
 def plain(word: str) -> str:
-    """Replaces each escaped `{{name}}` in a word of a command by `{name}`, and fills no placeholder."""
     return _ANY.sub(lambda match: match[0] if match[1] is None else f"{{{match[1]}}}", word)

@@ -10,8 +10,6 @@ from harness.trainers.shared.custom import Command, CustomTrainer, beside_scenar
 
 
 class ScriptTrainer(CustomTrainer):
-    """The base of trainers that run a script or a module, such as `torchrun: train.py` in the scenario."""
-
     fixed_size: ClassVar[bool] = False  # its launcher cannot go on with fewer nodes
 
     args: list[Word] = Field([], max_length=WORDS_MAX, description="Arguments of the script.")
@@ -19,13 +17,11 @@ class ScriptTrainer(CustomTrainer):
 
     @property
     def target(self) -> str:
-        """Returns the script, or `-m` and a module, as the scenario names it."""
         named: str = getattr(self, self.name)
         return named
 
     @property
     def as_module(self) -> str:
-        """Returns the module's name, or an empty text for a script."""
         return self.target.removeprefix("-m ").strip() if self.target.startswith("-m ") else ""
 
     @property
@@ -33,7 +29,6 @@ class ScriptTrainer(CustomTrainer):
         return beside_scenario(self.python) if "/" in self.python else self.python
 
     def script(self) -> Command:
-        """Returns the end of a launcher's command: the script (or `-m` and the module) and its arguments."""
         what = ("-m", self.as_module) if self.as_module else (beside_scenario(self.target),)
         return (*what, *self.args)
 

@@ -14,8 +14,11 @@ GROUP = "chaos_harness.stores"
 
 @dataclass(frozen=True)
 class Store:
-    """A store for checkpoints. `server`: words before a command that run the store until command or store ends.
-    `around`: words before a trainer's command that give the trainer access. `place`: the URL of the checkpoints."""
+    """A store for checkpoints.
+
+    `server` is put before a command, and runs the store until the command or the store ends. `around` is put before a
+    trainer's command, and gives the trainer access to the store. `place` is the URL of the checkpoints.
+    """
 
     server: tuple[str, ...]
     around: tuple[str, ...]
@@ -23,7 +26,7 @@ class Store:
 
 
 def check_store(name: str) -> str:
-    """Checks that `name` is `directory` or an installed store. Raises `ValueError` for any other name."""
+    """Returns `name` if it is `directory` or an installed store. Raises `ValueError` for any other name."""
     if name != DIRECTORY and name not in (known := entry_points(GROUP)):
         raise ValueError(f"unknown store {name!r}; {choice(name, (DIRECTORY, *known))}{not_installed(GROUP, '; ')}")
     return name

@@ -21,7 +21,7 @@ _NO_ARCHIVE = (zipfile.BadZipFile, LookupError, struct.error, NotImplementedErro
 
 
 class TooLarge(ValueError):
-    """Raised for more data than the harness examines."""
+    """Raised for a checkpoint with more data than the harness examines."""
 
 
 class Member(NamedTuple):
@@ -35,7 +35,7 @@ class Member(NamedTuple):
 
 
 class _Window:
-    """A part of a file, opened as a file. Refuses very large reads, which a damaged archive may cause."""
+    """A part of a file, opened as a file. Refuses large reads, which a damaged archive can cause."""
 
     def __init__(self, file: IO[bytes], begin: int, end: int):
         self._file, self.begin, self.end, self._at = file, begin, end, begin
@@ -75,8 +75,9 @@ def window(file: IO[bytes]) -> IO[bytes]:
 def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
     """Returns the files of the archive in a part of a file, as torch reads it, and how many bytes follow the archive.
 
-    torch counts positions from the begin of the file, `zipfile` from the begin of the last archive. If the two differ,
-    torch's directory lies earlier by the difference. Raises `ValueError` for a missing or damaged archive.
+    torch counts positions from the begin of the file, `zipfile` from the begin of the last archive. If the two begins
+    differ, the directory that torch reads ends earlier, by the difference. Raises `ValueError` for a missing or damaged
+    archive.
     """
     at, found = _read(_Window(file, begin, end))
     last = end - (at - begin)
@@ -88,7 +89,7 @@ def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
 
 
 def entries(file: IO[bytes]) -> Iterator[Member]:
-    """Yields the non-empty files of all archives in a file, the last archive first. Other bytes are skipped."""
+    """Yields the non-empty files of all archives in a file, the last archive first. Skips bytes between archives."""
     end, left = file.seek(0, os.SEEK_END), SEARCHED_MAX
     while left > 0:
         at, searched = _find_end(file, end, left)
@@ -102,7 +103,6 @@ def entries(file: IO[bytes]) -> Iterator[Member]:
 
 
 def is_complete(file: IO[bytes]) -> bool:
-    """Returns True if the file ends with a complete archive, whose directory can be read."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - _END_BYTES))
     try:
@@ -112,7 +112,6 @@ def is_complete(file: IO[bytes]) -> bool:
 
 
 def _find_end(file: IO[bytes], end: int, most: int) -> tuple[int, int]:
-    """Returns the last place before `end` where a zip archive may end, or 0, and how many bytes were searched."""
     look, searched = 4096, 0  # an end is mostly close
     while end >= len(END) and searched < most:
         begin, look = max(0, end - look), min(2 * look, SEARCH_BYTES)
@@ -126,7 +125,6 @@ def _find_end(file: IO[bytes], end: int, most: int) -> tuple[int, int]:
 
 
 def _read(window: _Window) -> tuple[int, list[Member]]:
-    """Returns where the last archive in a file begins, and the files in it. Raises `ValueError`."""
     try:
         with zipfile.ZipFile(window) as opened:
             told = opened.infolist()
@@ -137,7 +135,6 @@ def _read(window: _Window) -> tuple[int, list[Member]]:
 
 
 def _member(window: _Window, told: zipfile.ZipInfo) -> Member:
-    """Returns where a file's content is in an archive. Raises `ValueError` if the archive's directory is wrong."""
     window.seek(told.header_offset)
     head = window.read(_BEGIN_BYTES)
     if head[:4] != BEGIN or len(head) < _BEGIN_BYTES:

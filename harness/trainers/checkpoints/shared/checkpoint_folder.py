@@ -30,7 +30,7 @@ class CheckpointFolder:
 
     @classmethod
     def look(cls, root: pathlib.Path, folder: str) -> CheckpointFolder:
-        """Lists the folder now; at most `ENTRIES_MAX` entries. A missing folder is empty."""
+        """Lists the folder now, with at most `ENTRIES_MAX` entries. A missing folder counts as empty."""
         place = cls(root, os.path.normpath(folder))
         with contextlib.suppress(FileNotFoundError), untrusted_files.opened_folder(root, folder) as descriptor:
             place._walk(descriptor)
@@ -78,7 +78,6 @@ class CheckpointFolder:
         return self.times_ns.get(path, 0)
 
     def is_temporary(self, path: str) -> bool:
-        """Returns True if a name in a file's path says that the file is still being written."""
         inside = path.rpartition("/")[2] if path == self.folder else path.removeprefix(f"{self.folder}/")
         return names.is_temporary(inside)
 
@@ -98,7 +97,6 @@ class CheckpointFolder:
         return [path for path in self.files if path.startswith(f"{folder}/")]
 
     def folders(self) -> list[str]:
-        """Returns the folders that hold a file: the deepest first, the folder of checkpoints last."""
         found = {path.rpartition("/")[0] for path in self.sizes}
         return sorted(found, key=lambda path: (-path.count("/"), path))
 
@@ -107,7 +105,6 @@ class CheckpointFolder:
         return untrusted_files.open_reader(self.root, path)
 
     def read(self, path: str, limit_bytes: int) -> bytes:
-        """Returns the first bytes of a file, or no bytes if it cannot be read any more."""
         try:
             with self.open(path) as file:
                 return file.read(limit_bytes)

@@ -31,13 +31,13 @@ class TensorContent:
 
     @property
     def trained(self) -> bool:
-        """Returns True if the tensor is neither a counter nor a random generator's state, judged by its size."""
+        """Returns True if the tensor's size is not that of a step counter or of a random generator's state."""
         return self.size > COUNTER_BYTES_MAX and all(self.size % each for each in GENERATORS)
 
 
 @dataclass(frozen=True)
 class Content:
-    """A checkpoint's digests. `tensors` holds trained tensors, the largest first, or `None` if no file shows any."""
+    """A checkpoint's digests. `tensors` holds trained tensors, the largest first; `None` means unknown formats."""
 
     sha256: str
     sampled: bool
@@ -45,14 +45,12 @@ class Content:
 
     @property
     def of_tensors(self) -> str | None:
-        """Returns a digest that is equal for equal tensors, whatever files and order they are in."""
         if self.tensors is None:
             return None
         return hashlib.sha256("\n".join(f"{each.size} {each.sha256}" for each in self.tensors).encode()).hexdigest()
 
     @property
     def listed(self) -> list[str]:
-        """Returns the checkpoint's largest tensors as texts `BYTES DIGEST`."""
         return [f"{each.size} {each.sha256[:SHORT]}" for each in (self.tensors or ())[:LISTED_MAX]]
 
 
@@ -80,7 +78,6 @@ def content(place: CheckpointFolder, files: Sequence[str]) -> Content:
 
 
 def _spans(place: CheckpointFolder, files: Sequence[str]) -> dict[str, list[Extent] | None]:
-    """Returns the byte ranges of tensors in each of a checkpoint's files, or `None` for all if there are too many."""
     found, left = dict[str, list[Extent] | None](), TENSORS_MAX
     for path in files:
         with place.open(path) as file:
@@ -109,7 +106,6 @@ def _add(digested: "hashlib._Hash", parts: Iterator[bytes]) -> None:
 
 
 def blocks(file: IO[bytes], span: Extent) -> Iterator[bytes]:
-    """Yields the bytes in a range of a file in blocks, as far as the file goes."""
     at, end = span
     file.seek(at)
     while at < end and (block := file.read(min(BLOCK_BYTES, end - at))):
@@ -118,7 +114,6 @@ def blocks(file: IO[bytes], span: Extent) -> Iterator[bytes]:
 
 
 def _parts(file: IO[bytes], span: Extent, share: int | None) -> Iterator[bytes]:
-    """Yields the bytes in a range of a file, or samples of it at equal distances, `share` bytes in all."""
     start, end = span
     if share is None or end - start <= share:
         yield from blocks(file, span)

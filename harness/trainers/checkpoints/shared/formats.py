@@ -52,7 +52,7 @@ _OF_SAFETENSORS = {name: (size, number) for size, number, _, names in _ALL_NUMBE
 
 
 class Span(NamedTuple):
-    """A tensor's bytes or, without a `name`, the bytes between two tensors. `number` is numpy's name of the type."""
+    """A tensor's bytes or, without a `name`, the bytes between two tensors. `number` is numpy's type, such as `f4`."""
 
     name: str
     start: int
@@ -63,7 +63,8 @@ class Span(NamedTuple):
 
 @dataclass
 class Inside:
-    """A file's parsed content. `wrong` holds pairs (tensor or "", problem). `known`: its format can hold tensors."""
+    """The parsed content of a checkpoint's file. `wrong` holds pairs (tensor or "", problem). `unclear` lists parts
+    that were not examined. `known` is True if the file's format can hold tensors."""
 
     spans: list[Span] = field(default_factory=list)
     wrong: list[tuple[str, str]] = field(default_factory=list)
@@ -79,7 +80,6 @@ class Inside:
 
     @property
     def loss(self) -> float | None:
-        """Returns the loss in a checkpoint's file, or the last loss in the history of Hugging Face's Trainer."""
         history = self.top.get("log_history")
         entries = [each for each in (history if isinstance(history, list) else []) if isinstance(each, dict)]
         told = (entry.get("loss") for entry in (*reversed(entries), self.top))
@@ -87,7 +87,7 @@ class Inside:
 
 
 def look(file: IO[bytes], name: str) -> Inside:
-    """Parses a checkpoint's file by its format. Raises `OSError`."""
+    """Parses a checkpoint's file by its format. Raises `OSError` if the file cannot be read."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     head = file.read(4)
@@ -128,7 +128,7 @@ def step_in(place: CheckpointFolder, path: str) -> int | None:
 
 
 def is_complete(place: CheckpointFolder, path: str) -> bool:
-    """Returns True if a file of a known format has its end. A file of another format counts as complete."""
+    """Returns True if a file of a known format is complete. Files of other formats count as complete."""
     try:
         with place.open(path) as file:
             kind = _kind(file)
@@ -138,7 +138,6 @@ def is_complete(place: CheckpointFolder, path: str) -> bool:
 
 
 def is_of_torch(place: CheckpointFolder, path: str) -> bool:
-    """Returns True if a file's name or first bytes are those of `torch.save`, even if the file is incomplete."""
     return path.endswith(SUFFIXES) or place.read(path, 4).startswith((BEGIN, _OLD))
 
 
@@ -207,8 +206,6 @@ class File(msgspec.Struct):
 
 
 class Files(msgspec.Struct):
-    """A trainer's own list of a checkpoint's files, with the expected contents of each."""
-
     files: Annotated[dict[str, File], msgspec.Meta(min_length=1)]
 
 
@@ -272,7 +269,7 @@ def _json(file: IO[bytes]) -> Inside:
 
 
 def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
-    """Reads an archive of `torch.save` in a part of a file. With `must`, another kind of archive is an error."""
+    """Reads an archive of `torch.save` in a part of a file. With `must`, any other kind of archive is an error."""
     inside = Inside()
     try:
         members, behind = archives.members(file, begin, end)
@@ -294,7 +291,6 @@ def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
 
 
 def _read_records(file: IO[bytes], records: Mapping[str, Member], root: str, inside: Inside) -> None:
-    """Reads the records of an archive of `torch.save`. Raises `TooLarge`, or `ValueError` if they are invalid."""
     folder, tensors = root.removesuffix("data.pkl") + "data/", dict[str, Span]()
     summed = records[root].crc32 != 0  # else it was told to write none
     for name, record in records.items():
@@ -362,7 +358,6 @@ def _name(told: object) -> str:
 
 
 def shard(file: IO[bytes], places: list[Place]) -> Inside:
-    """Reads a file of a distributed checkpoint, whose parts are archives of `torch.save`."""
     size, inside, at = file.seek(0, os.SEEK_END), Inside(), 0
     for name, offset, length in sorted(places, key=lambda place: place[1:]):
         if offset + length > size:

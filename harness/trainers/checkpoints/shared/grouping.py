@@ -18,7 +18,6 @@ def folders_named(place: CheckpointFolder, pattern: re.Pattern[str]) -> dict[str
 
 
 def beside(found: dict[str, list[str]], marked: Callable[[str, list[str]], bool]) -> dict[str, list[str]]:
-    """Returns the checkpoints in each folder where `marked` is True for at least one checkpoint."""
     folders = {path.rpartition("/")[0] for path, files in found.items() if marked(path, files)}
     return {path: files for path, files in found.items() if path.rpartition("/")[0] in folders}
 
@@ -34,5 +33,4 @@ def folders_holding(place: CheckpointFolder, wanted: Callable[[str], bool]) -> d
 
 
 def within(files: Iterable[str], path: str) -> list[str]:
-    """Returns the files that are directly in a folder."""
     return [file for file in files if file.rpartition("/")[0] == path]

@@ -1,6 +1,7 @@
 """Finds a checkpoint's step by the digest of its content, which an observer on the nodes recorded at each save.
 
-These records, called ledgers, are beside the event logs of the run. Nodes write them, so invalid ledgers are ignored.
+These records, called ledgers, are beside the event logs of the run. Nodes write the ledgers and are not trusted, so
+invalid ledgers are ignored.
 """
 
 import contextlib
@@ -20,7 +21,6 @@ FILES_MAX = 16  # of one checkpoint that are looked up
 
 
 def step(place: CheckpointFolder, files: Sequence[str]) -> int | None:
-    """Returns the step of a checkpoint, or `None` if no ledger knows any of its files."""
     known = _known(place.root)
     found = (known.get(_lineage(place, file)) for file in files[:FILES_MAX] if known)
     return next((step for step in found if step is not None), None)
@@ -33,7 +33,6 @@ def _lineage(place: CheckpointFolder, file: str) -> str:
 
 
 def _known(root: pathlib.Path) -> Mapping[str, int]:
-    """Maps the digests of saved files, as the observer recorded them on all nodes, to their steps."""
     found = dict[str, int]()
     with contextlib.suppress(OSError, FaultError):
         for path in untrusted_files.files_below(root, FOLDER):
@@ -45,7 +44,6 @@ def _known(root: pathlib.Path) -> Mapping[str, int]:
 
 @functools.lru_cache(maxsize=64)
 def _steps(root: pathlib.Path, path: str, size: int, changed_ns: int) -> Mapping[str, int]:
-    """Maps the digests in one node's record of saves to their steps. Results are cached until the record changes."""
     with contextlib.suppress(OSError, FaultError):
         entries = checkpoint_ledger.entries_in(untrusted_files.read(root, path, BYTES_MAX)[:size])
         return {

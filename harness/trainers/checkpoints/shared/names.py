@@ -40,12 +40,12 @@ def step_in(name: str) -> int | None:
 
 
 def is_ambiguous(name: str) -> bool:
-    """Returns True if a checkpoint's name does not say whether its number counts steps or saves."""
+    """Returns True if a checkpoint's name does not say whether its number counts steps or checkpoints."""
     return step_in(name) is None or not _STEP.search(_NO_STEP.sub("", name))
 
 
 def step_of(name: str, known: int | None) -> int | None:
-    """Returns a checkpoint's step by its name or, if the name is ambiguous, the larger of its number and `known`."""
+    """Returns the step in a checkpoint's name or, if the name is ambiguous, the larger of its number and `known`."""
     named = step_in(name)
     return named if known is None or not is_ambiguous(name) else max(known, named or 0)
 
@@ -60,20 +60,18 @@ def of_save(path: str) -> str:
 
 
 def is_unique(name: str) -> bool:
-    """Returns True if a name holds a date or an id, so that no later save gets this name."""
+    """Returns True if a name holds a date or an id, so that no later checkpoint gets this name."""
     return bool(_NO_STEP.search(name))
 
 
 def without_rank(name: str) -> str:
-    """Returns a file's name without its rank, which is equal for all ranks' files of one checkpoint."""
+    """Returns a file's name without its rank, so that the files of all ranks in one checkpoint get the same name."""
     return _RANK.sub("", name)
 
 
 def is_temporary(path: str) -> bool:
-    """Returns True if a part of the path says that the file is still being written."""
     return any(_TEMPORARY.search(part) for part in path.split("/"))
 
 
 def is_pointer(path: str) -> bool:
-    """Returns True for one of the usual names of pointers to the newest checkpoint."""
     return bool(_POINTER.match(path.rpartition("/")[2]))

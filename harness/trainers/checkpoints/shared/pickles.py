@@ -19,7 +19,7 @@ _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """Describes an object in a pickle. `items` holds its elements; for a dictionary, keys and values in turn."""
+    """An object in a pickle. `items` holds its elements or, for a dictionary, keys and values in turn."""
 
     name: str
     args: Any = ()
@@ -41,7 +41,6 @@ class Stored(NamedTuple):
 
 
 def fields(made: object) -> dict[str, Any]:
-    """Returns the named fields of an object that a pickle describes."""
     if not isinstance(made, Made):
         return {}
     inner = made.state.pairs if isinstance(made.state, Made) else ()
@@ -86,7 +85,6 @@ def _made(content: bytes, operations_max: int) -> Any:
 
 
 def _do(stack: list[Any], name: str, argument: Any) -> None:
-    """Carries out a pickle operation on `stack`, which holds the values since the last MARK operation."""
     if name in _TUPLES:
         items = [stack.pop() for _ in range(_TUPLES[name])]
         stack.append(tuple(reversed(items)))
