@@ -38,8 +38,9 @@ class Worth:
 @dataclass(frozen=True)
 class Advice:
     """A forecast's advice on the checkpoint interval and on spare nodes. `young_s` and `daly_s` are the best checkpoint
-    intervals in seconds by Young's and Daly's formulas. Both intervals are 0 if checkpoints cost nothing or nothing
-    fails. The best tried interval has the shortest run, and the best number of spare nodes the fewest GPU-hours."""
+    intervals in seconds by Young's and Daly's formulas. `young_s` and `daly_s` are 0 if checkpoints cost nothing or
+    nothing fails. The best tried interval has the shortest run, and the best number of spare nodes the fewest
+    GPU-hours."""
 
     young_s: float
     daly_s: float

@@ -128,8 +128,8 @@ def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
 
 def held_against(before: Preflight, name: str, judged: Judged, one_host: bool = False) -> Iterator[Finding]:
     """Yields findings on a check's figures that became worse since a stored preflight, and on facts (such as versions)
-    that changed. Figures that only one of the two preflights has are ignored. `one_host` is True if all nodes share one
-    host's CPUs; slower figures are then uncertain, because other work on this host may explain them."""
+    that changed. Figures that are missing in one of the two preflights are ignored. `one_host` is True if all nodes
+    share one host's CPUs; slower figures are then uncertain, because other work on this host may explain them."""
     old = next((each.judged for each in before.checks if each.name == name), Judged())
     check = load_check(name)
     for fact, told in judged.facts.items():
