@@ -1,4 +1,4 @@
-"""Copies the user's folder for a first look, so that the training cannot change the user's own files."""
+"""Copies the user's folder before a trial run of the training, so that the user's own files cannot change."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ def working_in_copy(reports: pathlib.Path) -> Iterator[pathlib.Path]:
     """Copies the working directory into a new folder in `reports`, and works in the copy during the `with` block.
 
     The copy has files in place of symbolic links, because a training would write to the user's files through a link.
-    The copy lacks `.git`, the folder `reports`, special files such as sockets, and links that are broken or circular.
-    Virtual environments are not copied: the copy has a link to each of them. Raises `UsageError`, before anything is
-    copied, if the working directory has too many files or bytes.
-    """
+    The copy lacks `.git`, the folder `reports`, special files such as sockets, and links that are broken or circular. A
+    virtual environment is not copied, but linked. Raises `UsageError`, before anything is copied, if the working
+    directory has too many files or bytes."""
     folder = pathlib.Path.cwd()
     files = _files(folder, reports.resolve())
     reports.mkdir(parents=True, exist_ok=True)
@@ -53,14 +52,12 @@ def moved(word: str, folder: pathlib.Path, copy: pathlib.Path) -> str:
 
 
 def original(path: str, copy: pathlib.Path, folder: pathlib.Path) -> str:
-    """Converts a path in the copy of the user's folder to the path in the user's folder. Paths outside the copy do not
-    change."""
+    """Converts a path in the copy of the user's folder to the path in the user's folder. A path outside of the copy
+    does not change."""
     return str(folder / pathlib.Path(path).relative_to(copy)) if pathlib.Path(path).is_relative_to(copy) else path
 
 
 def _files(folder: pathlib.Path, reports: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files and folders of the user that must be copied, each folder before its contents. Raises
-    `UsageError` if the user's folder has too many files or bytes."""
     found: list[pathlib.Path] = []
     sizes: dict[pathlib.Path, int] = {}
     for place, folders, names in os.walk(folder, followlinks=True):
@@ -79,7 +76,6 @@ def _files(folder: pathlib.Path, reports: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _too_much(folder: pathlib.Path, what: str, sizes: dict[pathlib.Path, int]) -> str:
-    """Returns the error message for a folder that is too large to copy, with the folder's three largest entries."""
     entries: dict[str, tuple[int, int]] = {}
     for path, amount in sizes.items():
         name = path.relative_to(folder).parts[0]

@@ -1,4 +1,4 @@
-"""Runs an unchanged trainer for a short time without faults, to learn what it logs, its speed and its saves."""
+"""Runs an unchanged trainer for a short time without faults, to learn its speed, its checkpoints and what it logs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ PASS_WAIT_S = 60.0  # for the end of the first pass over the data, since the fir
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that `chaos init` found by watching a training for some steps. Times are in seconds."""
-
     steps_seen: int
     steps_total: int | None  # of the whole job; `None`: it had not ended yet
     start_s: float  # from the launch to the first step
@@ -62,8 +60,6 @@ class Facts:
 
 
 class _Passes:
-    """Finds out from the logged samples and epochs of all ranks whether the first pass over the data is over."""
-
     def __init__(self) -> None:
         self.told = self.over = False
         self._samples, self._epochs = set[int](), set[int]()
@@ -82,9 +78,7 @@ def _expanded(first: int, count: int = 1, stride: int = 1) -> range:
 
 
 class _Enough(Together):
-    """Stops a first look (a short trial run) when the job has logged enough: some steps, a checkpoint, and the end of
-    the first pass over the data. Stops the job anyway if the checkpoint or the end of the pass takes too long, or if a
-    worker fails before the first step, because launchers restart such a worker again and again."""
+    """Stops the job if a worker fails before the first step, because launchers restart this worker endlessly."""
 
     def __init__(
         self, observer: CampaignObserver, events: pathlib.Path, steps: int, user: StopRequest, job: StopRequest
@@ -147,7 +141,6 @@ def look(
 
 
 def facts_of(run: timeline.Timeline) -> Facts:
-    """Returns the facts that `chaos init` needs, from the log of a run without faults. Pure."""
     committed = [event for event in run.checkpoints if event["event"] == "checkpoint.committed"]
     saves = sorted({int(event["step"]) for event in committed if event.get("step") is not None})
     newest = committed[-1] if committed else {}
@@ -178,8 +171,6 @@ def facts_of(run: timeline.Timeline) -> Facts:
 
 
 def _began_anew(run: timeline.Timeline, committed: Sequence[Mapping[str, Any]]) -> int:
-    """Returns the step of the newest checkpoint that a restarted process ignored, by beginning again at the first step.
-    Returns 0 if no restarted process ignored a checkpoint."""
     first = min((p.first_step for p in run.processes if p.first_step is not None), default=0)
     anew = (p for p in run.processes if p.restored is None or p.restored_step == 0)  # else its step may be unknown
     again = [process.started for process in anew if process.first_step == first]
@@ -187,8 +178,6 @@ def _began_anew(run: timeline.Timeline, committed: Sequence[Mapping[str, Any]]) 
 
 
 def _pass_steps(run: timeline.Timeline) -> int:
-    """Returns the number of steps in the first pass over the data. If the run ended before the end of the pass,
-    estimates the number of steps from the size of the data set, or returns 0 if this size is unknown."""
     if ends := samples.pass_ends(run, samples.told_kind(run, None)):
         return ends[0]
     steps = run.steps

@@ -1,5 +1,5 @@
-"""Reads from a launch command and its script how many steps and ranks a job has, and how the job resumes. The command
-and the script are only read, never run."""
+"""Reads from a launch command and its script how many steps and ranks a job has, and how the job resumes. Neither the
+command nor the script is run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def numbers(words: Sequence[str], option: re.Pattern[str]) -> Iterator[tuple[int
 
 
 def steps_asked(words: Sequence[str]) -> int:
-    """Returns how many steps the command's options ask for, or 0 if they give no number of steps or different ones."""
+    """Returns how many steps the command's options ask for, or 0 if the options give no number of steps or different
+    numbers."""
     asked = {int(match["number"]) for _, match in numbers(words, STEPS)}
     return asked.pop() if len(asked) == 1 else 0
 
@@ -74,14 +75,16 @@ def sizes_asked(words: Sequence[str]) -> dict[Axis, int]:
 
 
 def resume_option(script: str, words: Sequence[str]) -> str:
-    """Returns the script's option to resume, such as `--resume`, or "" if it has none or if the command sets one."""
+    """Returns the script's option to resume, such as `--resume`, or an empty text if the script has none or if the
+    command sets one."""
     options = _RESUME.findall(_text(script)) if script.endswith(".py") else []
     given = " ".join(words).replace("_", "-")
     return "" if any(each.replace("_", "-") in given for each in options) else next(iter(options), "")
 
 
 def another_launcher(command: Sequence[str], script: str) -> str:
-    """Returns advice if another program or a shell script hides the launcher, such as torchrun, or else ""."""
+    """Returns advice if another program or a shell script hides the launcher, such as torchrun, or else an empty
+    text."""
     program = pathlib.PurePath(command[0]).name
     if program in ELSEWHERE:
         return f"{program} {ELSEWHERE[program]}"

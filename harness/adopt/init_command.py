@@ -134,7 +134,6 @@ def init(
 
 
 def _say_who_starts_again(found: Recognised, facts: Facts) -> None:
-    """Prints whether dead ranks are restarted, for deepspeed and for commands that start all their ranks themselves."""
     if found.launcher == "deepspeed":
         say("  deepspeed starts no rank again: a job that loses one is over. torchrun does, with the same script:")
         again = shlex.join([found.script, *found.words])
@@ -152,7 +151,6 @@ def _say_who_starts_again(found: Recognised, facts: Facts) -> None:
 
 
 def _say_what_to_do(found: Recognised, facts: Facts) -> None:
-    """Prints advice on the mesh, on resuming and on the job's length, from the facts of a short run without faults."""
     if facts.mesh and not facts.elastic:
         struck = victim_of(facts.mesh)
         kills = f" rank-kill.yaml kills the one at {in_words(struck)}." if struck else ""
@@ -222,7 +220,7 @@ def _print_facts(facts: Facts, run_dir: pathlib.Path) -> None:
 
 
 def seen_and_unseen(facts: Facts) -> tuple[list[str], list[str], list[str]]:
-    """Returns three lists of kinds of evidence (such as loss): those in the log, those missing from the log, and those
+    """Returns three lists of kinds of evidence (such as loss): kinds in the log, kinds missing from the log, and kinds
     that a short run without faults cannot show."""
     seen = stood_in_for(facts.told)
     untold = [kind for kind in ITEMS if kind not in seen and kind not in BY_FAULT]
@@ -240,8 +238,6 @@ def _refuse_to_write_over(folder: pathlib.Path, names: Iterable[str]) -> None:
 
 
 def _write(folder: pathlib.Path, texts: dict[str, str], force: bool) -> None:
-    """Writes the proposed scenario files into a folder. Without `force`, an existing file is never overwritten, even if
-    another program has only just made the file."""
     for name, text in texts.items():
         if force:
             (folder / name).unlink(missing_ok=True)

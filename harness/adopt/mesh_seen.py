@@ -1,4 +1,4 @@
-"""Finds the mesh of a job by the coordinates that its ranks logged in a short run without faults. Pure."""
+"""Finds the mesh of a job by the coordinates that its ranks logged in a short run without faults."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Places = Mapping[int, Mapping[str, tuple[int, int]]]  # by rank and axis: its in
 
 
 def mesh_of(told: Places, ranks: int) -> tuple[dict[Axis, int], str]:
-    """Returns the row-major mesh that agrees with the logged coordinates of all ranks, or an empty mesh and the reason
-    why there is none."""
+    """Returns the row-major mesh that agrees with the logged coordinates of all ranks. Returns an empty mesh and the
+    reason if no mesh agrees with all coordinates."""
     missing = [rank for rank in range(ranks) if not told.get(rank)]
     if len(missing) == ranks:
         return {}, "no rank told its place"
@@ -28,8 +28,6 @@ def mesh_of(told: Places, ranks: int) -> tuple[dict[Axis, int], str]:
 
 
 def _row_major(places: Mapping[int, Mapping[Axis, tuple[int, int]]], ranks: int) -> dict[Axis, int]:
-    """Returns the size of each axis of a row-major mesh, the outermost axis first. Returns an empty dict if the logged
-    coordinates of a rank do not fit a row-major mesh."""
     sizes = {axis: size for axis, (_, size) in places[0].items() if size > 1}
     # Row-major: the first rank at index 1 of an axis is the stride of that axis.
     first = {axis: next((rank for rank in places if places[rank].get(axis, (0, 1))[0] == 1), 0) for axis in sizes}
@@ -45,9 +43,9 @@ def _row_major(places: Mapping[int, Mapping[Axis, tuple[int, int]]], ranks: int)
 
 
 def victim_of(mesh: Mapping[Axis, int]) -> dict[Axis, int | str]:
-    """Returns the mesh coordinates of the rank that a proposed scenario kills. The rank is the last one along the first
-    of the axes pp, tp, cp, ep and fsdp that the mesh has. Returns an empty dict if all ranks are replicas of each
-    other."""
+    """Returns the mesh coordinates of the rank that a proposed scenario kills. The killed rank is the last rank along
+    the first of the axes pp, tp, cp, ep and fsdp that the mesh has. Returns an empty dict if all ranks are replicas of
+    each other."""
     axis = next((axis for axis in ("pp", "tp", "cp", "ep", "fsdp") if axis in mesh), None)
     return {each: "last" if each == axis else 0 for each in mesh} if axis else {}
 

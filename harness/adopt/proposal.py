@@ -1,4 +1,4 @@
-"""Writes scenarios for a trainer as YAML text with comments, from the facts of a short run without faults. Pure."""
+"""Writes scenarios for a trainer as YAML text with comments, from the facts of a short run without faults."""
 
 from __future__ import annotations
 
@@ -228,7 +228,6 @@ abort:  # {_longest(facts)}
 
 
 def _who_starts_again(trainer: Mapping[str, Any]) -> str:
-    """Returns a comment for a scenario file that says whether and how dead ranks are started again."""
     if "deepspeed" in trainer:
         return "deepspeed starts no rank again: a job that loses one is over."
     goes_on = "it must go on from its newest checkpoint by itself."
@@ -238,8 +237,7 @@ def _who_starts_again(trainer: Mapping[str, Any]) -> str:
 
 
 def _step(rehearsal: Proposed, facts: Facts) -> int:
-    """Returns the step at which a proposed scenario injects its fault, half-way between two checkpoints. The step comes
-    after the second checkpoint if the job is long enough. If possible, the restart after the fault comes in the second
+    """Returns a step half-way between two checkpoints. If possible, the restart after the fault comes in the second
     pass over the data, because many trainers resume correctly only in the first pass."""
     every, saves = facts.save_every or SAVE_EVERY, max(rehearsal.saves, USUAL_SAVES)
     first = facts.saves[0] if facts.saves else SAVE_EVERY
@@ -282,13 +280,12 @@ def steps_enough(facts: Facts) -> int:
 
 
 def strikes_late(facts: Facts) -> bool:
-    """Returns True if the first pass over the data is known to end before the step of the proposed faults."""
     return 0 < facts.pass_steps < _step(REHEARSALS[0], facts)
 
 
 def has_second_pass(facts: Facts) -> bool:
-    """Returns True if `_step` should try to place a fault in the second pass over the data. Returns False if the length
-    of the first pass is unknown, or if the job may consist of one long pass."""
+    """Returns True if a fault is to act in the second pass over the data. Returns False if the length of the first pass
+    is unknown, or if the job may consist of one long pass."""
     seen = facts.steps_seen > facts.pass_steps or facts.pass_steps * facts.step_s <= SHORT_PASS_S
     return facts.pass_steps > 0 and (facts.steps_total is not None or seen)
 

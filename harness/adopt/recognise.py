@@ -32,8 +32,6 @@ THREADS = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Recognised:
-    """A recognised launch command of a training: the launcher, the script, the ranks and the framework."""
-
     launcher: str
     script: str  # empty: a module
     trainer: dict[str, Any]  # as in a scenario
@@ -72,8 +70,6 @@ def recognise(command: Sequence[str]) -> Recognised:
 
 
 def _program(command: list[str]) -> tuple[str, list[str], str | None]:
-    """Splits a command into its launcher, the launcher's arguments, and the Python interpreter that runs it. `python -m
-    torch.distributed.run` counts as torchrun."""
     name = pathlib.PurePath(command[0]).name
     python = _interpreter(command[0])
     if name.startswith("python") and command[1:3] == ["-m", "torch.distributed.run"]:
@@ -86,8 +82,6 @@ def _program(command: list[str]) -> tuple[str, list[str], str | None]:
 
 
 def _interpreter(program: str) -> str | None:
-    """Returns the Python interpreter in the folder of a program such as `/opt/env/bin/torchrun`. Returns `None` if the
-    folder has no interpreter, or has the interpreter that runs the harness."""
     found = shutil.which(program)
     if found is None:
         quoted = "without quotes around it, " if " " in program else ""
@@ -103,8 +97,6 @@ def _interpreter(program: str) -> str | None:
 
 
 def _options(words: Sequence[str], flags: set[str]) -> tuple[dict[str, str], list[str]]:
-    """Splits a launcher's arguments into the launcher's options, and the script with the script's arguments. Option
-    names have no leading dashes, and `-` in place of `_`."""
     options, rest = dict[str, str](), list(words)
     while rest and rest[0].startswith("-") and rest[0] != "-":
         name, given, value = rest.pop(0).lstrip("-").partition("=")
@@ -163,9 +155,9 @@ def _other(words: Sequence[str], _: str | None, command: Sequence[str]) -> Recog
 
 
 def _started_once(launcher: str, script: str, words: list[str]) -> Recognised:
-    """Recognises a command that starts all ranks itself. The command gets one node, because two nodes would run it as
-    two separate jobs. The command gets two nodes if it names its node by a placeholder such as `{index}`, or if it
-    uses torchft, whose replicas are started one by one."""
+    """Gives one node to a command that starts all ranks itself, because two nodes would run it as two separate jobs.
+    Gives two nodes to a command that names its node by a placeholder such as `{index}`, or that uses torchft, whose
+    replicas are started one by one."""
     found = _recognised(launcher, script, {"command": words}, None, 1, {}, set())
     of_several = any(name in ON_NODES for word in words for name in placeholders.names_in(word))
     return found if of_several or found.framework == "torchft" else replace(found, nodes=1)
@@ -181,7 +173,6 @@ LAUNCHERS: dict[str, Callable[[Sequence[str], str | None, Sequence[str]], Recogn
 
 
 def _script(options: dict[str, str], rest: Sequence[str], command: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns the training script, or `-m module`, and the script's arguments."""
     if not rest:
         raise UsageError(f"{' '.join(command)!r}: no script is named")
     script, *args = rest

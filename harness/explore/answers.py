@@ -1,4 +1,4 @@
-"""Classifies how a job restored a state of its checkpoint folder that a crash can leave."""
+"""Classifies how a job restored its checkpoint folder from a state that a crash can leave."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Paths = Mapping[int, Sequence[str]]  # step → where it was saved
 
 
 class Came(enum.StrEnum):
-    """How the job's restore came out in one of the states of its checkpoint folder that a crash may leave. A save is
-    due if it was finished before the crash."""
+    """The outcomes of a job's restore from a state of its checkpoint folder that a crash can leave. A save is due if it
+    was finished before the crash."""
 
     RESUMED = "resumed"  # from a save that is due, or from a later one, with the losses of that save
     FELL_BACK = "fell back"  # to an older save than the last one that is due, with a word
@@ -43,8 +43,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class End:
-    """How a restored job ended. `failed` says why the job failed, or is empty if it did not. `followed` is True if the
-    job was to go on until its next finished save; a failed job was then restarted once on the files that it left.
+    """The end of a restored job. `failed` says why the job failed, or is empty if it did not. `followed` is True if the
+    job was to go on until its next finished save; a failed job was then restarted once on the files that the job left.
     `late` is True if the job finished no save in time."""
 
     failed: str = ""
@@ -54,11 +54,9 @@ class End:
 
 @dataclass(frozen=True)
 class Usual:
-    """The healthy job: the losses of the run that saved (`run`), the losses of a restart from each undamaged save
-    (`after`), and the path of each save (`paths`).
-
-    A save is missing in `after` if no restart from the undamaged save restored its step.
-    """
+    """The healthy job. `run` holds the losses of the run that made the saves, and `after` the losses of a restart from
+    each undamaged save, by step. A save is missing in `after` if no restart from the undamaged save restored its step.
+    `paths` holds the paths of each save."""
 
     run: Losses
     after: Mapping[int, Losses]
@@ -66,8 +64,8 @@ class Usual:
 
     @property
     def tolerance(self) -> float:
-        """Returns the allowed relative difference from the healthy job's losses: 0 if the job repeats its losses bit
-        for bit."""
+        """Returns the allowed relative difference from the healthy job's losses, which is 0 if the job repeats its
+        losses bit for bit."""
         return TOLERANCE * max((apart(losses, self.run) or 0.0 for losses in self.after.values()), default=0.0)
 
     @property
@@ -83,13 +81,12 @@ class Usual:
         return {**self.run, **self.after.get(step, {})}
 
     def names(self, found: Restart, step: int) -> bool:
-        """Returns True if the log of a restart says that the job passed over the save of this step."""
         paths = self.paths.get(step) or [""]
         return any(item.names(step, path) for item in passed_over_by(found.passed_over) for path in paths)
 
 
 def answer(found: Restart, end: End, due: int, usual: Usual) -> Answer:
-    """Returns how a restarted job's restore came out. `due` is the step of the last save that the job had reported as
+    """Classifies the restore of a restarted job. `due` is the step of the last save that the job had reported as
     finished before the crash."""
     ended = end.failed
     if found.step is None:
@@ -116,7 +113,6 @@ def answer(found: Restart, end: End, due: int, usual: Usual) -> Answer:
 
 
 def _same_losses(found: Restart, step: int, due: int, usual: Usual) -> Answer:
-    """Classifies a restore whose logged losses, if any, match those of the restored save."""
     named = usual.names(found, due)
     if usual.blind and (step >= due or (named and step)):
         return Answer(Came.UNKNOWN, step, "the job's losses cannot tell a right restore from a wrong one")

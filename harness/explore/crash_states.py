@@ -1,14 +1,13 @@
 """Makes the states of the disk that a crash can leave (*legal* states), and chooses the few from which to restore.
 
 A state is the set of changes that reached the disk. A set of changes is a legal state for a crash during operation `j`
-if it holds all changes that were durable before `j`, no change of a later operation, and with each change also the
+if the set holds all changes that were durable before `j`, no change of a later operation, and with each change also the
 changes in its `Change.after`. `every_state` makes all legal states, for a job with few file operations. `chosen_states`
 makes the kinds of states that published crash explorers found to be enough, and says for each state why it is tried.
 
 The choice of states (a prefix of the changes, all but one change, torn writes) follows Pillai et al., "All File Systems
-Are Not Created Equal" (OSDI 2014). Files with the same role are tried only once, as in Alagappan et al., "Correlated
-Crash Vulnerabilities" (OSDI 2016).
-"""
+Are Not Created Equal" (OSDI 2014). Files with the same role, such as one file for each rank, are not all tried, as in
+Alagappan et al., "Correlated Crash Vulnerabilities" (OSDI 2016)."""
 
 from __future__ import annotations
 
@@ -25,12 +24,10 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class CrashState:
-    """A state of the disk that a crash can leave: the changes that had reached the disk when the crash came. `during`
-    is the number of the operation during which the crash came.
-
-    `made` is the number of changes that all operations up to `during`, including it, made. The changes in `lost` are
-    those of the first `made` changes that did not reach the disk. `why` says why this state is tried.
-    """
+    """A state of the disk that a crash can leave. `during` is the number of the file operation during which the crash
+    came. `made` is the number of changes that all operations up to `during`, including it, made. `lost` holds the
+    numbers of the changes, among the first `made` ones, that did not reach the disk. `why` says why this state is
+    tried."""
 
     during: int
     made: int
@@ -39,7 +36,6 @@ class CrashState:
 
     @property
     def kept(self) -> frozenset[int]:
-        """Returns the numbers of the changes that reached the disk."""
         return frozenset(range(self.made)) - self.lost
 
     @property
@@ -54,10 +50,9 @@ class CrashState:
 class Crashes:
     """All states of the disk that a crash of one recorded job may leave on one kind of file system.
 
-    `saved` holds for each finished save the number of the first operation after it. Only crashes after the first
-    finished save are tried, and all changes before its end count as durable. `end` is the number of operations: a crash
-    during operation `end` comes after all operations.
-    """
+    `saved` holds, for each finished save, the number of the first file operation after the save. Only crashes after the
+    first finished save are tried, and all changes before its end count as durable. `end` is the number of operations: a
+    crash during operation `end` comes after all operations."""
 
     def __init__(self, changes: Sequence[Change], saved: Sequence[int] = (), end: int = 0) -> None:
         self.changes = changes
@@ -82,12 +77,11 @@ class Crashes:
         return max(self.made(during) - bisect.bisect_left(durable, during) for during in self.moments)
 
     def made(self, during: int) -> int:
-        """Returns how many changes the operations up to number `during`, including it, made."""
         return bisect.bisect_right(self._operations, during)
 
     def left_open(self) -> Iterator[tuple[int, list[int]]]:
-        """Yields the number of each operation during which a crash is tried, the last one first, with the changes that
-        this crash can keep or lose, in order."""
+        """Yields a pair for each file operation during which a crash is tried, the last operation first. The pair holds
+        the number of the operation, and the changes that this crash can keep or lose, in order."""
         todo = sorted(range(len(self.changes)), key=self._durable.__getitem__)
         left: list[int] = []
         for during in self.moments:
@@ -97,7 +91,8 @@ class Crashes:
             yield during, left
 
     def lost_but_for(self, wanted: Iterable[int], left: Sequence[int]) -> frozenset[int]:
-        """Returns the changes in `left` that are lost in the smallest legal state that holds the changes `wanted`."""
+        """Returns the changes in `left` that are lost in the smallest state of the disk that a crash can leave with the
+        changes `wanted`."""
         lost, todo = set(left), list(wanted)
         while todo:
             number = todo.pop()
@@ -107,7 +102,8 @@ class Crashes:
         return frozenset(lost)
 
     def lost_with(self, gone: Iterable[int], left: Sequence[int]) -> frozenset[int]:
-        """Returns the changes that are lost in the largest legal state that holds none of the changes `gone`."""
+        """Returns the changes that are lost in the largest state of the disk that a crash can leave without the changes
+        `gone`."""
         lost = set(gone)
         for number in left:
             if number not in lost and not lost.isdisjoint(self.changes[number].after):
@@ -115,8 +111,8 @@ class Crashes:
         return frozenset(lost)
 
     def every_state(self) -> Iterator[CrashState]:
-        """Makes all legal states of the disk for a crash at any moment. The number of states grows as two to the power
-        of the number of changes that a crash can keep or lose."""
+        """Makes all states of the disk that a crash at any moment can leave. The number of states grows as two to the
+        power of the number of changes that a crash can keep or lose."""
         for during, left in self.left_open():
             for lost in self._sets(left, frozenset()):
                 yield CrashState(during, self.made(during), lost, "every legal state")
@@ -173,13 +169,10 @@ class Crashes:
         return self._saved[bisect.bisect_right(self._saved, unit.first.operation)]
 
     def _counts_alone(self, unit: Unit, during: int) -> bool:
-        """Returns True if a crash during operation `during` can show that this unit was lost: after the first crash
-        moment that follows the unit's save, a later save would hide the loss."""
+        """Returns False if the crash comes so late that a later save hides the loss of the changes in `unit`."""
         return during <= self._after_save[self._save_end(unit)]
 
     def _units(self, left: Sequence[int]) -> list[Unit]:
-        """Groups changes of the disk into units: a change of names is a unit of its own, and so are all changes of one
-        file's content between two changes of names."""
         found = list[Unit]()
         latest: dict[int, Unit] = {}
         for number in left:
@@ -205,7 +198,7 @@ class Unit:
     words: str = ""
 
     def torn(self) -> Iterator[tuple[Sequence[int], str]]:
-        """Makes the parts of a file's new content that a crash may lose while it keeps the other parts."""
+        """Makes the parts of a file's new content that a crash may lose while the other parts reach the disk."""
         count = len(self.numbers)
         if self.first.inode is None or count < 2:
             return
@@ -217,9 +210,6 @@ class Unit:
 
 
 def _told_apart(units: Sequence[Unit], names: Mapping[int, str]) -> list[Unit]:
-    """Drops units (changes that are kept or lost together) with equal roles: of files whose names differ only in
-    numbers, such as `rank0.pt`, keeps only the first and the last. `Crashes._alone` still makes a state that loses a
-    dropped unit."""
     alike: dict[str, list[Unit]] = {}
     for unit in units:
         unit.words = _in_words(unit, names)

@@ -115,8 +115,8 @@ def disk_of(changes: Sequence[Change], kept: Iterable[int], empty_folders: bool 
 
 
 def _walk(disk: Disk, entries: dict[int, dict[str, Entry]], folder: int, prefix: str, above: set[int]) -> None:
-    """Adds the names below a folder to `disk`. `above` holds the folders above this folder: it prevents an endless walk
-    if a folder is its own child, which only a damaged recording can cause."""
+    """Adds the names below a folder to `disk`. `above` holds the folders above this folder, to prevent an endless walk
+    if a damaged recording makes a folder its own child."""
     for name, entry in entries.get(folder, {}).items():
         path = f"{prefix}{name}"
         if entry.link is not None:

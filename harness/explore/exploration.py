@@ -3,9 +3,8 @@
 The recorded run is in `REPORTS/<run-id>/base`, whole restarts of the job are in `REPORTS/<run-id>/cells`, and restores
 in forked ranks are in `REPORTS/<run-id>/cells/forked`. Before any crash state is judged, the job restarts from each
 undamaged save, from an empty folder and from mixed weights of two saves, because the right results of these restarts
-are known. If several states have the same file names, the restore of the first one goes on until the job's next save is
-finished. A bad restore in forked ranks counts only if a restart of the whole job on the same state restores badly, too.
-"""
+are known. If several states have the same file names, the restore of the first state goes on until the job's next save
+is finished. A bad restore in forked ranks counts only if a restart of the whole job from the same state is bad, too."""
 
 from __future__ import annotations
 
@@ -110,7 +109,6 @@ class Exploration:
 
     @property
     def left(self) -> int:
-        """Returns how many planned states were not tried."""
         return self.planned - len(self.tried)
 
     def came(self, profile: str = "") -> Counter[Came]:
@@ -141,7 +139,7 @@ class Exploration:
 
 
 def states_of(recorded: Recorded, name: str, limit_s: float = math.inf) -> Profile:
-    """Returns the states to try on one kind of file system: first one state for each crash moment, then a second one
+    """Returns the states to try on one kind of file system: first one state for each crash moment, then a second state
     for each, and so on. Stops choosing after `limit_s` seconds, or when the states reach their memory limit."""
     until = time.monotonic() + limit_s
     changes = changes_of(name, recorded.operations)
@@ -191,8 +189,7 @@ def _crashes(recorded: Recorded, changes: Sequence[Change]) -> Crashes:
 
 
 def _chosen(recorded: Recorded, crashes: Crashes) -> Iterator[tuple[int, CrashState]]:
-    """Yields the chosen states with their numbers, the latest crash first, because most saves are finished before the
-    latest crash."""
+    """Yields the states of the latest crash first, because most saves are finished before the latest crash."""
     return enumerate(crashes.chosen_states({each.inode: each.path for each in recorded.operations}))
 
 
@@ -201,7 +198,6 @@ def _disk(profile: str, changes: Sequence[Change], crash: CrashState) -> Disk:
 
 
 def make_state(recorded: Recorded, profile: Profile, state: State, folder: pathlib.Path) -> None:
-    """Writes the files of a state of the checkpoint folder into an empty folder."""
     with recorded.data.open("rb") as data:
         _disk(profile.name, profile.changes, state.crash).write(folder, data)
 
@@ -229,9 +225,6 @@ def make_mixed(recorded: Recorded, folder: pathlib.Path) -> int:
 
 @dataclass(frozen=True)
 class Setting:
-    """The options of an exploration of crash states, such as its folder, its time budget and its file systems. `states`
-    is the largest number of states to try, or 0 for no limit."""
-
     reports: pathlib.Path
     backend: Backend
     stop: StopRequest
@@ -321,8 +314,6 @@ class _Explorer:
         return next_one
 
     def _wanted(self) -> Iterator[Wanted]:
-        """Yields the restores in order: from each undamaged save (the last one first), from an empty folder, from mixed
-        weights, and then from each crash state."""
         names = set[frozenset[str]]()  # of which one restore goes on until the next save
         for save in reversed(self.recorded.saves):
             names.add(_saved(self.recorded, save.end).names)
@@ -383,8 +374,6 @@ class _Explorer:
             self.setting.tell(f"{len(self.found.tried)} of {self.found.planned} states")
 
     def _confirm(self) -> None:
-        """Restarts the whole job on the smallest state of each kind of bad restore, to confirm that the restore is bad.
-        If the restart of the whole job is not bad, all bad restores of this kind become `not known`."""
         for each in self.found.worst():
             self.setting.tell(f"{each.state.id}: {each.answer.came}; a whole restart of the job must confirm it")
             again = self._restarted(each)

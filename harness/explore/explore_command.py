@@ -86,8 +86,6 @@ def explore_(
 
 
 def _make_again(name: str, into: pathlib.Path, reports: pathlib.Path) -> pathlib.Path:
-    """Writes the files of a stored exploration's state into a folder. Raises `UsageError` if the exploration or its
-    state is unknown, or if the folder is not empty."""
     run, _, identity = name.rpartition("/")
     folder, kind = reports / run / "base", identity.partition("-")[0]
     if not run or not (folder / "plan.json").is_file():

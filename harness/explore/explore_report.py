@@ -63,7 +63,6 @@ def _state(each: Tried) -> dict[str, Any]:
 
 
 def reason(found: Exploration) -> str:
-    """Returns the reason for an exploration's verdict in one sentence."""
     bad = {came.value: count for came, count in found.came().items() if came in BAD}
     if bad:
         return f"of {counted(len(found.tried), 'state')}: " + ", ".join(
@@ -96,7 +95,6 @@ def facts(found: Exploration) -> list[str]:
 
 
 def _not_seen(found: Exploration) -> list[str]:
-    """Says that crashes during the removal of a save were not tried, if no recorded save was removed."""
     count = counted(found.recorded.recorded, "recorded save")
     return [] if found.recorded.removed else [f"no save was removed in {count}: crashes of a removal were not tried"]
 
@@ -109,7 +107,6 @@ def _repeats(found: Exploration) -> list[str]:
 
 
 def cells(found: Exploration) -> list[tuple[str, ...]]:
-    """Returns a row of the table of results for each kind of file system, with the columns `HEAD`."""
     rows = list[tuple[str, ...]]()
     for each in found.profiles:
         came = found.came(each.name)
@@ -152,7 +149,8 @@ def _fate(profile: Profile, state: State, number: int) -> str:
 
 
 def bad_states(found: Exploration) -> Iterator[tuple[str, list[str]]]:
-    """Yields a text and a timeline for the state with the fewest lost changes, by file system and bad result."""
+    """Yields a title and lines with a timeline for each kind of file system and kind of bad restore, for the state that
+    lost the fewest changes."""
     for each in found.worst():
         count = found.came(each.state.profile)[each.answer.came]
         step = "" if each.answer.step is None else f" (step {each.answer.step})"

@@ -127,7 +127,6 @@ class _Profile:
     # Names
 
     def _place(self, path: str) -> tuple[int, str]:
-        """Returns the inode of the folder that holds `path`, and the last part of `path`."""
         folder, inode = posixpath.dirname(path), ROOT
         for name in folder.split("/") if folder else ():
             inode = self._live[inode, name][0]
@@ -148,7 +147,6 @@ class _Profile:
         return change
 
     def _rename_names(self, entries: Sequence[Entry], after: Iterable[int | None] = ()) -> Change:
-        """Adds one change of the disk that sets several names, which a crash keeps or loses together."""
         before = [self._names.get((each.folder, each.name)) for each in entries]
         change = self._add(entries, [*before, *after, *self._names_after()])
         for each in entries:
@@ -343,8 +341,8 @@ class Nfs(_Profile):
 
 
 class S3(_Profile):
-    """Changes of an S3 bucket, in which a folder is only a part of its objects' names: it exists only as long as they
-    do."""
+    """Changes of an S3 bucket. A folder of a bucket is only a part of the objects' names, and exists only as long as
+    its objects."""
 
     prunes_empty_folders = True
 
@@ -447,7 +445,6 @@ class S3(_Profile):
             self._request([entry])
 
     def _copy_folder(self, operation: Operation, inode: int) -> list[Part]:
-        """Copies all objects below a folder to new names. Returns the old names, which will be deleted."""
         self._objects += 1
         self._live[self._place(operation.other)] = self._objects, True
         old: list[Part] = []
@@ -472,10 +469,9 @@ PROFILES: dict[str, type[_Profile]] = {"posix": Posix, "ext4": Ext4, "nfs": Nfs,
 
 
 def changes_of(profile: str, operations: Iterable[Operation], split: bool = True) -> list[Change]:
-    """Returns the changes of the disk that the operations make on the file system `profile`, in order.
-
-    Without `split`, a write is one change, which a crash keeps or loses as a whole.
-    """
+    """Returns the changes of the disk that the operations make on the file system `profile`, in order. Without `split`,
+    a write is one change, which a crash keeps or loses as a whole. Raises `ChaosError` for an operation that is
+    impossible after the earlier operations."""
     made = PROFILES[profile](split)
     for operation in operations:
         try:

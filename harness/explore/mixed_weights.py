@@ -1,4 +1,4 @@
-"""Mixes the weights of two saves, to see whether the job's restore notices it."""
+"""Mixes the weights of two saves, to see whether the job's losses show the mixture."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def _counterpart(path: str, theirs: dict[str, pathlib.Path]) -> pathlib.Path | None:
-    """Returns the older file with the same name or, if there is none, the file whose name differs in the fewest
-    numbers. Of several such files, returns the one with the highest numbers."""
     mine = _numbers(path)
 
     def unlike(other: str) -> tuple[int, list[int]]:
@@ -46,8 +44,6 @@ def _numbers(path: str) -> list[int]:
 
 
 def _mixed(path: pathlib.Path, other: pathlib.Path | None, write: bool) -> bool:
-    """Returns True if the middle half of the file `path` differs from that of `other`, or from zeros if `other` is
-    `None`. Writes the bytes of `other` into `path` if `write` is True."""
     differ = False
     with path.open("r+b") as mine, (other or pathlib.Path(os.devnull)).open("rb") as theirs:
         size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""Runs a job and records the changes of its checkpoint folder, and the saves that it reported as finished."""
+"""Runs a job, and records the changes of its checkpoint folder and the saves that the job reported as finished."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ class Recorded:
 
     @property
     def save_s(self) -> float:
-        """Returns the longest time from one explored save to the next, in seconds."""
         ends = [self.operations[save.end - 1].t_ns for save in self.saves if save.end]
         return max((later - sooner for sooner, later in itertools.pairwise(ends)), default=0) / 1e9
 
@@ -68,8 +67,6 @@ class Recorded:
 
 
 class Recording(LocalBackend):
-    """The local backend, changed so that it records the nodes' file operations in one folder."""
-
     def __init__(self, folder: str) -> None:
         super().__init__()
         self._folder = folder
@@ -82,9 +79,6 @@ class Recording(LocalBackend):
 
 
 class _UntilRemoved(restarts.Until):
-    """Ends the job some steps after it has removed a save and finished another one, or at a limit (saves, time,
-    data)."""
-
     def __init__(self, users: StopRequest, place: pathlib.Path, wall_clock_ns: int) -> None:
         super().__init__(users, self._enough)
         self._place, self._wall_clock_s = place, wall_clock_ns / 1e9
@@ -198,7 +192,6 @@ def load(plan: Plan, folder: pathlib.Path) -> Recorded:
 
 
 def _finished(log: reading.Log) -> dict[int, int]:
-    """Returns, by the step of each save, the time (Unix ns) at which the last rank reported the save as finished."""
     told: dict[int, dict[object, int]] = {}
     for writer in log.writers:
         for event in writer.events:
@@ -210,15 +203,12 @@ def _finished(log: reading.Log) -> dict[int, int]:
 
 
 def _around(saves: Sequence[Save], operation: int) -> Sequence[Save]:
-    """Returns `SAVES` saves in a row: the last one finished before this operation and the next ones. Near the end of
-    the recording, returns the last `SAVES` saves."""
     before = max(number for number, save in enumerate(saves) if save.end <= operation)
     begin = max(min(before, len(saves) - SAVES), 0)
     return saves[begin : begin + SAVES]
 
 
 def _harms(part: Size | Data, size: int) -> bool:
-    """Returns True if the change cuts or overwrites bytes of a file that has `size` bytes."""
     return part.size < size if isinstance(part, Size) else part.offset < size
 
 

@@ -48,7 +48,6 @@ def read_operations(folder: pathlib.Path) -> list[Operation]:
 
 
 def _lines(folder: pathlib.Path) -> Iterator[tuple[int, bytes]]:
-    """Yields each complete line of the record with its number. Leaves out an incomplete last line."""
     with untrusted_files.open_reader(folder, OPERATIONS) as file:
         number = 0
         while (line := file.readline(LINE_BYTES_MAX)).endswith(b"\n"):
@@ -69,8 +68,6 @@ def _operation(line: bytes) -> Operation:
 
 
 def _checked(operation: Operation, last: int, data_bytes: int) -> int:
-    """Checks a recorded operation, and returns the largest inode so far. Raises `ValueError` for a path that leaves the
-    folder, an inode that is not the next one, or data that was not recorded."""
     for path in (operation.path, operation.other) if operation.kind in _NAMES_ANOTHER else (operation.path,):
         if not path and operation.kind in (Kind.FSYNC_DIR, Kind.SYNC):
             continue

@@ -4,9 +4,8 @@ A restore ends after some steps. If `Wanted.follow` is True, a restore goes on u
 finished, because files that a crash left can make this save fail.
 
 `Restarts` restarts the whole job on each state. `ForkedRestores` runs one process of the harness, which forks the job's
-ranks for each state: many restores per second. Forked restores work for trainers whose ranks are one Python script
-each. Forked ranks that log no events themselves are watched by the harness's observer, as in any run.
-"""
+ranks for each state: many restores per second. Forked restores need a trainer that runs one Python script as each rank.
+Forked ranks that log no events themselves are watched by the harness's observer, as in any run."""
 
 from __future__ import annotations
 
@@ -60,9 +59,9 @@ _RUN_DIR, _PORT = "@RUN_DIR@", "@PORT@"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A restore. `make` writes the state of the checkpoint folder into an empty folder. `heard` is called with the
-    restart, how it ended, and how many seconds it took. If `follow` is True, the restore goes on until the job calls
-    its next save finished."""
+    """A restore that is to be made. `make` writes the state of the checkpoint folder into an empty folder. `heard` is
+    called with the restart, its end, and its seconds. If `follow` is True, the restore goes on until the job reports
+    its next save as finished."""
 
     name: str
     make: Callable[[pathlib.Path], None]
@@ -74,9 +73,6 @@ Next = Callable[[], Wanted | None]  # the next restore, if any
 
 
 class Restores(abc.ABC):
-    """One way to make a trainer restore from many states of its checkpoint folder. `base` is the folder of the recorded
-    run."""
-
     words: str  # which form this is, for people
     steps: int  # after a restore: their losses are compared
 
@@ -100,7 +96,8 @@ class Restores(abc.ABC):
         wanted.make(folder / saved)
 
     def run_id(self, folder: pathlib.Path) -> str:
-        """Returns a run id that no other exploration uses, because a run's end kills all processes with its id."""
+        """Returns a run id that no other exploration uses, because the end of a run kills all processes that have its
+        id."""
         return f"{self.base.parent.name}-{folder.name}"
 
     def compared(self, found: Restart) -> Restart:
@@ -147,7 +144,6 @@ class Restarts(Restores):
         drill.copy_ledgers(self.base, folder)
 
     def _take_over(self, first: pathlib.Path, folder: pathlib.Path) -> None:
-        """Moves the saves that the first restart left into the new restart's folder."""
         saved = self.plan.workload.checkpoint.folder
         self.prepare(Wanted("", lambda folder: None, lambda *_: None), folder)
         (first / saved).rename(folder / saved)
@@ -169,8 +165,6 @@ class Restarts(Restores):
 
 
 class _UntilNextSave(restarts.Until):
-    """Ends the job once it has done some steps, and has finished a save of a step that it did after the restore."""
-
     def __init__(self, users: StopRequest, savers: int) -> None:
         super().__init__(users, self._enough)
         self._stepped = restarts.some_steps_after()
@@ -210,7 +204,6 @@ class ForkedRestores(Restores):
         }
 
     def order(self, wanted: Wanted) -> dict[str, Any]:
-        """Returns the orders for the forking process on how to do this restore."""
         attempts = ATTEMPTS if wanted.follow else self._ranks.attempts
         limit_s = FORKED_S_MAX + (self.save_s_max if wanted.follow else 0)
         return {"until_saved": wanted.follow, "attempts": attempts, "limit_s": limit_s}
@@ -229,8 +222,6 @@ class ForkedRestores(Restores):
 
 
 class _OneProcess(LocalBackend):
-    """The local backend, changed so that it runs the harness's forking process instead of the job."""
-
     def __init__(self, ranks: Ranks, place: pathlib.Path) -> None:
         super().__init__()
         self._ranks, self._place = ranks, place
@@ -243,8 +234,6 @@ class _OneProcess(LocalBackend):
 
 
 class _Driver(Silent):
-    """Gives the forking process one state of the checkpoint folder after the other."""
-
     def __init__(self, restores: ForkedRestores, place: pathlib.Path, next_one: Next) -> None:
         self.end = StopRequest()
         self._restores, self._place, self._next = restores, place, next_one
@@ -314,7 +303,7 @@ class Ranks:
 
 
 def ranks_of(plan: Plan) -> Ranks | str:
-    """Returns the job's ranks as processes that can be forked, or the reason why they cannot be."""
+    """Returns the job's ranks as processes that can be forked, or the reason why forking is impossible."""
     trainer, launch = plan.workload.trainer, plan.launch()
     late, command = _split(launch.command)
     if isinstance(trainer, ReferenceTrainer):
@@ -352,7 +341,6 @@ def _tells_itself(trainer: CommandTrainer | ScriptTrainer | Any) -> bool:
 
 
 def _split(command: tuple[str, ...]) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Splits `env NAME=VALUE …` off a command."""
     if command[0] != "env":
         return {}, command
     count = sum(1 for _ in itertools.takewhile(_VARIABLE.match, command[1:]))

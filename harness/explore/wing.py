@@ -18,8 +18,6 @@ REPORT = "explore.json"
 
 
 class _Told(msgspec.Struct):
-    """The part of a stored result that the list of runs shows."""
-
     verdict: Verdict
     why: str
 

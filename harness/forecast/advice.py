@@ -17,8 +17,6 @@ SAMPLES = 50  # of each interval and of each number of spares that is tried
 
 @dataclass(frozen=True)
 class Tried:
-    """The forecast for one tried value: a checkpoint interval in seconds, or a number of spare nodes."""
-
     value: float
     days: float
     gpu_hours: float
@@ -27,8 +25,8 @@ class Tried:
 @dataclass(frozen=True)
 class Worth:
     """The cost of a repeated event, such as a restart, that comes `times` times and takes `seconds` each time. `of_all`
-    is the GPU-hours of all these events. `of_a_second` is the GPU-hours saved if each event takes a second less, but at
-    most `of_all`."""
+    is the GPU-hours that all events of the kind cost together. `of_a_second` is the GPU-hours saved if each event takes
+    a second less, but at most `of_all`."""
 
     what: str
     times: float
@@ -40,8 +38,8 @@ class Worth:
 @dataclass(frozen=True)
 class Advice:
     """A forecast's advice on the checkpoint interval and on spare nodes. `young_s` and `daly_s` are the best checkpoint
-    intervals by Young's and Daly's formulas. Both intervals are 0 if checkpoints cost nothing or nothing fails. The
-    best tried interval is the one with the shortest run, and the best number of spares the one with the fewest
+    intervals in seconds by Young's and Daly's formulas. `young_s` and `daly_s` are 0 if checkpoints cost nothing or
+    nothing fails. The best tried interval has the shortest run, and the best number of spare nodes the fewest
     GPU-hours."""
 
     young_s: float
@@ -60,8 +58,9 @@ class Advice:
 
 
 def advise(question: Question, job: Job, found: Outcome, phases: Mapping[str, float]) -> Advice:
-    """Tries checkpoint intervals and numbers of spare nodes with the same random numbers, in fewer simulated histories
-    than the forecast itself. `phases` holds the mean seconds of each measured phase of a restart."""
+    """Tries checkpoint intervals and numbers of spare nodes. All tried values use the same random numbers, and fewer
+    simulated histories than the forecast itself. `phases` holds the mean seconds of each measured phase of a
+    restart."""
     stall, away = job.mean("checkpoint_stall"), job.losses_per_s * min(job.mean("repair"), job.mean("queue"))
     young = daly = 0.0
     if stall and job.per_node_day:
@@ -87,8 +86,8 @@ def _figures(outcome: Outcome) -> tuple[float, float]:
 
 
 def _moved(told: float, now: float, tried: float) -> float:
-    """Corrects the figure `tried` of a tried setting, which comes from few simulations. Adds the full forecast's figure
-    `told` minus `now`, the present setting's figure from equally few simulations."""
+    """Adds the difference between a tried setting and the present setting, both from few simulations, to the figure
+    `told` of the full forecast."""
     return told + tried - now if math.isfinite(told + tried - now) else tried
 
 

@@ -61,8 +61,8 @@ def forecast(
     what_ifs: Sequence[str] = (),
     prices: Prices | None = None,
 ) -> Forecast:
-    """Computes what a job will cost at scale. Raises `UsageError` for an invalid what-if, for a what-if on spot prices,
-    or for a job that is too large to simulate."""
+    """Computes what a job will cost at scale. Raises `UsageError` for an invalid what-if (a changed input), for a
+    what-if on spot prices, or for a job that is too large to simulate."""
     if only_spot := next((text for text in what_ifs if text.startswith("spot_")), None):
         raise UsageError(f"--what-if {only_spot[:80]}: prices are no part of it; set it with --set")
     job = job.completed()
@@ -79,7 +79,6 @@ def forecast(
 
 
 def sentence(found: Forecast) -> str:
-    """Returns the forecast as a sentence in plain words."""
     asked, out = found.question, found.outcome
     often = "without a failure" if out.between_h is None else f"with a failure every {hours_text(out.between_h)}"
     begin = f"On {counted(asked.gpus, 'GPU')}, {days_text(asked.days)} of work"
@@ -99,7 +98,6 @@ def sentence(found: Forecast) -> str:
 
 
 def _of_spares(found: Forecast) -> str:
-    """Returns a sentence on the share of spare nodes in the wasted GPU-hours, or an empty text without spares."""
     spares, out = found.job.settings["spares"], found.outcome
     if not out.accounts["spares"]:
         return ""
@@ -134,7 +132,6 @@ def dollars(amount: float) -> str:
 
 
 def inputs(found: Forecast) -> list[Input]:
-    """Returns all inputs that the forecast uses, each with its source."""
     job, rows = found.job, []
     for name, part, silent in (
         ("detection", "detection", False),
@@ -169,7 +166,6 @@ def _shown(name: str, value: Value) -> str:
 
 
 def assumptions(found: Forecast) -> list[str]:
-    """Returns the assumptions of a forecast beside its inputs, the most important first."""
     measured, asked = found.measured, found.question
     if measured.recoveries:
         mean = sum(each.detection_s + each.restart_s for each in measured.recoveries) / len(measured.recoveries)

@@ -70,7 +70,6 @@ def choice_chart(
 
 
 def bars_chart(title: str, bars: Sequence[tuple[str, float]], show: Show, narrow: bool = False) -> Markup | None:
-    """Draws a horizontal bar for each named amount, the largest first. Returns `None` if no amount is above 0."""
     told = sorted(
         ((name, value) for name, value in bars if value > 0 and math.isfinite(value)), key=lambda each: -each[1]
     )

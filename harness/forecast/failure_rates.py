@@ -50,7 +50,7 @@ class RateTable(Parameters):
 
     def of_nodes_with(self, gpus: int) -> RateTable:
         """Converts a table of failure rates to nodes with this many GPUs, with the same rate per GPU. Returns the table
-        unchanged if it does not say how many GPUs its own nodes had."""
+        unchanged if the number of GPUs on the table's own nodes is unknown."""
         if self.gpus_per_node in (None, gpus):
             return self
         factor, source = (
@@ -82,7 +82,7 @@ def shipped() -> dict[str, RateTable]:
 
 def load_rates(name: str) -> tuple[str, RateTable]:
     """Returns the shipped table of failure rates with this name, or the only table in the file with this path. Raises
-    `UsageError`."""
+    `UsageError` if there is no such table."""
     known = shipped()
     if name in known:
         return name, known[name]
@@ -103,7 +103,7 @@ def _parse(text: str, source: str) -> RateTables:
 
 def load_gaps(text: str) -> Gaps:
     """Parses the distribution of the times between failures: `poisson`, or `weibull:` with a shape, such as
-    `weibull:0.6`. Raises `UsageError`."""
+    `weibull:0.6`. Raises `UsageError` for any other text."""
     kind, _, shape = text.partition(":")
     if text == "poisson":
         return Gaps()

@@ -104,7 +104,6 @@ def _job(
     trace: pathlib.Path | None,
     changes: Sequence[str],
 ) -> tuple[Job, tuple[str, str]]:
-    """Returns the job to forecast, with the changes of `--set`, and the name and source of its failure rates."""
     if failures is not None and trace is not None:
         raise UsageError("--failures and --trace both say how failures follow each other; write one of them")
     name, table = load_rates(rates or DEFAULT)
@@ -164,7 +163,6 @@ def _print(found: answer.Forecast, page: pathlib.Path | None) -> None:
 
 
 def _vectors(json: bool) -> int:
-    """Prints the table of published figures. Returns the exit code."""
     from harness.forecast import published_vectors
 
     rows = published_vectors.check_all()

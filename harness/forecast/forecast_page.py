@@ -1,4 +1,4 @@
-"""Shows a forecast as one page, with the same sections on a terminal and in HTML."""
+"""Shows a forecast in sections, which are the same on a terminal and on an HTML page."""
 
 from __future__ import annotations
 
@@ -66,7 +66,6 @@ def sections(found: Forecast) -> list[Section]:
 
 
 def rests_on(found: Forecast) -> list[str]:
-    """Returns the most important assumptions of a forecast."""
     return assumptions(found)[:FIRST]
 
 
@@ -95,7 +94,6 @@ Drawn = list[list[Markup | None]]  # charts of a section, each wide and narrow
 
 
 def _charts(found: Forecast) -> dict[str, Drawn]:
-    """Returns the charts of a forecast by section title. The tables below the charts show the same figures."""
     advice, settings = found.advice, found.job.settings
     every, spares = settings["checkpoint_every"].mean, settings["spares"].mean
     best_every, best_spares = advice.best_interval, advice.best_spares
@@ -133,7 +131,6 @@ def _share(value: float) -> str:
 
 
 def _priced(found: Forecast, gpu_hours: float) -> list[str]:
-    """Returns a table cell with the price of the GPU-hours, or an empty list if prices are unknown."""
     return [dollars(gpu_hours * found.money.dollars_of_a_gpu_hour)] if found.money else []
 
 
@@ -208,7 +205,6 @@ def _interval(found: Forecast) -> Section:
 
 
 def _less(best: Tried, now: float, tried: Sequence[Tried]) -> str:
-    """Says how many percent of the GPU-hours the best tried value saves, compared with the value `now`."""
     usual = next(each for each in tried if each.value == now).gpu_hours
     return "" if best.value == now else f", with {percent(100 * (1 - best.gpu_hours / usual))} fewer GPU-hours"
 
@@ -262,7 +258,6 @@ def _money(found: Forecast, money: Money) -> Section:
 
 
 def _breakeven(found: Forecast, money: Money) -> str:
-    """Says up to how many reclaimed nodes per day spot nodes cost less than on-demand nodes."""
     if money.breakeven_reclaims is None:
         return "Spot costs as much as on demand, or more: it never pays."
     nodes, taken = found.question.nodes, found.job.settings["spot_reclaims"]

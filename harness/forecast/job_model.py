@@ -27,7 +27,7 @@ class Origin(StrEnum):
 @dataclass(frozen=True)
 class Value:
     """An input of a forecast, such as the seconds of a restart, with its source. Several `values` are repeated
-    measurements of the same input: each simulated event draws one of them at random."""
+    measurements of the same input; each simulated event draws one of them at random."""
 
     values: tuple[float, ...]
     origin: Origin
@@ -100,7 +100,7 @@ NAMES = (*SETTINGS, "recovery", "failure_rate")
 class Cause:
     """A kind of failure of the simulated job: its rate, and how long its detection and the restart take. `counted` is
     the number of failures from which the rate was estimated, or `None` if the rate counts as exact. `takes_node` is
-    True if the node must be replaced. If `back_s` is given, the node is back after this many seconds, without a
+    True if the node must be replaced. `back_s` is the fixed number of seconds after which the node is back without a
     repair."""
 
     name: str
@@ -115,9 +115,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class Gaps:
-    """The distribution of the times between failures: at random, in bursts, or as in a trace. A `shape` (Weibull) of 1
-    means at random; a smaller `shape` means in bursts. `trace` holds the gaps between the failures of a trace, scaled
-    to a mean of 1. Each simulated history uses the gaps of a trace in order, from a random start."""
+    """The distribution of the times between failures. A `shape` (Weibull) of 1 means at random, and a smaller `shape`
+    in bursts. `trace` holds the gaps between the failures of a trace, scaled to a mean of 1. Each simulated history
+    uses the gaps of a trace in order, from a random start."""
 
     shape: float = 1.0
     trace: tuple[float, ...] = ()
@@ -144,7 +144,6 @@ class Job:
 
     @property
     def mtbf_s(self) -> float:
-        """Returns the mean seconds between two failures of the whole job."""
         rate = self.nodes * self.per_node_day / DAY_S
         return 1 / rate if rate else math.inf
 
@@ -161,7 +160,7 @@ class Job:
 
     def changed(self, text: str) -> Job:
         """Returns the job with one input changed, for example by `restart=2m` (a value) or `recovery=0.5x` (a factor).
-        Raises `UsageError`."""
+        Raises `UsageError` for an unknown input or a value that is not allowed."""
         name, equals, written = (part.strip() for part in text.partition("="))
         if not equals or name not in NAMES:
             raise UsageError(f"{text[:80]!r} is no change: write NAME=VALUE or NAME=0.5x; {choice(name, NAMES)}")
@@ -203,7 +202,8 @@ class Job:
         return replace(self, settings={**self.settings, name: replace(self.settings[name], values=(value,))})
 
     def completed(self) -> Job:
-        """Computes the job's checkpoint interval and number of spare nodes, unless the user gave them."""
+        """Returns the job with a checkpoint interval (by Daly's formula) and a number of spare nodes, unless the user
+        gave them."""
         found = dict(self.settings)
         stall = self.mean("checkpoint_stall")
         if found["checkpoint_every"].origin is Origin.ASSUMED:
@@ -229,7 +229,8 @@ def default_settings() -> dict[str, Value]:
 
 
 def number(written: object, what: str, low: float, high: float, whole: bool = False) -> float:
-    """Parses a finite number from `low` to `high`, which must be an integer if `whole` is True. Raises `UsageError`."""
+    """Parses a finite number from `low` to `high`, which must be an integer if `whole` is True. Raises `UsageError` for
+    any other text."""
     try:
         value = float(str(written)[:40])
     except ValueError:

@@ -1,5 +1,5 @@
 """Reads a forecast's measurements from stored runs: recoveries by fault and phase, checkpoint stalls, and the speed of
-a job with fewer ranks. Runs that did not pass are refused, because they are no sound basis for a forecast."""
+a job with fewer ranks. Runs that did not pass are refused, because their figures are no sound basis for a forecast."""
 
 from __future__ import annotations
 
@@ -76,8 +76,6 @@ class Measured:
 
 
 def _fit(folder: pathlib.Path) -> Report:
-    """Reads the report of a run for a forecast. Raises `UsageError` if the run was not judged, did not pass, or is not
-    a run of a single scenario."""
     if stored_kind_of(folder):
         raise UsageError(f"{folder.name} is no run of one scenario; name its runs one by one")
     if not (folder / "report.json").exists():
@@ -155,7 +153,6 @@ class _Plan(msgspec.Struct):
 
 
 def _workload(folder: pathlib.Path) -> _Workload:
-    """Returns the workload of a run's plan, or an empty workload if the plan cannot be read."""
     try:
         return msgspec.json.decode(run_report.read_regular(folder / "plan.json"), type=_Plan).workload
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -167,7 +164,6 @@ def _may_shrink(workload: _Workload) -> bool:
 
 
 def _check_trainer(found: Measured, folder: pathlib.Path, trainer: Any) -> None:
-    """Raises `UsageError` if runs had different trainers, because such runs measured different jobs."""
     told = command_of({"trainer": trainer}) or trainer
     if told is not None and found.trainer not in (None, told):
         raise UsageError(f"{folder.name} ran another trainer than {found.runs[0]}; forecast each trainer by itself")
@@ -191,7 +187,6 @@ def pace_of_smaller_world(run: Timeline) -> float | None:
 
 
 def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measured) -> Job:
-    """Returns the job to forecast: inputs that the runs measured have measured values; all others are assumed."""
     settings = default_settings()
     if found.stalls:
         settings["checkpoint_stall"] = _value(found.stalls, "each run's average checkpoint")
@@ -206,8 +201,8 @@ def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measu
 
 def cause_of(cause: CauseRate, per_node_day: float, found: Measured, settings: Mapping[str, Value]) -> Cause:
     """Returns a kind of failure with the detection and restart times that runs measured for the most similar fault. If
-    no run had a similar fault, the restart takes as long as in all measured recoveries, and the detection of a failure
-    that is not silent takes as long as the detection of killed processes."""
+    no run had a similar fault, the restart takes as long as in all measured recoveries. The detection of a failure that
+    is not silent then takes as long as the detection of killed processes."""
     detection, restart = settings["silent_detection" if cause.silent else "detection"], settings["restart"]
     for kind in cause.faults:
         if alike := [each for each in found.recoveries if each.fault == kind]:

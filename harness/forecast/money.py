@@ -37,8 +37,8 @@ class Prices:
 
 @dataclass(frozen=True)
 class Purchase:
-    """One way to buy the nodes (such as spot nodes), with the forecast of its cost. `in_time` is the share of the
-    histories that meet the deadline."""
+    """The forecast cost of one way to buy the job's nodes, such as on the spot market. `in_time` is the share of the
+    simulated histories that meet the deadline."""
 
     name: str
     dollars: Range
@@ -63,7 +63,6 @@ class Money:
 
     @property
     def best(self) -> Purchase | None:
-        """Returns the cheapest way to buy nodes that meets the deadline, or `None` if every way misses the deadline."""
         fitting = [
             each for each in self.purchases if not each.is_bound and (each.in_time is None or each.in_time >= IN_TIME)
         ]
@@ -73,7 +72,6 @@ class Money:
 def money_of(
     prices: Prices, question: Question, job: Job, measured: Measured, found: Outcome, histories: Histories
 ) -> Money:
-    """Computes a forecast's costs in dollars. `found` is the outcome of the simulated `histories`."""
     paid_nodes = question.paid_gpus(job) / question.gpus_per_node
     hours = histories.time[0] / HOUR_S
     bought = [_bought(ON_DEMAND, prices, job, prices.on_demand * paid_nodes * hours, histories.days[0])]
@@ -102,7 +100,6 @@ def _bought(name: str, prices: Prices, job: Job, dollars: Floats, days: Floats, 
 
 
 def _on_spot(job: Job, measured: Measured) -> Job:
-    """Returns the job on spot nodes, with one more kind of failure: the provider reclaims a spot node."""
     told = CauseRate(name="Spot node reclaimed", per_1000_node_days=1, node=True, faults=["preemption"])
     cause = cause_of(told, job.mean("spot_reclaims"), measured, job.settings)
     detection, restart = (
@@ -115,8 +112,8 @@ def _on_spot(job: Job, measured: Measured) -> Job:
 
 def breakeven_reclaims(job: Job, ratio: float, restart_s: float) -> float | None:
     """Returns the rate of reclaims per node-day at which spot nodes cost as much as on-demand nodes: reclaims then make
-    the job take 1 / `ratio` times as long. A closed formula of renewal theory gives the job's duration, and ignores
-    spare nodes, with which the rate could be higher. Returns `None` if spot nodes are not cheaper at any rate."""
+    the job take 1 / `ratio` times as long. The job's duration comes from renewal theory. Spare nodes are ignored,
+    although they would allow a higher rate. Returns `None` if spot nodes are not cheaper at any rate."""
     if ratio >= 1:
         return None
     usual = _time_s(job, 0, restart_s)
@@ -142,8 +139,7 @@ def _time_s(job: Job, reclaims: float, restart_s: float) -> float:
 def _by_policies(
     prices: Prices, deadline_days: float, question: Question, job: Job, found: Outcome, nodes: float
 ) -> list[Purchase]:
-    """Returns the costs of each policy that moves the job between spot nodes and on-demand nodes. The policies take the
-    job's mean forecast duration on on-demand nodes as its hours of work."""
+    """Takes the mean forecast duration on on-demand nodes as the job's hours of work."""
     assert prices.spot is not None
     changeover = (job.mean("restart") + job.mean("checkpoint_stall")) / HOUR_S
     plan = Deadline(24 * found.days.mean, 24 * deadline_days, changeover, prices.on_demand / prices.spot)

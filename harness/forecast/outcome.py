@@ -75,7 +75,6 @@ class Outcome:
 
 
 def outcome_of(question: Question, job: Job, histories: Histories, place: int) -> Outcome:
-    """Summarizes the simulated histories of one variant of a job."""
     hours = gpu_hours(question, job, histories, place)
     work = question.gpus * histories.accounts["work"][place] / HOUR_S
     accounts = {name: question.gpus * float(histories.accounts[name][place].mean()) / HOUR_S for name in ACCOUNTS}

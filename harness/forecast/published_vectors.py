@@ -1,8 +1,7 @@
 """Compares the simulator with published figures, each computed from the inputs that were published with it.
 
-If the simulator is known to differ from a published figure, the simulator's figure must lie in a range around its own
-known figure instead of the published one, and the reason is given.
-"""
+If the simulator is known to differ from a published figure, a reason is given, and the allowed range lies around the
+simulator's own known figure."""
 
 from __future__ import annotations
 
@@ -28,9 +27,9 @@ OOBLECK, BLOOM, LATE = "Oobleck's artifact, Varuna", "BLOOM-176B", "Can't Be Lat
 
 @dataclass(frozen=True)
 class Vector:
-    """A published figure, and the range in which the simulator's own figure must lie. `published` is the figure as its
-    authors wrote it. The simulator's figure must be from `low` to `high`. `why` says why the simulator is known to
-    differ from the published figure: the range then lies around the simulator's figure."""
+    """A published figure, and the range (`low` to `high`) in which the simulator's figure must lie. `published` is the
+    figure as its authors wrote it. `why` says why the simulator is known to differ; the range then lies around the
+    simulator's known figure instead of the published figure."""
 
     source: str
     figure: str
@@ -44,8 +43,6 @@ class Vector:
 
 @dataclass(frozen=True)
 class Row:
-    """A published figure and the simulator's figure for it."""
-
     vector: Vector
     ours: float
 
@@ -74,9 +71,6 @@ def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _job(nodes: int, days: float, per_1000: float, /, **times: float) -> Job:
-    """Makes a job from published numbers: nodes, days of work, failures per 1000 node-days, and `times` in seconds.
-    Failed nodes are replaced at once."""
-
     def given(value: float) -> Value:
         return Value((value,), Origin.GIVEN, "as published")
 
@@ -112,8 +106,6 @@ def _young(gpus: int, per_1000: float, stall_s: float) -> float:
 
 
 def _of_table(name: str, nodes: int, days: float) -> Job:
-    """Makes a job from a table of failure rates, with the harness's default detection and restart times. The rates are
-    taken as exact, although they were estimated from counted failures."""
     job = job_of(nodes, days * DAY_S, load_rates(name)[1], Gaps(), Measured())
     for change in ("checkpoint_every=10m", "queue=0s", "together=0"):
         job = job.changed(change)
@@ -121,7 +113,6 @@ def _of_table(name: str, nodes: int, days: float) -> Job:
 
 
 def _hot_update() -> float:
-    """Returns the ratio of restart times by a new job and by a hot update: the mean of four published cases."""
     times = [454, 545, 635, 768, 46, 51, 54, 65]
     sizes = [256, 512, 1024, 2048] * 2
     jobs = [
@@ -138,8 +129,6 @@ def _mfu(step_s: float, blocked_s: float) -> float:
 
 
 def _varuna(gap_s: float, every_s: float, stall_s: float, restart_s: float) -> float:
-    """Simulates a job that loses a node fourteen times, at equal intervals. Returns the mean effective training time
-    ratio."""
     times = {"checkpoint_every": every_s, "checkpoint_stall": stall_s, "restart": restart_s}
     job = _job(1, 14 * gap_s / DAY_S, 1000 * DAY_S / gap_s, **times)
     return float(_play(replace(job, gaps=Gaps(trace=(1.0,)))).ettr.mean())
@@ -157,8 +146,6 @@ def _bloom(stall_s: float) -> Histories:
 
 
 def _on_demand_h(policy: str) -> float:
-    """Returns the mean on-demand hours that a policy uses. Spot nodes are available about half of the time, for 12 h at
-    a time on average."""
     job, dice = Deadline(48, 60, 0.2, 3.14), np.random.default_rng(1)
     there = spells(job, SPOT_SAMPLES, dice.beta(4, 4, SPOT_SAMPLES), 12, dice)
     return float(run_policy(policy, job, there).on_demand.mean())

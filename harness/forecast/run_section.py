@@ -64,7 +64,6 @@ def _section(report: Report, found: Measured) -> Section:
 
 
 def _price(report: Report) -> float | None:
-    """Returns the price of a GPU-hour in dollars."""
     wasted = report.wasted_gpu_hours
     if wasted.dollars_wasted is None or not wasted.gpu_seconds_wasted:
         return None

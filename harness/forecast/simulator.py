@@ -7,8 +7,7 @@ All variants use the same random numbers, so that their results do not differ by
 Each failure begins an outage (detection, waiting for nodes, restart). After an outage, the job works, with a checkpoint
 after each interval. A failure during an outage begins the next outage; a failure during work loses all work since the
 last checkpoint. If the job runs on fewer nodes than planned, its work also stops when a node is back. The accounts
-(`ACCOUNTS`, kinds of time spent) add up to the time of the whole job.
-"""
+(`ACCOUNTS`, kinds of time spent) add up to the time of the whole job."""
 
 from __future__ import annotations
 
@@ -55,13 +54,12 @@ class Histories:
 
     @property
     def ettr(self) -> Floats:
-        """Returns the effective training time ratio: useful work at the pace of all nodes, divided by the whole
-        time."""
+        """Returns the effective training time ratio: the time that the useful work would take on all nodes, divided by
+        the whole time."""
         return np.divide(self.accounts["work"], self.time, out=np.ones_like(self.time), where=self.time > 0)
 
     @property
     def days(self) -> Floats:
-        """Returns the days until a job's work is done, in each history; infinite if the job is given up."""
         return np.where(self.done, self.time, np.inf) / DAY_S
 
 
@@ -118,8 +116,8 @@ class _Play:
         self.rows, self.columns = np.indices(self.shape)
 
     def _of_sample(self, values: Sequence[tuple[float, ...]]) -> Floats:
-        """Returns an input's value for each simulated history: its only value or, if several values were measured, the
-        mean of a random sample of the measured values."""
+        """Returns an input's value for each history: its only value, or the mean of a random sample of the measured
+        values (bootstrap)."""
         if max(map(len, values)) == 1:
             return _column([each[0] for each in values])
         dice = self.dice.random((self.samples, max(map(len, values))))
@@ -133,7 +131,6 @@ class _Play:
         return np.array(trace)[(self.begin + self.met) % len(trace)] if trace else np.broadcast_to(drawn, self.shape)
 
     def go_on(self) -> None:
-        """Simulates each unfinished history up to its next event, such as a failure."""
         given = self.given
         hazard = self.rate * self.usual * (self.at_work + (given["lemon_factor"] - 1) * self.lemons)
         with np.errstate(over="ignore"):  # of hardly any hazard: it never comes
@@ -166,7 +163,6 @@ class _Play:
         return PATIENCE * self.work - self.time
 
     def _until_back(self, outage: Floats) -> Floats:
-        """Returns, for each history, the time until a job that runs on fewer nodes gets a node back."""
         small = (self.at_work < self.nodes) & self.active
         found = np.full(self.shape, np.inf)
         if small.any():
@@ -183,8 +179,8 @@ class _Play:
             spent = spent - part
 
     def _work(self, spent: Floats, pace: Floats, done: Bools, returns: Bools) -> Floats:
-        """Simulates work and its checkpoints up to the next failure or planned stop. Returns the seconds of lost work:
-        0 if the job is done or stops as planned, because the job saves before a planned stop."""
+        """Returns the seconds of lost work: 0 if the job is done or stops as planned, because the job saves before a
+        planned stop."""
         every, stall = self.given["checkpoint_every"], self.given["checkpoint_stall"]
         cycle = every / pace + stall
         saves = np.floor(spent / cycle + 1e-9)
@@ -232,7 +228,6 @@ class _Play:
         self.lemons = self.lemons - (fails & (hit < chance) & (found < self.given["lemons_found"]))
 
     def _lose_nodes(self, rows: Bools, cause: Ints) -> None:
-        """Removes one or several nodes, each with a random repair time (lognormal distribution with the given mean)."""
         several = self.dice.random(self.samples) < self.given["together"]
         sizes = np.where(several, self.given["together_nodes"], 1)
         for size in self.sizes:
@@ -247,8 +242,6 @@ class _Play:
             self.away.add(hit, self.time[hit][:, None] + np.where(np.isnan(fixed), back, fixed), self.time)
 
     def _replace_nodes(self, fails: Bools) -> None:
-        """Replaces lost nodes by spare nodes. Without spares, the job goes on with fewer nodes, or waits until it has
-        enough."""
         there = self.nodes + self.given["spares"] - self.away.counted(self.time, self.given["spares"])
         self.at_work = np.where(fails, np.clip(there, self.smallest, self.nodes), self.at_work)
         short = fails & (there < self.smallest)
@@ -265,9 +258,9 @@ class _Play:
 
 
 class _Away:
-    """The times at which lost nodes are back from repair, in each history. Only the first `used` entries of a history
-    can belong to nodes that are still away. The entries of a history are sorted (the latest first) only when their
-    order is needed."""
+    """The times at which lost nodes are back from repair, in each simulated history. Only the first `used` times of a
+    history can belong to nodes that are still away. The times are sorted (the latest first) only when their order is
+    needed."""
 
     def __init__(self, shape: tuple[int, ...]):
         self.back = np.full((*shape, 8), -np.inf)
@@ -289,8 +282,8 @@ class _Away:
         self.used[rows] += size
 
     def counted(self, time: Floats, enough: Floats) -> Ints:
-        """Returns how many lost nodes are away in each simulated history. Results up to `enough` are not exact: they
-        may include nodes that are already back."""
+        """Returns how many lost nodes are away in each simulated history. Results up to `enough` are not exact, and may
+        include nodes that are already back."""
         unsure = self.used > enough
         if unsure.any():
             self._order(unsure, time)
@@ -342,8 +335,8 @@ def _of(values: Floats, rows: Bools) -> Floats:
 
 
 def _uncertain(counts: Sequence[int | None], samples: int, dice: np.random.Generator) -> Floats:
-    """Draws random factors for the failure rates in each history. The factors reflect the uncertainty of rates that
-    were estimated from `counts` failures. The factors have the shape 1 × samples × causes."""
+    """Returns random factors for the failure rates, with the shape 1 × samples × causes. The factors reflect the
+    uncertainty of rates that were estimated from `counts` failures."""
     factors = np.ones((1, samples, len(counts)))
     for place, count in enumerate(counts):
         if count:

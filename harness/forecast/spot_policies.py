@@ -1,9 +1,8 @@
 """Simulates a job with a deadline that moves between spot nodes, which come and go, and on-demand nodes.
 
 The policies are those of "Can't Be Late" (NSDI 2024). A switch to other nodes costs a changeover: a time without
-progress. Only the omniscient policy knows the future. On-demand nodes are always available. Times are in hours, and
-arrays have the shape samples × ticks (time steps).
-"""
+progress. The omniscient policy knows in advance when spot nodes are available. On-demand nodes are always available.
+Times are in hours, and arrays have the shape samples × ticks (time steps)."""
 
 from __future__ import annotations
 
@@ -23,8 +22,6 @@ POLICIES = ("greedy", "uniform progress", "omniscient")
 
 @dataclass(frozen=True)
 class Deadline:
-    """A job with a deadline: hours of work, hours until the deadline, and hours that a change of nodes takes."""
-
     compute_h: float
     deadline_h: float
     changeover_h: float
@@ -48,7 +45,8 @@ class Hours:
 
 
 def spells(job: Deadline, samples: int, share: float | Floats, spell_h: float, dice: np.random.Generator) -> Bools:
-    """Draws when spot nodes are available: a `share` of the time, in random periods of `spell_h` hours on average."""
+    """Draws when spot nodes are available: for a `share` of the time, in random periods of `spell_h` hours on average.
+    The result has the shape samples × ticks (time steps)."""
     ticks = math.ceil(job.deadline_h / job.tick_h)
     some = np.clip(share, 1e-9, 1 - 1e-9)
     goes = 1 - np.exp(-job.tick_h / spell_h)
@@ -119,7 +117,6 @@ class _Online:
 
 
 def _omniscient(job: Deadline, there: Bools) -> Hours:
-    """Uses spot nodes in their longest available periods, which are known in advance, else on-demand nodes."""
     worth = job.ratio * job.changeover_h / (job.ratio - 1) if job.ratio > 1 else math.inf
     found = np.zeros((4, len(there)))
     for sample, row in enumerate(there):

@@ -3,8 +3,7 @@ search uses the record to choose its next schedule.
 
 A trigger does not determine the phase in which its fault acts: "2 s after a node loss" may fall into a rendezvous or a
 restore. For each group of similar triggers, this module counts the phases in which the faults acted. The *promise* of a
-schedule estimates its new coverage: faults in new phases, and new pairs of faults.
-"""
+schedule estimates its new coverage: faults in new phases, and new pairs of faults."""
 
 from __future__ import annotations
 
@@ -23,8 +22,6 @@ Schedule = Sequence[Mapping[str, Any]]
 
 
 class Aim(NamedTuple):
-    """A kind of fault, and the general form of its trigger, which says when the fault acts."""
-
     kind: str
     trigger: str
 
@@ -35,8 +32,6 @@ def aims_of(schedule: Schedule) -> list[Aim]:
 
 
 def _form(when: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
-    """Returns the general form of a trigger, which similar triggers share: without a step number, and with the kind of
-    the preceding fault instead of its id."""
     parts = [str(when[key]) for key in ("event", "after", "phase") if key in when]
     if "following" in when:
         parts.append(f"following {kinds.get(when['following'], '')}")
@@ -81,7 +76,6 @@ class Coverage:
         return told * (KNOWN if any(each <= set(aims) for each in self.known) else 1)
 
     def _of(self, aim: Aim) -> float:
-        """Returns the expected amount of new coverage by a fault with this trigger."""
         seen = self.reached[aim.trigger] if aim.trigger in self.reached else Counter()
         times = sum(seen.values())
         new = sum(count / (1 + self.cells[aim.kind, phase]) ** 2 for phase, count in seen.items())

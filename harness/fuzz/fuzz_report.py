@@ -22,15 +22,12 @@ WORDS_MAX = 150  # characters of a reason in a title
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a search for failing schedules of faults. `interrupted` is True if the user stopped the search."""
-
     search: Search
     folder: pathlib.Path
     interrupted: bool
 
     @property
     def verdict(self) -> Verdict:
-        """Returns the verdict of a search: fail if any schedule failed the job, inconclusive if no run was judged."""
         if self.search.found:
             return Verdict.FAIL
         return Verdict.PASS if self.search.verdicts[Verdict.PASS] else Verdict.INCONCLUSIVE
@@ -52,7 +49,6 @@ class Result:
         return shlex.join(words + (["--backend", base.backend] if base.backend != "local" else []))
 
     def files(self) -> dict[str, str]:
-        """Returns a scenario file for each failing schedule that the search found, by name."""
         return {self.file(found).name: self._scenario(found) for found in self.search.found}
 
     def _scenario(self, found: Found) -> str:
@@ -93,7 +89,6 @@ class Result:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yields the result of the search as lines for the terminal, except the verdict."""
         search = self.search
         runs = ", ".join(f"{count} {verdict}" for verdict, count in sorted(search.verdicts.items())) or "none"
         yield f"runs: {runs}; {counted(search.searched, 'schedule')} drawn"
@@ -117,7 +112,6 @@ class Result:
 
 
 def rate(found: Found) -> str:
-    """Describes how often a failure occurred in repeated runs, and whether all smaller schedules were tried."""
     low, high = found.interval
     often = f"{found.failed} of {counted(found.repeats, 'repeat')} failed ({100 * low:.0f} to {100 * high:.0f} %)"
     if not found.repeats:

@@ -1,4 +1,4 @@
-"""Defines the outcome of one run of a schedule of faults, as the log of a search keeps it."""
+"""Defines the outcome of one run of a schedule of faults, as stored in the log of a search."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ class RealRuns:
 
 
 def outcome_of(card: Scorecard) -> Outcome:
-    """Returns the outcome of a judged run. Raises `ChaosError` if the job failed without a fault, so that nothing was
-    injected."""
+    """Returns the outcome of a judged run. Raises `CannotRunError` if no fault was injected, because the job failed in
+    its fault-free run."""
     run = card.evidence.run
     reason = card.reasons[0] if card.reasons else ""
     if not run.plan.get("faults"):
@@ -99,8 +99,6 @@ def outcome_of(card: Scorecard) -> Outcome:
 
 
 def _too_late(run: Timeline) -> str:
-    """Returns a sentence on a fault that still acted at the job's last step, so that the run could not show a recovery.
-    Returns an empty text if there was no such fault."""
     steps = (run.plan.get("workload") or {}).get("steps")
     if not isinstance(steps, int) or run.reached_step < steps or not len(run.progress):
         return ""
@@ -117,7 +115,6 @@ def _too_late(run: Timeline) -> str:
 
 
 def _acted(fault: FaultRecord) -> int | None:
-    """Returns when a fault acted, or `None` if the fault did not act as planned."""
     if fault.error or fault.injected is None or not all(each.get("ok") for each in fault.effects):
         return None
     return min(fault.strikes, default=fault.injected)

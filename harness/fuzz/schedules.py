@@ -1,5 +1,5 @@
-"""Handles schedules: a schedule lists the faults of one run, in the format of a scenario file. All schedules of a
-search are for the same job (`Base`)."""
+"""Handles schedules of faults. A schedule lists the faults of one run, in the format of a scenario file. All schedules
+of a search are for the same job (`Base`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ def parameters_of(entry: Entry) -> dict[str, Any]:
 
 
 def key_of(schedule: Schedule) -> str:
-    """Returns a text that is equal for equal schedules."""
     return json.dumps(schedule, sort_keys=True)
 
 
@@ -73,7 +72,6 @@ class Base:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """Returns the part that all scenario files of a search share, as YAML values."""
         values: dict[str, Any] = {"workload": _short(self.spec.workload)}
         return values | self.spec.model_dump(mode="json", include=SHARED, exclude_defaults=True)
 
@@ -88,15 +86,14 @@ class Base:
         return hashlib.sha256(told.encode()).hexdigest()
 
     def text(self, schedule: Schedule, name: str = "", title: str = "Faults drawn at random") -> str:
-        """Returns the text of a scenario file with these faults."""
         head = {"version": 1, "name": name or self.name, "title": title}
         written = {**head, **self.values, "faults": [dict(entry) for entry in schedule]}
         plain = json.loads(json.dumps(written))
         return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
     def plan(self, schedule: Schedule, run_id: str = "fuzz") -> Plan:
-        """Returns the plan of a run with these faults. Raises `ScenarioError` if the faults cannot be planned, last too
-        long, or take more nodes than a job can lose."""
+        """Returns the plan of a run with the faults in `schedule`. Raises `ScenarioError` if the faults cannot be
+        planned, last too long, or take more nodes than a job can lose."""
         spec = parse_scenario(self.text(schedule), "schedule.yaml")
         plan = make_plan(spec, self.seed, self.backend, run_id)
         left = [fault for fault in plan.faults if fault.action.replaced() is False or fault.action.sticks]
@@ -122,7 +119,6 @@ class _Dumper(yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper):  
 
 
 def _short(workload: Workload) -> dict[str, Any]:
-    """Returns a workload as YAML values, without values that equal their defaults."""
     values: dict[str, Any] = workload.model_dump(mode="json")
     for name in values.keys() - {"trainer", "nodes", "steps"}:
         fewer = {key: value for key, value in values.items() if key != name}

@@ -1,8 +1,7 @@
 """Searches for schedules of faults that a job does not survive, and makes each found schedule as small as possible.
 
 The search uses no nodes and no clocks: the caller's function `run` runs a schedule, and the caller's function `goes_on`
-says whether there is time for one more run.
-"""
+returns True if there is time for one more run."""
 
 from __future__ import annotations
 
@@ -65,9 +64,9 @@ class Found:
 @dataclass
 class Search:
     """A search for schedules of faults that a job does not survive. The function `run` runs a schedule and may raise
-    `Ended`. The function `goes_on` says whether there is time for one more run. If `guided` is True, the search prefers
-    schedules that promise new coverage; otherwise it draws each schedule independently. The search ends when it has
-    found `findings_max` failures."""
+    `Ended`. The function `goes_on` returns True if there is time for one more run. If `guided` is True, the search
+    prefers schedules that promise new coverage; otherwise each schedule is drawn independently. The search ends at
+    `findings_max` failures."""
 
     space: Space
     log: SearchLog
@@ -86,7 +85,6 @@ class Search:
     seconds: float = 0.0  # of all runs
 
     def go(self) -> None:
-        """Searches until there is no time left, or enough failures are found."""
         self._replay = Replay(self.log)
         self._seen: set[str] = set()
         self._corpus: list[Schedule] = []
@@ -109,8 +107,6 @@ class Search:
             self._hear_failure(schedule, outcome)
 
     def _tried(self, why: Any, schedule: Schedule) -> Outcome:
-        """Returns the outcome of one run of a schedule, from the log of an interrupted search if the log has this run.
-        Raises `Ended` if there is no time for another run."""
         if self._replay.left:
             outcome = self._replay.outcome(why, schedule)
         else:
@@ -148,7 +144,6 @@ class Search:
         raise Ended
 
     def _changed(self, kinds: Collection[str], seed: int) -> list[list[dict[str, Any]]]:
-        """Draws variants of an earlier schedule whose run added new coverage."""
         parent = self._corpus[seed % len(self._corpus)]
         return draw(self.space.neighbours(parent, kinds), CANDIDATES, seed)
 
@@ -171,7 +166,6 @@ class Search:
             self.coverage.known = [frozenset(aims_of(each.smallest)) for each in self.found]
 
     def _examine(self, found: Found) -> None:
-        """Repeats a failing run, and makes its schedule smaller while smaller schedules still fail about as often."""
         first = SequentialTest()
 
         def note(test: SequentialTest) -> None:
@@ -213,9 +207,6 @@ class Search:
         codes: frozenset[str],
         note: Callable[[SequentialTest], object] = lambda test: None,
     ) -> frozenset[tuple[str, str]]:
-        """Runs a schedule until a sequential test has decided how often the schedule fails, or too many runs are
-        inconclusive or invalid. Returns the faults that acted in the latest failing run, as pairs of the kind of fault
-        and the phase."""
         unclear, cells = 0, frozenset[tuple[str, str]]()
         while not test.over and unclear < UNCLEAR_MAX:
             outcome = self._tried("repeat", schedule)
@@ -228,7 +219,6 @@ class Search:
         return cells
 
     def _merge(self, found: Found) -> None:
-        """Drops a failure that shares a code with an earlier failure and includes the faults of the earlier failure."""
         for other in self.found[: found.number - 1]:
             if found.repeatable and other.is_in(found.codes, found.cells):
                 other.again += 1

@@ -1,9 +1,8 @@
 """Keeps the log of a search, with a line for each run in order, so that an interrupted search can continue.
 
 A search depends only on its seed and on the outcomes of its runs. To continue, the search starts again, and takes
-schedules and outcomes from the log instead of making runs. The search makes new runs only after the end of the log. The
-content of the log file is checked before it is used.
-"""
+outcomes from the log instead of making runs, until the end of the log. The content of the log file is checked before it
+is used."""
 
 from __future__ import annotations
 
@@ -24,8 +23,6 @@ FAULTS_MAX = 20  # of one schedule
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first line of a search's log. `base` is a hash of the job, the seed and the backend."""
-
     schema: Literal[1]
     base: str
 
@@ -95,7 +92,6 @@ class SearchLog:
         self._write(run)
 
     def differs(self, place: int) -> UsageError:
-        """Returns the error for the logged run `place`, which this version of the search would not have made."""
         return self._wrong(place + 2, "another version of chaos made this search")
 
     def _write(self, value: Head | Run) -> None:
@@ -107,8 +103,6 @@ class SearchLog:
 
 
 class Replay:
-    """Replays the logged runs of an interrupted search, before it makes new ones."""
-
     def __init__(self, log: SearchLog):
         self.log, self._place, self._stored = log, 0, len(log.runs)
 
@@ -124,7 +118,8 @@ class Replay:
         return run.schedule
 
     def outcome(self, why: str, schedule: Schedule) -> Outcome:
-        """Returns the outcome of the next run in the log. The schedule of the logged run must equal `schedule`."""
+        """Returns the outcome of the next run in the log. Raises `UsageError` if the logged run has another
+        schedule."""
         run = self.log.runs[self._place]
         if run.why != why or key_of(run.schedule) != key_of(schedule):
             raise self.log.differs(self._place)

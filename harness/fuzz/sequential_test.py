@@ -29,7 +29,6 @@ class SequentialTest:
     passed: int = 0
 
     def hear(self, failed: bool) -> None:
-        """Adds the result of one more run to the test."""
         self.failed += failed
         self.passed += not failed
 

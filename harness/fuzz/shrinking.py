@@ -25,8 +25,9 @@ def shrink(
     harmless: Callable[[Entry], int] = lambda entry: 0,
 ) -> None:
     """Calls `tell` with each smaller schedule of faults that still fails, the smallest one last. The function `fails`
-    may raise an exception to end the search. The function `harmless` returns how many runs passed although this kind of
-    fault acted. Of schedules with equally many faults, those with the lowest sum of `harmless` are tried first."""
+    may raise an exception to end the search. The function `harmless` returns how many runs passed although a fault of
+    this kind acted. Of schedules with equally many faults, the schedules with the lowest sum of `harmless` are tried
+    first."""
     found: Schedule = schedule
     tried = {key_of(found)}
     while True:
@@ -78,7 +79,6 @@ def _with(schedule: Schedule, place: int, entry: Mapping[str, Any]) -> Candidate
 
 
 def _fewer(values: Mapping[str, Any], simplest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields simpler parameters of a fault: the simplest values, then `values` with one value removed or simplified."""
     if values == simplest:
         return
     yield dict(simplest)
@@ -90,8 +90,6 @@ def _fewer(values: Mapping[str, Any], simplest: Mapping[str, Any]) -> Iterator[d
 
 
 def _simpler(when: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields simpler triggers of a fault. A trigger on a step and a phase keeps only the phase. A trigger that follows
-    another fault loses its delay, or the event (such as `healed`) that it waits for."""
     for name, other in {"step": "phase", "after": "following", "event": "following"}.items():
         if name in when and other in when:
             yield {key: value for key, value in when.items() if key != name}

@@ -1,10 +1,9 @@
 """Makes Hypothesis strategies that draw random schedules of faults from the definitions of the faults' parameters.
 
 The JSON Schema of a fault gives the allowed values of each parameter, and the fault's validators and the planning of
-the run check all values together. This module needs no change to draw a new kind of fault. Drawn numbers and quantities
-stay near their defaults, so that a run ends soon and does not exhaust the host. A fault with a parameter that only a
-user can give, such as a file, cannot be drawn.
-"""
+the run check all values together. A new kind of fault needs no change of this module. Drawn numbers and quantities stay
+near their defaults, so that a run ends soon and does not exhaust the host. A fault with a parameter that only a user
+can give, such as a file, cannot be drawn."""
 
 from __future__ import annotations
 
@@ -55,7 +54,6 @@ TRIES = 100  # draws of a fault's parameters until none seems to be valid
 
 
 def parameters(kind: str) -> st.SearchStrategy[dict[str, Any]]:
-    """Returns a strategy that draws valid parameters of this kind of fault."""
     fault = load_fault(kind)
     schema = fault.model_json_schema()
     required: dict[str, st.SearchStrategy[Any]] = {}
@@ -78,7 +76,6 @@ def _is_valid(kind: str, values: Values) -> bool:
 
 
 def _values(schema: Values, known: Mapping[str, Any], default: object) -> st.SearchStrategy[Any] | None:
-    """Returns a strategy that draws values allowed by a JSON schema, or `None` if only a user can choose a value."""
     if "$ref" in schema:
         return _values(known[schema["$ref"].rpartition("/")[2]], known, default)
     if "enum" in schema:
@@ -91,8 +88,7 @@ def _values(schema: Values, known: Mapping[str, Any], default: object) -> st.Sea
 
 
 def _one_of(parts: Sequence[Values], known: Mapping[str, Any], default: object) -> st.SearchStrategy[Any] | None:
-    """Returns a strategy that draws from one of several JSON schemas. If the schemas allow a duration, only durations
-    are drawn, so that the fault ends."""
+    """Draws only durations if the schemas allow a duration, so that the fault ends."""
     ends = [part for part in parts if part.get("pattern") == Duration.pattern]
     found = [_values(part, known, default) for part in ends or parts if part.get("type") != "null"]
     usable = [each for each in found if each is not None]
@@ -176,8 +172,8 @@ _PERCENT = Percentage.__metadata__[1].json_schema["pattern"]  # type: ignore[att
 
 @dataclass(frozen=True)
 class Space:
-    """Everything that a search may draw for a job: kinds of faults, with limits. `kinds` maps each kind of fault that
-    can be drawn to its simplest parameters. `undrawn` maps each kind of fault that cannot be drawn to the reason."""
+    """The faults that a search may draw for a job. `kinds` maps each kind of fault that can be drawn to its simplest
+    parameters. `undrawn` maps each kind of fault that cannot be drawn to the reason."""
 
     base: Base
     kinds: Mapping[str, Values]
@@ -185,7 +181,6 @@ class Space:
     faults_max: int = 3
 
     def schedules(self, kinds: Collection[str] = ()) -> st.SearchStrategy[list[dict[str, Any]]]:
-        """Returns a strategy that draws only schedules of faults for which a run can be planned."""
         return _schedules(self, sorted(kinds or self.kinds)).filter(self.base.allows)
 
     def neighbours(self, schedule: Schedule, kinds: Collection[str] = ()) -> st.SearchStrategy[list[dict[str, Any]]]:
@@ -226,7 +221,6 @@ def _entries(draw: st.DrawFn, space: Space, earlier: Schedule, kinds: Sequence[s
 
 @st.composite
 def _faults(draw: st.DrawFn, space: Space, kinds: Sequence[str]) -> dict[str, Any]:
-    """Draws a fault with its target and its parameters."""
     kind = draw(st.sampled_from(kinds))
     workload, aims_at = space.base.spec.workload, load_fault(kind).aims_at
     places = range(workload.nodes if aims_at == "node" else workload.world_size)
@@ -282,8 +276,6 @@ def _example(kind: str, base: Base, values: Values) -> Entry:
 
 
 def _simplest(kind: str, base: Base) -> Values | str:
-    """Returns the simplest valid parameters of this kind of fault for the job `base`, or the reason why the fault
-    cannot be drawn."""
     fault: type[Fault] = load_fault(kind)
     if own := set(OF_AN_ENTRY) & fault.model_fields.keys():
         return f"its parameter {min(own)} has the name of a key that each fault has"
@@ -304,8 +296,8 @@ def _tried(kind: str) -> Iterator[Values]:
 
 
 def draw(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
-    """Draws at most `count` values from a strategy. Equal seeds give equal values. Returns an empty list if it finds no
-    valid value."""
+    """Draws at most `count` values from a strategy. Equal seeds give equal values. Returns an empty list if the
+    strategy yields no valid value."""
     found: list[T] = []
 
     @hypothesis.seed(seed)

@@ -24,7 +24,8 @@ PERCENT_FROM_S = 60.0  # GPU-seconds from which the percentage counts: one resta
 
 @dataclass(frozen=True)
 class Booked:
-    """A game day's use of GPU time, in GPU-seconds. The field `since` counts from when the job was first steady."""
+    """The GPU-seconds that a game day used and wasted. `since` holds the same figures, counted from the moment at which
+    the job was first steady."""
 
     allocated: float
     wasted: float
@@ -34,7 +35,6 @@ class Booked:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Booked:
-        """Makes a game day's account of GPU time from `told`, a result of `harness.campaign.ledger_so_far`."""
         apart = told.get("since")
         amounts = told["allocated"], told["wasted_all"], told["wasted_faults"], told["dollars"]
         return cls(*amounts, None if apart is None else cls.of(apart))
@@ -45,16 +45,14 @@ class Booked:
 
     @property
     def caused(self) -> str:
-        """Returns a text with the GPU time that faults have wasted, such as `12.0 GPU-s`."""
         return gpu_seconds(self.by_faults)
 
     @property
     def words(self) -> str:
-        """Returns a text with the GPU time wasted so far, and its share of all allocated GPU time."""
         return f"{gpu_seconds(self.wasted)} of {gpu_seconds(self.allocated)} ({percent(self.percent)})"
 
     def spent(self, budget: Budget, gpus: int) -> list[tuple[str, float]]:
-        """Returns each limit of the budget as a text, with the share that is used up."""
+        """Returns each limit of the budget as a text, and the share of the limit that is used up (1.0: all of it)."""
         found, part = [], self.since
         if part is not None and (hours := budget.wasted_gpu_hours) is not None:
             told = f"{gpu_seconds(part.wasted)} of {hours:g} GPU-hours"
@@ -67,7 +65,7 @@ class Booked:
 
 @dataclass
 class Books:
-    """The newest account of a game day's GPU time, which a background thread renews every few seconds."""
+    """The newest figures on a game day's GPU time, which a background thread computes again every few seconds."""
 
     newest: Booked | None = None
     asked_ns: int = 0  # time of that request; 0: it is the final count
@@ -76,7 +74,6 @@ class Books:
 
     @contextlib.contextmanager
     def kept(self, run_dir: pathlib.Path, asking: Callable[..., dict[str, Any] | None] = ask) -> Iterator[None]:
-        """Keeps the account of GPU time up to date in the `with` block, and completes it when the job is over."""
         keeper = threading.Thread(target=self._keep, args=(run_dir, asking), name="books", daemon=True)
         keeper.start()
         try:
@@ -88,7 +85,7 @@ class Books:
             self._closed.set()
 
     def close(self, last: Booked | None) -> None:
-        """Ends the updates; `last` (the report's figures), if given, becomes the final account of GPU time."""
+        """Ends the updates. Takes `last` (the report's figures), if given, as the final figures."""
         self._over.set()
         self._closed.set()
         if last is not None:

@@ -1,4 +1,4 @@
-"""Names the possible findings on a game day, and on faults injected into a job that somebody else started."""
+"""Defines the reason codes of verdicts on game days, and on faults injected into a job that somebody else started."""
 
 from __future__ import annotations
 

@@ -46,8 +46,6 @@ BYTES_MAX = 64 * 2**20
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a game day: its folder, its result, and whether the user interrupted the day."""
-
     folder: pathlib.Path
     result: DayResult
     interrupted: bool = False
@@ -85,13 +83,12 @@ def run_day(
 
 
 class NoFaultFree(ChaosError):
-    """Raised if the job does not finish even without faults."""
+    pass
 
 
 def _fault_free(
     day: DayPlan, reports: pathlib.Path, backend: Backend, observer: CampaignObserver, stop: StopRequest
 ) -> dict[str, pathlib.Path]:
-    """Makes or finds the fault-free runs that a game day needs, and returns the folder of each run by name."""
     reports.mkdir(parents=True, exist_ok=True)
     found = {}
     band = any(expects_band(act.plan) for act in day.acts)
@@ -132,7 +129,7 @@ def find_day(name: str, reports: pathlib.Path) -> pathlib.Path:
 
 
 def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) -> DayResult:
-    """Judges a stored game day from its event log, and writes its reports and those of its rehearsals."""
+    """Judges a stored game day from its event log, and writes the reports of the day and of its rehearsals."""
     result, cards = judge_stored(run_dir, observer)
     write_day(run_dir, result, cards)
     return result
@@ -141,12 +138,12 @@ def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) 
 def judge_stored(
     run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN
 ) -> tuple[DayResult, dict[str, Scorecard]]:
-    """Judges a stored game day, and writes no files. Returns the day's result and the scorecards of its rehearsals."""
+    """Judges a stored game day without writing files. Returns the day's result, and the scorecard of each rehearsal by
+    name."""
     day, job = load_day(run_dir), JobLog(reading.read(run_dir / "events"))
     whole = cache(lambda: beside(job.whole, run_dir))
 
     def card(what: str, evidence: Callable[[], Evidence], name: str) -> Scorecard | None:
-        """Judges one rehearsal, or the whole job. Returns `None`, and tells the observer, if a log is unreadable."""
         try:
             return judge(evidence(), name)
         except EventLogError as error:
@@ -180,7 +177,6 @@ def judge_stored(
 
 
 def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[str, Any] | None:
-    """Returns the job's GPU time, in total and since the job was first steady, or `None` if GPU time is unknown."""
     if job is None or not job.scores.get("wasted_gpu_hours") or not job.evidence.ledger.allocated:
         return None
     steady = ledger_so_far.first(events, STEADY)
@@ -189,7 +185,6 @@ def _booked(events: Sequence[Mapping[str, Any]], job: Scorecard | None) -> dict[
 
 
 def _of_the_job(whole: Evidence, expect: Mapping[str, Any]) -> Evidence:
-    """Returns the evidence on the whole job of a game day, limited to the faults that acted."""
     acted = [fault for fault in whole.run.faults if fault.injected is not None]
     ids = {fault.id for fault in acted}
     planned = [fault for fault in whole.run.plan.get("faults") or () if fault.get("id") in ids]
@@ -222,7 +217,7 @@ def resume_day(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAI
 
 
 def twin_line(run_dir: pathlib.Path) -> Series | None:
-    """Returns the losses of a game day's fault-free run, or `None` if there is no such run."""
+    """Returns the losses of a game day's fault-free run, or `None` if the day has no readable fault-free run."""
     try:
         return line(losses.surviving(timeline.load(run_dir / FAULT_FREE).steps))
     except (EventLogError, OSError):

@@ -147,8 +147,6 @@ def _say_what_losses_will_not_show(day: DayPlan) -> None:
 
 
 def _rehearse_dry(day: DayPlan, path: pathlib.Path, step_s: float, engine: Backend) -> None:
-    """Prints a game day's schedule, and says if it is unknown whether the job outlasts the schedule. Raises
-    `UsageError` if the job has too few steps for the schedule."""
     for line in schedule(day, step_s or None):
         say(line)
     say("Times are the earliest ones. Nothing was launched.")
@@ -175,9 +173,6 @@ Where = tuple[str, int, pathlib.Path | None, pathlib.Path | None]
 
 
 class Shown(CampaignObserver):
-    """Shows a game day on its page: the running day, then the job's end, then the verdict. Elapsed times count from the
-    start of the job. Prints pauses, alerts and people's notes on the terminal."""
-
     def __init__(
         self, publish: Callable[[DayView, Sequence[NewsView]], None], url: str = "", director: Director | None = None
     ):
@@ -230,7 +225,6 @@ class Shown(CampaignObserver):
 
 @contextlib.contextmanager
 def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where | None) -> Iterator[Shown]:
-    """Serves a game day's live page during the `with` block, unless `where` is `None`."""
     if where is None:
         yield Shown(lambda view, feed: None)
         return
@@ -263,7 +257,6 @@ def _page(day: DayPlan, director: Director, reports: pathlib.Path, where: Where 
 
 @contextlib.contextmanager
 def _known(reports: pathlib.Path, run_id: str, found: Mapping[str, str]) -> Iterator[None]:
-    """Stores the live page's address and tokens during the `with` block, for the commands `note` and `stop`."""
     folder = reports / PAGES
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{run_id}.json"
@@ -339,7 +332,6 @@ def stop_faults(
 
 
 def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
-    """Returns the address, the participants' token and the certificate of a running day's page."""
     known = {path.stem: path for path in (reports / PAGES).glob("*.json")}
     names = list(known) if run == "last" else [name for name in known if name.startswith(pathlib.Path(run).name)]
     if not names:
@@ -353,7 +345,6 @@ def _page_of(run: str, reports: pathlib.Path) -> dict[str, str]:
 
 
 def _post(page: Mapping[str, str], body: Mapping[str, str]) -> str:
-    """Posts to the live page, trusting only its certificate. Returns the reason of a failure, or an empty text."""
     headers = {"Authorization": f"Bearer {page['token']}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{page['address']}/notes", json.dumps(body).encode(), headers, method="POST")
     try:

@@ -1,4 +1,5 @@
-"""Reads the plan file of a game day: a job, and what happens to it, in order. Errors give the place in the file."""
+"""Reads the plan file of a game day: a training job, and a schedule of faults and pauses. Errors give the place in the
+file."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ WebAddress = Annotated[Line, AfterValidator(_web_address)]
 
 
 class Steady(Parameters):
-    """The conditions under which a game day's job counts as steady. The job must be steady before each entry with
-    faults, and at the end of a rest."""
+    """The conditions under which a game day's job counts as steady. The job must be steady before each injection of
+    faults, and at the end of each planned rest."""
 
     steps: int = Field(20, ge=2, le=1000, description="Of the newest steps nine of ten must be within the band.")
     band: Share = Field(50.0, description="Around the median time of these steps.")
@@ -49,8 +50,6 @@ class Steady(Parameters):
 
 
 class Alert(Parameters):
-    """An alert of the user's alerting system that must fire."""
-
     name: Line
     within: Duration = Field(description="From the moment at which the first fault acts.")
 
@@ -64,8 +63,6 @@ class People(Parameters):
 
 
 class Watched(Parameters):
-    """Expected alerts and reactions of people in a rehearsal. The rehearsal's scenario says how the job must react."""
-
     alerts: list[Alert] = Field([], max_length=100)
     people: People = People()
 
@@ -79,15 +76,13 @@ class _Rehearsed(Parameters):
 
 
 class Rehearse(_Rehearsed):
-    """One scenario to run on the day's job. `overrides` may hold any key of a profile except the workload."""
+    """One scenario to run on the day's job. `overrides` may hold any key of a scenario's profile except the
+    workload."""
 
     scenario: Line
 
 
 class Random(Parameters):
-    """An entry of a game day whose scenarios begin at random times, at a mean rate. The seed of the game day determines
-    the scenarios and their times."""
-
     scenarios: list[Line] = Field(min_length=1, max_length=100)
     rate: Line = Field(description="Of its rehearsals, like 30/h; the times between them are random.")
     times: int = Field(ge=1, le=FIRINGS_MAX)
@@ -99,8 +94,6 @@ class Random(Parameters):
 
 
 class Replay(ReplaySpec):
-    """A replay of a recorded trace of node failures."""
-
     trace: Line = Field(description="A file beside the plan or in `traces/` there, or a shipped trace.")
     first: int | None = Field(None, ge=1, le=FIRINGS_MAX, description="Only so many of its rehearsals.")
     events: dict[Line, Line] = Field(TRACE_EVENTS, description="Which scenario rehearses an event of this name.")
@@ -110,8 +103,6 @@ _KINDS = ("scenario", "parallel", "pause", "random", "replay", "rest")
 
 
 class DayEntry(_Rehearsed):
-    """One entry of a game day's plan: exactly one of `scenario`, `parallel`, `pause`, `random`, `replay`, `rest`."""
-
     scenario: Line | None = None
     parallel: list[Rehearse] | None = Field(None, min_length=2, max_length=100)
     pause: Line | None = Field(None, description="What is asked; a person presses continue.")
@@ -156,15 +147,11 @@ class Http(Parameters):
 
 
 class PromQL(Parameters):
-    """A PromQL query that must have an answer, such as `up == 1`."""
-
     server: WebAddress
     query: Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class Probe(Parameters):
-    """A user's check of the job: a command that must exit with 0, a URL that must answer, or a PromQL query."""
-
     name: Name
     command: list[Line] | None = Field(None, min_length=1, max_length=100, description="Run on this host; no shell.")
     http: Http | None = None
@@ -210,8 +197,8 @@ class GameDay(Parameters):
 
 
 def load_gameday(path: pathlib.Path) -> tuple[GameDay, Document]:
-    """Reads and checks the plan file of a game day. Raises `ScenarioError` with all mistakes in the file. The returned
-    document gives the line of the file for mistakes that later checks find."""
+    """Reads and checks the plan file of a game day. Raises `ScenarioError` with all mistakes in the file. Later checks
+    use the returned document to report mistakes with their line in the file."""
     return parse_gameday(read_text(path), str(path))
 
 
@@ -255,5 +242,4 @@ def _check_names(day: GameDay, document: Document) -> None:
 
 
 def find_gameday(name: str, scenarios: pathlib.Path) -> pathlib.Path:
-    """Returns the path of a game day's plan: `name` if it is a path, else `<scenarios>/gamedays/<name>.yaml`."""
     return find_scenario(name, scenarios / FOLDER, "game day")

@@ -1,7 +1,7 @@
 """Defines the plan of a game day: every rehearsal, with its faults, targets and start.
 
-The file `gameday.json` stores the plan, which includes the results of all random choices. A trigger on a step counts
-steps from the start of its rehearsal, because the job runs before the rehearsal."""
+The file `gameday.json` stores the plan, which includes the results of all random choices. If a fault's trigger names a
+step, the number counts from the start of the rehearsal, because the job already runs."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class _Model(BaseModel):
 
 
 class Act(_Model):
-    """One planned rehearsal of a game day. `after_ns` is the delay from when the job is steady and the entry's probes
-    have answered until the rehearsal starts."""
+    """One planned rehearsal of a game day. `after_ns` is a delay before its start, counted from the moment at which the
+    job is steady and all probes (the user's checks) have answered."""
 
     name: str
     plan: Plan
@@ -70,13 +70,10 @@ class Act(_Model):
 
     @property
     def waits_steps(self) -> int:
-        """Returns the least number of steps from the start of the rehearsal to its end."""
         return max((fault.when.more_steps or 0 for fault in self.plan.faults), default=0) + SETTLED_STEPS
 
 
 class Scene(_Model):
-    """One planned entry of a game day: rehearsals, a pause until a person continues, or a rest."""
-
     kind: Literal["scenario", "parallel", "pause", "random", "replay", "rest"]
     what: str
     acts: tuple[Act, ...] = ()
@@ -112,9 +109,8 @@ class DayPlan(_Model):
         return plan.model_copy(update={"faults": tuple(faults)})
 
     def losses_unproven(self) -> tuple[str, list[str]]:
-        """Returns the first rehearsal that may change losses, and rehearsals beside or after it that expect no change.
-
-        Losses cannot be judged in a rehearsal that runs with or after a rehearsal that may change losses."""
+        """Returns the name of the first rehearsal that may change losses, and the names of parallel and later
+        rehearsals that expect unchanged losses. The losses of the parallel and later rehearsals cannot be judged."""
         for number, scene in enumerate(self.scenes):
             if first := next((act.name for act in scene.acts if not act.expects_same_losses), None):
                 later = [act for other in self.scenes[number:] for act in other.acts if act.expects_same_losses]
@@ -122,7 +118,6 @@ class DayPlan(_Model):
         return "", []
 
     def labelled(self, labels: Mapping[str, str]) -> DayPlan:
-        """Returns the day with `labels` on the job and all rehearsals. A label replaces one of the same name."""
         every = {**self.job.scenario.labels, **labels}
         scenes = []
         for scene in self.scenes:
@@ -135,7 +130,6 @@ class DayPlan(_Model):
 
 
 def _lasts_s(fault: PlannedFault) -> float:
-    """Returns the seconds that a fault takes: delay, notice, duration and the wait for a replacement node."""
     given, lasts_s = fault.action.model_dump(), (fault.when.after_ns or 0) / 1e9
     replacement = given.get("replacement")
     after = replacement.get("after") if isinstance(replacement, Mapping) else None
@@ -148,7 +142,8 @@ def _lasts_s(fault: PlannedFault) -> float:
 
 
 def plan_day(path: pathlib.Path, seed: int, backend: str, run_id: str, scenarios: pathlib.Path) -> DayPlan:
-    """Makes a game day's plan from its file. Raises `ScenarioError` with all mistakes in file, scenarios and traces."""
+    """Makes a game day's plan from its file. Raises `ScenarioError` with all mistakes in the file, and in the scenarios
+    and traces that the file names."""
     return _Making(path, seed, backend, run_id, scenarios).make()
 
 
@@ -200,7 +195,6 @@ class _Making:
         return job.model_copy(update={"scenario": job.scenario.model_copy(update={"traces": self.traces})})
 
     def _scene(self, place: int, entry: DayEntry) -> Scene | None:
-        """Plans one entry. If the entry has mistakes, adds them to `self.document` and returns `None`."""
         at: Path = ("entries", place)
         try:
             acts = tuple(self._acts(place, entry))
@@ -256,12 +250,8 @@ class _Making:
         return scenario.model_copy(update=of_the_day)
 
     def _expected(self, scenario: Scenario, each: Rehearse) -> dict[str, Any]:
-        """Returns the expectations of a scenario, adapted to a rehearsal on the day's job.
-
-        Drops the scenario's limits on wasted shares of GPU time: a rehearsal ends with the recovery, so that the outage
-        may fill most of the rehearsal. Only the day's budget and limits in the entry's overrides apply to wasted
-        shares. Without a fault-free run, the losses of repeated steps are compared with the losses of their first
-        execution."""
+        """Drops the scenario's limits on the wasted share of GPU time: a rehearsal ends with the recovery, so that the
+        outage may fill most of the rehearsal."""
         expect = dict(scenario.expect)
         if isinstance(bounds := expect.pop("wasted_gpu_hours", None), dict):
             named = (each.overrides.get("expect") or {}).get("wasted_gpu_hours") or {}
@@ -292,7 +282,6 @@ class _Making:
         )
 
     def _name(self, wanted: str) -> str:
-        """Returns an unused name for a rehearsal: `rank-kill`, then `rank-kill-2`."""
         wanted = wanted[:NAME_MAX]
         self.names[wanted] = number = self.names.get(wanted, 0) + 1
         name = wanted if number == 1 else f"{wanted[: NAME_MAX - 5]}-{number}"
@@ -300,7 +289,6 @@ class _Making:
 
 
 def _without_steps(scenario: Scenario) -> Scenario:
-    """Removes step numbers from triggers: only the phase is kept; without a phase, the fault acts at once."""
     faults = []
     for fault in scenario.faults:
         now = Trigger(phase=fault.when.phase) if fault.when.phase else AT_ONCE
@@ -325,7 +313,6 @@ def _with_steps(plan: Plan, scenario: Scenario) -> Plan:
 
 
 def _immediate(scenario: Scenario) -> Scenario:
-    """Makes faults with a trigger on a step, without a phase, act when the rehearsal begins."""
     faults = [
         fault.model_copy(update={"when": AT_ONCE}) if fault.when.step is not None and not fault.when.phase else fault
         for fault in scenario.faults

@@ -32,8 +32,6 @@ HEAD = ("Verdict", "Rehearsal", "Recovery", "Wasted by its faults", "Detected", 
 
 @dataclass(frozen=True)
 class Row:
-    """One rehearsal in a game day's report, as texts."""
-
     act: ActResult
 
     @property
@@ -67,7 +65,6 @@ class Row:
 
 
 def _reasons(result: DayResult) -> list[str]:
-    """Returns the reasons for a game day's verdict, and the aspects (such as sample order) that were not judged."""
     told = list(result.reasons)
     untold = dict.fromkeys(item for act in result.acts if act.card for item in act.card.not_judged)
     if not untold:
@@ -77,7 +74,6 @@ def _reasons(result: DayResult) -> list[str]:
 
 
 def _sentences(result: DayResult) -> list[str]:
-    """Returns the reasons for a game day's verdict as full sentences."""
     names = {act.expected.name for act in result.acts}
     found = []
     for reason in _reasons(result):
@@ -87,7 +83,6 @@ def _sentences(result: DayResult) -> list[str]:
 
 
 def to_do(result: DayResult) -> list[str]:
-    """Returns advice on what to do next, for each rehearsal that did not pass."""
     found = []
     for act in result.acts:
         steps = next_steps.next_steps(act.card)[:STEPS_MAX] if act.card else []
@@ -96,7 +91,6 @@ def to_do(result: DayResult) -> list[str]:
 
 
 def _of_people(act: ActResult) -> Iterator[str]:
-    """Yields advice on what to do about alerts and reactions of people that were late or missing."""
     late = [watch.what for watch in act.watches if watch.verdict is Verdict.FAIL]
     if any(what.startswith("alert ") for what in late):
         yield "find out why its alert was late: check its rule and its route (docs/gameday.md)"
@@ -113,8 +107,6 @@ class StoredAct(msgspec.Struct):
 
 
 class StoredDay(msgspec.Struct):
-    """The part of a game day's report that the terminal, the list of runs and the launch checklist show."""
-
     verdict: Verdict
     reasons: list[str]
     rehearsals: list[StoredAct]
@@ -153,7 +145,6 @@ def render(day: DayPlan, result: DayResult) -> dict[str, str]:
 
 
 def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
-    """Returns the trainer, start time, number of ranks and duration of a game day as texts, as far as known."""
     begun = str(result.job.environment.get("begun_at") or "") if result.job else ""
     work = day.job.workload
     told = [short(work.trainer.in_words(), 60), minute(begun) if begun else "", counted(work.world_size, "rank")]
@@ -162,7 +153,6 @@ def _crumbs(day: DayPlan, result: DayResult) -> list[str]:
 
 
 def _wasted(day: DayPlan, result: DayResult) -> str:
-    """Returns a text on a game day's wasted GPU time and its share of the budget; empty if the time is unknown."""
     if result.booked is None:
         return ""
     booked = Booked.of(result.booked)
@@ -172,7 +162,6 @@ def _wasted(day: DayPlan, result: DayResult) -> str:
 
 
 def _moments(result: DayResult) -> list[tuple[str, str, str, str]]:
-    """Returns the rows of a game day's timeline: time since the job began, wall time, kind and description."""
     begun = str(result.job.environment.get("begun_at") or "") if result.job else ""
     found = []
     for each in result.moments:

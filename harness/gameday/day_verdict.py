@@ -1,7 +1,7 @@
-"""Judges a game day (rehearsals, alerts, people, probes) from its event log alone. All functions are pure.
+"""Judges a game day (rehearsals, alerts, people, probes) from its event log alone.
 
-The job, alerts and people are judged separately; the day's verdict is the worst of these three verdicts. A rehearsal
-that did not run, or that a person stopped, is inconclusive."""
+The job, alerts and people are judged separately; the day's verdict is the worst of the three. A rehearsal that did not
+run, or that a person stopped, is inconclusive."""
 
 from __future__ import annotations
 
@@ -104,14 +104,12 @@ class ActResult:
 
     @property
     def worst_first(self) -> Sequence[str]:
-        """Returns the reasons for a rehearsal's verdict, the decisive reasons first."""
         of_machine = self.machine is self.verdict
         said = [each.reason for each in self.watches if each.verdict is self.verdict and not of_machine]
         return [*(text.removeprefix(f"{self.expected.name}: ") for text in said if text), *self.reasons]
 
     @property
     def wasted_gpu_s(self) -> float:
-        """Returns the GPU-seconds that a rehearsal's faults wasted; 0 if this is unknown."""
         scores = self.card.scores.get("wasted_gpu_hours", {}) if self.card else {}
         return float(scores.get("gpu_seconds_wasted_by_faults") or 0.0)
 
@@ -143,7 +141,8 @@ class DayResult:
 
     @property
     def to_fix(self) -> list[ActResult]:
-        """Returns the rehearsals that did not pass, then passed ones that wasted GPU time; most waste first in both."""
+        """Returns the rehearsals that did not pass, and then the passed rehearsals that wasted GPU time. The rehearsals
+        of each group are sorted by wasted GPU time, the largest first."""
         found = [act for act in self.acts if act.card and (act.wasted_gpu_s > 0 or act.verdict is not Verdict.PASS)]
         return sorted(found, key=lambda act: (act.verdict is Verdict.PASS, -act.wasted_gpu_s))
 
@@ -155,8 +154,9 @@ def judge_day(
     job: Scorecard | None,
     probes: Sequence[tuple[str, str]] = (),
 ) -> DayResult:
-    """Judges a game day by the harness's events (in order, `at` in ns) and by the scorecards `cards` of its rehearsals.
-    `probes` says when each probe (a user's check) runs: pairs of its name and `before`, `during` or `after` a fault."""
+    """Judges a game day by the harness's events (in order, `at` in ns) and by the scorecards of its rehearsals.
+    `probes` holds the name of each probe (a user's check) and when the probe runs: `before`, `during` or `after` a
+    fault."""
     begin = int(events[0]["at"]) if events else 0
     acts = _acts(events, expected, cards, begin)
     watches = [watch for act in acts for watch in act.watches]
@@ -225,8 +225,6 @@ def _acts(
 
 
 def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
-    """Returns how a rehearsal that began has ended, and why. The outcome is `settled` (a normal end) only if no event
-    contradicts it."""
     begun = next(n for n, e in enumerate(events) if e["event"] == "rehearsal.started" and e["rehearsal"] == name)
     ends = [n for n, e in enumerate(events) if e["event"] == "rehearsal.finished" and e["rehearsal"] == name]
     if not ends:
@@ -245,8 +243,8 @@ def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
 
 
 def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int], str]:
-    """Returns a function that says why a missing alert or reaction is inconclusive. The function takes the time limit
-    in ns, and returns an empty text if a missing alert or reaction is a failure."""
+    """Returns a function that takes a time limit in ns, and says why the absence of an alert or of a person's reaction
+    is inconclusive. The function returns an empty text if the absence is a failure."""
 
     def why(within_ns: int) -> str:
         if injected is None:
@@ -259,7 +257,8 @@ def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int],
 
 
 def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, int | None, int | None]:
-    """Returns when a rehearsal began, its first fault was injected, and the job recovered from all its faults."""
+    """Returns three times in ns since `begin`: when a rehearsal began, its first fault was injected, and the job
+    recovered from all its faults."""
     begun = next((e["at"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] == name), None)
     plan = next((e.get("plan") or {} for e in events if e["event"] == "plan" and e.get("rehearsal") == name), {})
     ids = {str(fault.get("id")) for fault in plan.get("faults") or ()}
@@ -277,8 +276,6 @@ def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, i
 
 
 def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
-    """Returns time and name of each alert that began to fire. Repetitions before the alert's end do not count. The same
-    alert for another rank or node, told apart by its fingerprint, counts as another alert."""
     firing: set[tuple[str, str]] = set()
     found = []
     for event in events:
@@ -296,10 +293,10 @@ def _firings(events: Sequence[Event], begin: int) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class _Window:
-    """The span of time in which an expected alert may fire: [begin, end).
+    """The time from `begin` (inclusive) to `end` (exclusive) in which an expected alert may fire.
 
-    `end` is the end of the fault or of the time limit, whichever is later, but at most the injection of the next fault
-    that expects the same alert. `end` is `None` if the fault has no end, and no later fault expects the alert."""
+    `end` is the end of the fault or of the time limit, whichever is later, but not after the next fault that must raise
+    the same alert. `end` is `None` if the fault has no end, and no later fault must raise the same alert."""
 
     act: ActResult
     name: str
@@ -313,7 +310,6 @@ class _Window:
 
 
 def _windows(acts: Sequence[ActResult]) -> list[_Window]:
-    """Returns the time windows of all expected alerts, by injection and then by time limit (shortest first)."""
     wanted = [(act, name, within) for act in acts for name, within in act.expected.alerts]
     found = []
     for act, name, within_ns in wanted:
@@ -330,7 +326,6 @@ def _windows(acts: Sequence[ActResult]) -> list[_Window]:
 
 
 def _alerts(windows: Sequence[_Window], firings: Sequence[tuple[int, str]], ends: int) -> dict[str, list[TimedCheck]]:
-    """Checks whether the alerts that rehearsals expect fired. Each firing counts for only one expected alert."""
     served: set[int] = set()
     found: dict[str, list[TimedCheck]] = defaultdict(list)
     for window in windows:
@@ -355,8 +350,6 @@ def _alert(window: _Window, at: int | None, ends: int) -> TimedCheck:
 def _timed(
     rehearsal: str, what: str, within_ns: int, took: int | None, why: str, hoped: str, instead: str
 ) -> TimedCheck:
-    """Checks whether one expected alert or reaction came in time. If `why` is not empty, a missing or late alert or
-    reaction is inconclusive for this reason. `instead` says what happened instead of the expected alert or reaction."""
     if took is not None and took <= within_ns:
         return TimedCheck(what, within_ns, took, Verdict.PASS)
     if why:
@@ -367,8 +360,8 @@ def _timed(
 
 
 def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
-    """Returns the alerts of the plan that fired while no fault acted and no rehearsal expected them. After a fault, an
-    alert is false only after the plan's longest limit for it, because alert rules use data of several minutes."""
+    """Returns the alerts of the plan that fired without a fault. An alert may come late after a fault, up to the plan's
+    longest limit for this alert, because alert rules use data of several minutes."""
     windows = _windows(acts)
     may_follow = {window.name: max(w.within_ns for w in windows if w.name == window.name) for window in windows}
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
@@ -387,14 +380,13 @@ def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult], begin: int
 
 
 def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
-    """Returns the time, the action and the role of each button that a person pressed on the live page."""
     told = [e for e in events if e["event"] == "gameday.person"]
     return [(int(e["at"]) - begin, str(e["action"]), str(e.get("role"))) for e in told]
 
 
 def _guesses(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
-    """Returns a finding if people reported problems without a fault at least as often as during faults (by guessing).
-    A report counts as right until the fault and the longest time limit for people are both over."""
+    """Returns an inconclusive check if people seem to guess: they reported problems without a fault at least as often
+    as during faults. A report counts as right until the fault and the longest time limit for people are both over."""
     longest = max((within for act in acts for within in act.expected.people.values()), default=0)
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
     told = [(at, action) for at, action, role in _presses(events, begin) if action in TELLING and role != MASTER]
@@ -431,8 +423,6 @@ def _people(
 
 
 def _of_the_job(job: Scorecard | None, acts: Sequence[ActResult]) -> list[Finding]:
-    """Returns the findings on a game day's job as a whole. If a person or a harness crash ended a rehearsal early, the
-    verdict `invalid` becomes inconclusive."""
     if job is None:
         return [unknown("the job as a whole could not be judged", Code.DAY_JOB_UNKNOWN)]
     cut = job.verdict is Verdict.INVALID and any(act.ended_by_person or act.without_an_end for act in acts)
@@ -470,7 +460,6 @@ def _of_the_schedule(events: Sequence[Event]) -> Iterable[Finding]:
 def _unanswered(
     events: Sequence[Event], acts: Sequence[ActResult], probes: Sequence[tuple[str, str]]
 ) -> Iterable[Finding]:
-    """Yields a finding for each probe that gave no answer, neither success nor failure."""
     answered = {(e["name"], e["moment"], e.get("rehearsal")) for e in events if e["event"] == "gameday.probe"}
     for scene in sorted({act.expected.scene for act in acts if act.begun is not None}):
         names = ", ".join(act.expected.name for act in acts if act.expected.scene == scene)
@@ -480,7 +469,6 @@ def _unanswered(
 
 
 def _cut_entries(events: Sequence[Event], acts: Sequence[ActResult]) -> Iterable[Finding]:
-    """Yields a finding for each skipped or shortened entry whose rehearsals, if any, ended normally."""
     told = {act.expected.scene for act in acts if act.outcome != SETTLED}
     for event in events:
         if event["event"] == "gameday.entry" and event.get("edge") == "end" and event["entry"] not in told:
@@ -503,8 +491,6 @@ _FAULTS = {
 
 
 def _kind_and_words(event: Event) -> tuple[str, str]:
-    """Returns the kind and the description of an event for a game day's timeline. The description is empty if the
-    timeline does not show the event."""
     name = str(event["event"])
     if name in _FAULTS:
         return "fault", f"{event.get('fault')}: {_FAULTS[name]}" + _because(event.get("reason") or event.get("error"))

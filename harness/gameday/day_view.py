@@ -1,6 +1,5 @@
-"""Makes the data for the live page of a game day. Functions with a `Director` run in its job's loop, without locks.
-
-The live page's data contains texts of the trainer (phases, names), so every display must escape HTML markup."""
+"""Makes the data for the live page of a game day. Functions that take a `Director` run in the thread of the job, and
+need no locks. The data contain texts that the trainer wrote, so every display must escape HTML markup."""
 
 from __future__ import annotations
 
@@ -41,7 +40,8 @@ class RankView:
 
 @dataclass(frozen=True)
 class RanksView:
-    """The state of the job's ranks on the live page. `listed` holds all ranks or, if over 64, the eight slowest."""
+    """The state of the job's ranks on the live page. `listed` holds all ranks or, if the job has more than 64 ranks,
+    the eight slowest ones."""
 
     count: int
     listed: Sequence[RankView]
@@ -121,7 +121,6 @@ class DayView:
 
 
 def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> DayView:
-    """Returns the live page's data on a running game day, as the game master sees it."""
     progress, plan = job.progress, director.day.job
     idle_ns = now_ns - progress.last_step_ns if progress.last_step_ns else 0
     standing = idle_ns > standing_ns(progress)
@@ -159,7 +158,6 @@ def view_of(director: Director, job: LiveJob, begin_ns: int, now_ns: int) -> Day
 
 
 def _with_books(view: DayView, director: Director, now_ns: int) -> DayView:
-    """Returns the live page's data with the newest figures on wasted GPU time."""
     booked, asked_ns = director.books.newest, director.books.asked_ns
     if booked is None:
         return view
@@ -171,7 +169,6 @@ def _with_books(view: DayView, director: Director, now_ns: int) -> DayView:
 
 
 def before(director: Director, status: Status, elapsed_s: float) -> DayView:
-    """Returns the live page's data during the fault-free run, before the game day begins."""
     day = director.day
     steps = f" of {status.steps:,}" if status.steps is not None else ""
     scenes = [replace(_scene(director, number), state="next") for number in range(len(day.scenes))]
@@ -193,7 +190,6 @@ def before(director: Director, status: Status, elapsed_s: float) -> DayView:
 
 
 def ended(view: DayView, verdict: str = "", why: str = "", report: str = "") -> DayView:
-    """Returns the live page's data after the end of the job, with the verdict if it is known."""
     saying = f"The day is over: {verdict}. {why}" if verdict else "The job is over. The day is being judged."
     return replace(view, state="over", saying=saying.strip(), job_over=True, verdict=verdict, report=report)
 
@@ -275,7 +271,6 @@ def _over(director: Director) -> str:
 
 
 def _who_stopped(feed: Iterable[News], begin_ns: int) -> str:
-    """Returns who first pressed Stop since a stop was last lifted, and when, according to the news lines in `feed`."""
     told = "a person"
     for each in reversed(list(feed)):
         found = _STOP_OR_LIFT.match(each.text) if each.kind == "person" else None

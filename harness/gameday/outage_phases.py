@@ -18,8 +18,6 @@ _REPORTED = {"starting": "startup", "restored": "first_step", "exiting": "teardo
 
 @dataclass
 class Span:
-    """One part of a running job's outage. `phase` is the trainer's newest logged phase in this part."""
-
     phase: str
     begin_ns: int
     end_ns: int
@@ -37,7 +35,8 @@ def newest_word(progress: LiveProgress) -> str:
 
 
 def phase_now(progress: LiveProgress, standing: bool) -> str:
-    """Returns the job's phase by a name that reveals no fault. `standing` is True if the job completes no steps."""
+    """Returns the job's phase for the live page, by a name that does not reveal the fault to the participants.
+    `standing` is True if the job completes no steps."""
     word = newest_word(progress)
     if word == "training":
         again = progress.complete_step < progress.furthest_step

@@ -36,13 +36,10 @@ class Answer:
 
     @property
     def told(self) -> dict[str, Any]:
-        """Returns a probe's answer as the fields of a log event."""
         return {"name": self.probe, "moment": self.moment, "ok": self.ok, "detail": self.detail}
 
 
 class Asking:
-    """Runs the user's checks of the job (probes) in the background, and keeps their answers."""
-
     def __init__(self, probes: Sequence[Probe]) -> None:
         self._probes, self._answers = probes, deque[Answer]()
         self._lock = threading.Lock()
@@ -50,7 +47,6 @@ class Asking:
         self._asked_s: dict[str, float] = {}  # probe → time of its last question "during"
 
     def answers(self) -> Iterator[Answer]:
-        """Yields the probes' answers that came since the last call."""
         while self._answers:
             yield self._answers.popleft()
 
@@ -60,7 +56,6 @@ class Asking:
                 self.ask(probe, moment, rehearsal)
 
     def ask_due(self, rehearsal: str) -> None:
-        """Runs each probe that is due during a rehearsal, unless the probe's previous answer is still missing."""
         now_s = time.monotonic()
         for probe in self._probes:
             due = now_s - self._asked_s.get(probe.name, -math.inf) >= probe.every.s
@@ -97,7 +92,6 @@ class Asking:
 
 
 def question(probe: Probe) -> tuple[bool, str]:
-    """Runs one probe. Returns True if the probe succeeded, with a description of the answer."""
     if probe.command is not None:
         return _command(probe.command, probe.timeout.s)
     if probe.http is not None:

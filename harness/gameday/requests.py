@@ -1,4 +1,4 @@
-"""Passes alerts and people's requests from the page's thread to the job's loop, in a queue of limited length."""
+"""Passes alerts and people's requests from the live page's thread to the job's thread, in a queue of limited length."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ class Ask:
 
 @dataclass(frozen=True)
 class AlertNews:
-    """An alert that an alerting tool sent."""
-
     name: str
     status: str  # firing · resolved
     summary: str = ""
@@ -32,13 +30,12 @@ class AlertNews:
 
 
 class Desk:
-    """A bounded queue of requests and alerts. Any thread adds items, and the job's loop takes them."""
+    """A queue of limited length for requests and alerts. Any thread may add items; only the job's thread takes them."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[Ask | AlertNews] = queue.Queue(ASKS_MAX)
 
     def hand_in(self, what: Ask | AlertNews) -> bool:
-        """Adds a request or an alert to the queue. Returns False if the queue was full."""
         try:
             self._queue.put_nowait(what)
         except queue.Full:

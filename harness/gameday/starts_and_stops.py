@@ -1,7 +1,7 @@
 """Directs a game day on one job: begins rehearsals, does what people ask, and can end the day early.
 
-The job's loop calls `Director.tick` many times a second. The method `tick` never waits: slow work runs in other
-threads. All events of the game day go to the job's event log, because the verdict on the day uses only this log."""
+The job's loop calls `Director.tick` many times a second. The method `tick` never waits: other threads do slow work. All
+events of the game day go to the job's event log, because the verdict on the day uses only this log."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ class Word:
 
 @dataclass
 class Cue:
-    """A rehearsal of a game day, the delay before the rehearsal begins, and the director's permission to begin."""
-
     rehearsal: Rehearsal
     word: Word
     after_ns: int
@@ -44,8 +42,6 @@ class Cue:
 
 @dataclass(frozen=True)
 class News:
-    """A line of the live page's news. `role` is the role of the person who acted, or empty if the harness acted."""
-
     at_ns: int
     kind: str  # person · alert · probe · day
     text: str
@@ -54,7 +50,7 @@ class News:
 
 @dataclass
 class Director:
-    """Directs a game day on one job. The live page shows the director's fields; only the job's loop sets them."""
+    """Directs a game day on one job. Only the job's thread may change the fields of this object."""
 
     day: DayPlan
     desk: Desk = field(default_factory=Desk)
@@ -110,7 +106,6 @@ class Director:
         step(job, now_ns)
 
     def end(self, job: LiveJob) -> None:
-        """Ends the game day when its job has ended."""
         self._note_answers(job)
         while (asked := self.desk.take()) is not None:
             if isinstance(asked, Ask):
@@ -121,7 +116,6 @@ class Director:
     # The states. Each one ends in another.
 
     def _enter(self, job: LiveJob, now_ns: int) -> None:
-        """Begins the current entry of the game day's plan."""
         scene = self.current
         if scene is None:
             cut = [
@@ -158,13 +152,11 @@ class Director:
         return not self.lacks
 
     def _asking(self, job: LiveJob, now_ns: int) -> None:
-        """Waits until all probes that run before a rehearsal have answered."""
         if not self._questions.is_open("before") and not self.blocked:
             self._begun_ns = now_ns
             self._go("acting", now_ns)
 
     def _acting(self, job: LiveJob, now_ns: int) -> None:
-        """Begins each rehearsal of the current entry after its delay. Then runs the probes that come after."""
         cues = self._cues()
         for cue in cues:
             if not self.blocked and now_ns - self._begun_ns >= cue.after_ns:
@@ -188,8 +180,6 @@ class Director:
             self._leave(job, now_ns)
 
     def _over(self, job: LiveJob, now_ns: int) -> None:
-        """Ends the job after the game day's schedule, once the job is steady or has taken too long to become steady.
-        Does nothing while a rehearsal is active, or if the plan lets the job run on."""
         if self.day.when_done == "wait" or self.outcome == "job_ended" or self.done:
             return
         if any(cue.rehearsal.going for cue in self.cues):
@@ -203,7 +193,6 @@ class Director:
             job.emit("gameday.over", reason=self.done)
 
     def _cues(self) -> list[Cue]:
-        """Returns the rehearsals of the day's current entry."""
         return [cue for cue in self.cues if cue.scene == self.scene]
 
     # Ending early
@@ -216,7 +205,6 @@ class Director:
                 return
 
     def _finish(self, job: LiveJob, outcome: str, reason: str) -> None:
-        """Ends the game day's schedule and, if the job still runs, undoes active faults without ending the job."""
         self.outcome, self.why = outcome, reason
         self._go("over", time.monotonic_ns())
         if outcome != "job_ended":
@@ -255,7 +243,6 @@ class Director:
             asked.reply.set_result(refused)
 
     def _do(self, asked: Ask, job: LiveJob, now_ns: int) -> str:
-        """Does what a person asks on the live page. Returns the reason for a refusal, or an empty text."""
         deeds: dict[str, Callable[[LiveJob, int], str]] = {
             "stop": self._stop,
             "lift": self._lift,

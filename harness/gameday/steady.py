@@ -1,4 +1,4 @@
-"""Decides from a job's live events whether the job is steady: above all, whether its steps take equally long."""
+"""Decides from a job's live events whether the job is steady: above all, all steps must take about the same time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ STANDSTILL_NS_MIN = 2 * 10**9
 
 @dataclass
 class Course:
-    """The newest steps of a running job, for the live page and to decide whether the job is steady."""
-
     steps: deque[tuple[int, float | None, int]] = field(default_factory=lambda: deque(maxlen=KEPT))  # step, loss, took
     first_losses: list[float] = field(default_factory=list)
     done: deque[tuple[int, int]] = field(
@@ -33,8 +31,8 @@ class Course:
     _last_step: int = 0
 
     def note_outage(self, progress: LiveProgress, at_work: bool, now_ns: int, missing: bool = False) -> None:
-        """Records the present phase of an outage. `at_work` is True while a fault acts or the job has not recovered.
-        `missing` is True while a node of the job is missing."""
+        """Records the present phase of an outage. `at_work` is True while a fault acts or the job has not recovered
+        from a fault. `missing` is True while a node of the job is missing."""
         if at_work and not self.outage_open:
             self.outage.clear()
         if self.outage and self.outage_open:
@@ -46,7 +44,6 @@ class Course:
         self.outage_open = at_work
 
     def note(self, progress: LiveProgress, window: int, now_ns: int) -> None:
-        """Records the job's new steps, many times a second. A repeated step is recorded again."""
         self.begun_ns = self.begun_ns or now_ns
         if not self.done or now_ns - self.done[-1][0] >= DONE_EVERY_NS:
             done = max((worker.steps for worker in progress.workers.values()), default=0)  # a restart lowers none

@@ -14,8 +14,8 @@ TOP, BOTTOM = 14.0, 130.0
 
 
 def throughput_chart(at_s: Floats, step: Floats, now_s: float, narrow: bool = False) -> Markup | None:
-    """Draws steps per second over time. `step` holds the steps done at each time in `at_s`. A repeated step counts
-    again. Returns `None` if there are fewer than two points."""
+    """Draws steps per second over time. `step` holds the number of steps done until each time in `at_s` (seconds),
+    repeated steps included. Returns `None` if there are fewer than two points."""
     if len(step) < 2 or now_s <= 0:
         return None
     x = svg.Scale(0.0, now_s, 46.0 if narrow else 64.0, 334.0 if narrow else 1054.0)

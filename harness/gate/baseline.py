@@ -80,10 +80,9 @@ def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> F
 def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
     """Returns the measurements of the runs on one commit of the code, each judged again from its log.
 
-    A run whose log cannot be judged is left out, and the field `source` of the result names it. If a scenario ran as
-    different jobs or on different hardware, only one group of comparable runs counts: a group that fits `wanted`, or
-    else the largest group. Raises `UsageError` if several commits begin with `commit`.
-    """
+    The field `source` of the result names runs whose log cannot be judged. If a scenario ran as different jobs or on
+    different hardware, only one group of comparable runs counts: a group that fits `wanted`, or else the largest group.
+    Raises `UsageError` if several commits begin with `commit`."""
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
         return any(not differences(each.identity, identity) for identity in wanted), len(each.runs)
@@ -100,7 +99,7 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
 
 def by_logs(figures: Figures, reports: pathlib.Path) -> Figures:
     """Returns `figures` with each run measured again from its log, if `reports` holds the log. The field `source` of
-    the result names the runs whose stored measurements differ from their log. Raises `UsageError` if a log belongs to
+    the result names the runs whose stored measurements differ from the log. Raises `UsageError` if a log belongs to
     another job."""
     other, scenarios = list[str](), list[ScenarioFigures]()
     for each in figures.scenarios:
@@ -112,8 +111,6 @@ def by_logs(figures: Figures, reports: pathlib.Path) -> Figures:
 
 
 def _run_by_log(run: RunFigures, identity: Identity, reports: pathlib.Path) -> RunFigures:
-    """Returns a run's measurements from its log, or the stored measurements if `reports` does not hold the log. A run
-    whose log cannot be judged is inconclusive."""
     folder = reports / pathlib.PurePath(run.run_id).name
     if not (folder / "events").is_dir():
         return run
@@ -128,8 +125,6 @@ def _run_by_log(run: RunFigures, identity: Identity, reports: pathlib.Path) -> R
 
 
 def _stored(commit: str, reports: pathlib.Path) -> tuple[list[tuple[Identity, RunFigures]], list[str]]:
-    """Returns the measurements of a commit's runs, and the names of runs that may be on this commit but cannot be
-    judged."""
     # Uncommitted changes make another stack: only a commit written in full, with `-dirty`, includes them.
     judged, silent = stored_runs.by_logs(Store(reports), Wanted(commit=commit), READ_MAX)
     judged = [each for each in judged if each.run.commit == commit or not each.run.commit.endswith("-dirty")]
@@ -168,8 +163,8 @@ def differences(before: Identity, wanted: Identity) -> list[str]:
 
 
 def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
-    """Raises `UsageError` if the job or the machine of the baseline's runs differs from that of the new runs
-    (`wanted`). A scenario without runs in the baseline raises no error."""
+    """Raises `UsageError` if the baseline's runs and the new runs (`wanted`) differ in job or machine. A scenario
+    without runs in the baseline raises no error."""
     problems = []
     for identity in wanted:
         others = (each for each in figures.scenarios if each.identity.scenario == identity.scenario)
@@ -183,7 +178,7 @@ def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
 
 def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], without: Sequence[str] = ()) -> Regressions:
     """Compares the measurements of a gate's runs (`new`) with a baseline (`before`). `without` names scenarios whose
-    runs measured nothing. The caller leaves out scenarios with a known failure, because this failure is expected."""
+    runs measured nothing. The caller leaves out scenarios that the suite expects to fail (known failures)."""
     questions: list[Question] = []
     successes: list[Success] = []
     missing, silent = list(without), []
@@ -206,8 +201,6 @@ def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], with
 
 
 def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tuple[list[Question], list[str]]:
-    """Returns the old and new values of each quantity that any run measured, and the names of the quantities that no
-    run measured. `another` says how the new runs' job differs from the baseline's job, and is empty for equal jobs."""
     before, now_ = ([run for run in each.runs if run.verdict in JUDGED] for each in (old, new))
     shared = {run.run_id for run in before} & {run.run_id for run in now_}
     times = [[run.step_seconds for run in side if run.step_seconds] for side in (before, now_)]
@@ -228,8 +221,6 @@ def _questions(old: ScenarioFigures, new: ScenarioFigures, another: str) -> tupl
 
 
 def _doubt(sides: Sequence[Sequence[float | None]]) -> str:
-    """Returns the reason why the values of old and new runs prove nothing, such as a run without a value. Returns an
-    empty text if the values can be compared."""
     for words, side in zip(("baseline", "new"), sides, strict=True):
         if untold := sum(value is None for value in side):
             return f"{untold} of {len(side)} {words} runs do not report it"
@@ -246,9 +237,8 @@ def _allocated(runs: Sequence[RunFigures]) -> float:
 
 
 def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
-    """Returns a message if the baseline's runs used more than `ALLOCATED_MAX` times the GPU time of the new runs, so
-    that waste and checkpoint stall cannot be compared. The comparison adds 1 % of the baseline's GPU time to each
-    compared value, and a large addition would hide a difference."""
+    """Refuses a comparison if the baseline used much more GPU time than the new runs. The comparison adds 1 % of the
+    baseline's GPU time to each value, and a large addition hides differences."""
     given, here = _allocated(before), _allocated(now_)
     if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
         return ""

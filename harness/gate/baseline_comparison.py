@@ -1,17 +1,16 @@
-"""Tests whether the runs of a gate are worse than the runs of a baseline. The functions are pure.
+"""Tests whether the runs of a gate are worse than the runs of a baseline.
 
 Durations and costs are compared by their logarithms, so that a difference of logarithms is a ratio of values. A value
-more than a factor of 1.5 away from the median of the gate's (or the baseline's) runs is clipped to that factor (Huber
-1964). Clipping keeps one disturbed run from hiding a difference between gate and baseline. The t-test for unequal
-variances (Welch 1947) compares the clipped values of gate and baseline. A standard deviation below 5 % counts as 5 %,
-because coarse measurements may agree by chance. Fisher's exact test (1935) compares the success rates of gate and
-baseline.
+more than a factor of 1.5 away from the median of its group is clipped to that factor (Huber 1964), so that one
+disturbed run hides no difference. The t-test for unequal variances (Welch 1947) compares the clipped values of gate and
+baseline. A standard deviation below 5 % counts as 5 %, because coarse measurements may agree by chance. Fisher's exact
+test (1935) compares the success rates.
 
-A quantity is *worse* only if its ratio to the baseline, divided by the machine's slowdown since the baseline, is above
-1.1. A quantity is *worse* only if the t-test is also significant after correction for all comparisons of the gate (Holm
-1979). A quantity is *not worse* if its ratio to the baseline is below 1.5 with 95 % confidence. A quantity that is
-neither *worse* nor *not worse* is inconclusive, and the result may say how many more runs would settle the comparison.
-A comparison passes only with at least three judged runs in the gate and three in the baseline."""
+A quantity is *worse* if its ratio to the baseline, divided by the machine's slowdown since the baseline, is above 1.1,
+and the t-test is significant after correction for all comparisons of the gate (Holm 1979). A quantity is *not worse* if
+its ratio to the baseline is below 1.5 with 95 % confidence. Any other quantity is inconclusive, and the result may say
+how many more runs would settle the comparison. A comparison passes only with at least three judged runs in the gate and
+three in the baseline."""
 
 from __future__ import annotations
 
@@ -47,8 +46,8 @@ class Question:
     """The values of one measured quantity of a scenario, in the baseline's runs (`before`) and in the new runs (`now`).
     A larger value is worse than a smaller value. `offset` is added to all values before the comparison, so that two
     tiny values give no large ratio. `doubt` is the reason why the values prove nothing, or is empty. `pace` is the
-    median step time of the new runs divided by the median step time of the baseline's runs. If steps take 20 % longer
-    than in the baseline, a value up to 20 % larger than in the baseline is not worse."""
+    median step time of the new runs divided by the median step time of the baseline; a quantity may grow by this
+    factor."""
 
     scenario: str
     figure: str
@@ -61,8 +60,6 @@ class Question:
 
 @dataclass(frozen=True)
 class Success:
-    """How many runs of one scenario failed and how many were judged, in the baseline and in the gate."""
-
     scenario: str
     failed_before: int
     runs_before: int
@@ -77,8 +74,6 @@ class Success:
 
 @dataclass(frozen=True)
 class _Test:
-    """The result of Welch's t-test, which compares one quantity in the baseline's runs and in the new runs."""
-
     difference: float
     error: float
     freedom: float
@@ -117,13 +112,14 @@ class Answer:
 
     @property
     def ratio(self) -> float | None:
-        """Returns the new runs' average divided by the baseline's average, or `None` if no t-test was made."""
+        """Returns the geometric mean of the new runs divided by the geometric mean of the baseline, or `None` if no
+        t-test was made."""
         return None if self.test is None else math.exp(self.test.difference)
 
     @functools.cached_property
     def bounds(self) -> tuple[float, float] | None:
-        """Returns the lower and the upper 95 % confidence bound of the ratio of the new runs to the baseline, or `None`
-        if no t-test was made."""
+        """Returns the lower and upper bound of the ratio (new runs to baseline) with 95 % confidence each, or `None` if
+        no t-test was made."""
         return None if self.test is None else self.test.bounds()
 
     @functools.cached_property
@@ -172,8 +168,6 @@ class Regressions:
 
     @property
     def reasons(self) -> list[str]:
-        """Returns the reasons why the comparison with the baseline did not pass: first regressions, then inconclusive
-        comparisons, then scenarios that the baseline lacks."""
         ordered = [each for each in self.answers if each.verdict is Verdict.FAIL]
         ordered += [each for each in self.answers if each.verdict is Verdict.INCONCLUSIVE]
         said = [f"{each.question.scenario}: {title(each.question.figure)}: {each.reason}" for each in ordered]
@@ -199,8 +193,8 @@ def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) ->
 
 
 def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
-    """Returns one truth value for each p-value in `p`: True if Holm's method rejects the hypothesis behind the p-value.
-    The chance that Holm's method rejects any true hypothesis is at most `alpha`."""
+    """Returns for each p-value True if Holm's method (1979) rejects its hypothesis. The chance that the method rejects
+    any true hypothesis is at most `alpha`."""
     rejected = [False] * len(p)
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         if p[place] > alpha / (len(p) - rank):
@@ -210,8 +204,8 @@ def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
 
 
 def fisher(failed_before: int, runs_before: int, failed_now: int, runs_now: int) -> float:
-    """Returns the probability that chance alone gives the new runs `failed_now` or more of all failures in baseline and
-    new runs (Fisher 1935)."""
+    """Returns the probability that chance alone gives the new runs at least `failed_now` of all failures in the
+    baseline and the new runs (Fisher 1935)."""
     failed, runs = failed_before + failed_now, runs_before + runs_now
     ways = sum(
         math.comb(runs_now, k) * math.comb(runs_before, failed - k)
@@ -244,7 +238,6 @@ def _clipped(values: Values) -> list[float]:
 
 
 def _lacking(question: Question) -> str:
-    """Returns the reason why no t-test of the quantity is possible, or an empty text if a t-test is possible."""
     if question.doubt:
         return question.doubt
     if min(len(question.before), len(question.now)) < RUNS_MIN:
@@ -274,8 +267,6 @@ def _of_success(counts: Success, worse: bool) -> Answer:
 
 
 def _more(question: Question, test: _Test, family: int) -> int | None:
-    """Returns how many more runs the gate and the baseline each need to settle the comparison, if means and variances
-    stay as measured. Returns `None` if gate and baseline each need at least `RUNS_MAX` more runs."""
     sides = [_clipped([value + question.offset for value in side]) for side in (question.before, question.now)]
     (mean, scatter), (mean_now, scatter_now) = map(_moments, sides)
     for more in range(1, RUNS_MAX):

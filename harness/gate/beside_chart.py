@@ -14,8 +14,6 @@ ROW = 40.0
 
 
 def beside_chart(title: str, bars: Sequence[Bar], show: Show, narrow: bool = False) -> Markup:
-    """Draws two bars for each named duration: the bar of the first run above the bar of the second run. A duration that
-    is 0 or missing has no bar."""
     left, right = (8.0, 282.0) if narrow else (200.0, 980.0)
     row = ROW + (16.0 if narrow else 0.0)
     most = max((value or 0.0 for bar in bars for value in bar[1:]), default=0.0)

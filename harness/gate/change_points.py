@@ -1,8 +1,8 @@
-"""Finds where the typical value of a series of measurements changes. The functions are pure.
+"""Finds where the typical value of a series of measurements changes.
 
-Pettitt's test (1979) uses only the order of the values by size, so neither the values' distribution nor one outlier
-matters. One application of the test finds at most one change in a series. After a change is found, the values before
-the change are searched again, and so are the values after the change. A change is a hint to the user, not a verdict."""
+Pettitt's test (1979) uses only the order of the values by size, so that neither the distribution of the values nor one
+outlier matters. The test finds at most one change; therefore the values before the change and the values after the
+change are tested again. A change is a hint to the user, not a verdict."""
 
 from __future__ import annotations
 
@@ -49,8 +49,6 @@ def changes(values: Sequence[float]) -> list[Change]:
 
 
 def _split(data: Values, offset: int) -> list[tuple[int, float]]:
-    """Returns the index of each lasting change in `data`, with the probability that chance alone makes a change at
-    least as clear as this change. `offset` is added to each returned index."""
     if len(data) < 2 * RUNS_MIN:
         return []
     at, p = _pettitt(data)
@@ -62,7 +60,6 @@ def _split(data: Values, offset: int) -> list[tuple[int, float]]:
 
 
 def _placed(data: Values, edges: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Locates each change more exactly, by a second test of the values between the previous and the next change."""
     ends = [0, *(at for at, _ in edges), len(data)]
     moved = []
     for before, at, after in zip(ends, ends[1:], ends[2:], strict=False):
@@ -73,8 +70,8 @@ def _placed(data: Values, edges: list[tuple[int, float]]) -> list[tuple[int, flo
 
 
 def _pettitt(data: Values) -> tuple[int, float]:
-    """Returns the likeliest index of a change in `data`, with the probability that chance alone makes a change at least
-    as clear as this change."""
+    """Returns the likeliest index of a change in `data`, and the probability of so clear a change by chance alone
+    (Pettitt 1979)."""
     count = len(data)
     ordered = np.sort(data)
     ranks = (np.searchsorted(ordered, data, "left") + np.searchsorted(ordered, data, "right") + 1) / 2

@@ -138,8 +138,6 @@ def merge(
 
 
 class GateCommand(TyperCommand):
-    """The command `chaos gate SUITE`, and `chaos gate merge GATE…` with separate options and a separate help page."""
-
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         if args[:1] != ["merge"]:
             return super().make_context(info_name, args, parent, **extra)

@@ -1,5 +1,4 @@
-"""Makes the report files of a gate (suite.json, report.md, report.html and junit.xml) from the gate's result. The
-functions are pure."""
+"""Makes the report files of a gate: suite.json, report.md, report.html and junit.xml."""
 
 from __future__ import annotations
 
@@ -32,8 +31,6 @@ HEAD = ("Verdict", "Scenario", "Runs", "Reason", "Newest run")
 
 @dataclass(frozen=True)
 class SuiteRow:
-    """The result of one scenario of a suite. `stored` holds the scenario's runs if `cards` (scorecards) is empty."""
-
     name: str
     title: str
     result: RepeatVerdict
@@ -48,7 +45,6 @@ class SuiteRow:
 
     @property
     def took_s(self) -> float:
-        """Returns the total duration, in seconds, of the runs in `cards`."""
         return sum(card.evidence.run.end - card.evidence.run.begin for card in self.cards) / S
 
     @property
@@ -105,13 +101,10 @@ def yes_or_no(answer: GateResult) -> str:
 
 
 def clauses(reason: str) -> list[str]:
-    """Splits the reason of a verdict at each semicolon outside brackets, and starts each piece with a capital
-    letter."""
     return [in_words(each) for each in re.split(r"; (?![^(]*\))", reason)]
 
 
 def next_steps(answer: GateResult) -> list[str]:
-    """Returns advice on the commands to run next, such as the command that shows a failed run."""
     steps = []
     for row in answer.rows:
         run_id = next((run.run_id for run in row.runs if run.verdict is Verdict.FAIL), "")
@@ -167,7 +160,6 @@ def _what_would_settle(answer: GateResult) -> Iterator[str]:
 
 
 def _again(answer: GateResult, *more: str) -> str:
-    """Returns the command that repeats the gate with an unchanged suite, tag, backend, seed and baseline."""
     words = ["gate", answer.path or answer.suite, *more]
     words += ["--tag", answer.part.tag] if answer.part.tag else []
     words += ["--backend", answer.part.backend] if answer.part.backend not in ("", "local") else []
@@ -237,7 +229,6 @@ def suite_json(answer: GateResult) -> dict[str, object]:
 
 
 def against_json(held: Regressions) -> dict[str, object]:
-    """Returns the comparison of the gate with the baseline as JSON values, in seconds and GPU-seconds."""
     return {
         "baseline": held.baseline,
         "verdict": held.verdict.value,
@@ -295,12 +286,10 @@ def _markdown(answer: GateResult) -> str:
 
 
 def _one_of(row: SuiteRow, number: int) -> str:
-    """Returns the name of one run in the JUnit document. No two runs of a scenario have equal names."""
     return f"{row.name}, run {number} of {len(row.cards)}" if len(row.cards) > 1 else row.name
 
 
 def _junit(answer: GateResult) -> str:
-    """Returns JUnit XML with one test suite for the whole gate, and one test suite for each run."""
     caught = bool(answer.rows)
     check = (Verdict.PASS, answer.blindness_check.result.reasons) if caught else (Verdict.INVALID, (answer.reason,))
     cases: list[tuple[str, Verdict, Sequence[str], float]] = [("blindness check", *check, 0)]

@@ -72,7 +72,6 @@ def history(
 
 
 def _objectives(path: pathlib.Path, reports: pathlib.Path, wanted: Wanted, json: bool) -> int:
-    """Prints whether the stored runs meet each service level objective, and returns the exit code of the command."""
     held, notes = slo.hold(load_slo(path), reports, wanted, time.time())
     for line in notes:
         note(f"note: {line}")

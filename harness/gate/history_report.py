@@ -44,7 +44,6 @@ def moments(reports: pathlib.Path, wanted: Wanted) -> tuple[list[Moment], list[s
 
 
 def _moment(run: StoredRun, report: run_report.Report) -> Moment:
-    """Returns a stored run with recovery time and waste. Recovery time and waste are `None` if the job did no step."""
     time, worked = report.recovery_time, report.run.furthest_step != 0
     never = time.seconds is None and any(episode.seconds is None for episode in time.episodes)
     return Moment(
@@ -58,8 +57,6 @@ def _moment(run: StoredRun, report: run_report.Report) -> Moment:
 
 @dataclass(frozen=True)
 class Series:
-    """The judged runs of one scenario with one profile on one backend, the oldest run first."""
-
     scenario: str
     profile: str | None
     backend: str
@@ -90,7 +87,6 @@ FIGURES: dict[str, tuple[str, Callable[[float | None], str]]] = {
 
 
 def series_of(moments: Sequence[Moment]) -> list[Series]:
-    """Groups runs by scenario, profile and backend. Each group of runs keeps only the newest `DRAWN_MAX` runs."""
     groups: dict[tuple[str, str, str], list[Moment]] = {}
     for each in sorted(moments, key=lambda each: each.begun_s):
         groups.setdefault((each.scenario, each.profile or "", each.backend), []).append(each)
@@ -128,7 +124,6 @@ def to_json(moments: Sequence[Moment]) -> dict[str, Any]:
 
 
 def change_words(one: Series, figure: str, change: Change) -> str:
-    """Returns a sentence such as `Recovery time changed from 7.0 s to 10.5 s (1.50 ×) with RUN, commit COMMIT`."""
     title, show = FIGURES[figure]
     first = one.moments[change.at]
     commit = f", commit {short_commit(first.commit)}" if first.commit else ""

@@ -1,4 +1,4 @@
-"""Judges a scenario that the suite lists as a known failure, which is expected for now. The functions are pure."""
+"""Judges a scenario that the suite lists as a known failure, which is expected for now."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from harness.judge.verdict import Verdict
 def settle(
     known: KnownFailure, result: RepeatVerdict, cards: Sequence[Scorecard], today: datetime.date
 ) -> RepeatVerdict:
-    """Returns the verdict on a scenario that has a known failure according to its entry in the suite. The verdict is
-    pass if all runs fail for the reason in the suite's entry, and fail if a run fails for a reason that the suite does
-    not give. The verdict is fail if a run passes and no run is inconclusive or invalid, because the suite's entry is
-    then outdated. The verdict is fail after the last day (`until`) of the suite's entry."""
+    """Returns the verdict on a scenario that the suite lists as a known failure. The verdict is pass if all runs fail
+    for the listed reason, and fail if a run fails for another reason. The verdict is fail if a run passes and no run is
+    inconclusive or invalid, because the suite's list of known failures is then outdated. The verdict is fail after the
+    last day (`until`) of the known failure."""
     named = f"known failure {known.ticket}, until {known.until}"
     if today > known.until:
         return _failed(f"{named}, has expired; fix it or renew it: {result.reasons[0]}", result)

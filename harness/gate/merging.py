@@ -87,8 +87,6 @@ def _check(parts: Sequence[Stored]) -> None:
 
 
 def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
-    """Joins the shards' records of the scenarios that were to run. The field `left_out` of the joined record lists the
-    scenarios that did not run, and the shards that were not given."""
     first = parts[0]
     left_out = [each for part in parts for each in part.left_out]
     told = Counter([*ran, *(each.scenario for each in left_out)])
@@ -104,8 +102,6 @@ def _whole(parts: Sequence[Part], ran: Sequence[str]) -> Part:
 
 
 def _row(row: stored_gate.Row) -> SuiteRow:
-    """Returns the result of one scenario from the report of a shard. A pass in the report counts only if all runs of
-    the scenario passed. For a scenario with a known failure, a pass in the report counts only if all runs failed."""
     runs = row.runs
     result = RepeatVerdict(row.verdict, row.reasons)
     expected = Verdict.FAIL if row.known_failure else Verdict.PASS
@@ -117,8 +113,6 @@ def _row(row: stored_gate.Row) -> SuiteRow:
 
 
 def _by_logs(stored: Stored, reports: pathlib.Path) -> Stored:
-    """Returns the gate with the verdict on each run taken from the run's log, if `reports` holds the log."""
-
     def by_log(run: stored_gate.Run) -> stored_gate.Run:
         folder = reports / pathlib.PurePath(run.run_id).name
         if not (folder / "events").is_dir():
@@ -136,13 +130,10 @@ def _by_logs(stored: Stored, reports: pathlib.Path) -> Stored:
 
 
 def _caught(check: stored_gate.Row) -> bool:
-    """Returns True if a shard's blindness check (a scenario that must fail) failed in all of its runs."""
     return check.verdict is Verdict.FAIL and bool(check.runs) and {run.verdict for run in check.runs} == {Verdict.FAIL}
 
 
 def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | None]:
-    """Returns the measurements of each scenario of a shard. Raises `UsageError` for measurements that match no
-    scenario."""
     path, part = folder / baseline.FIGURES, stored.part
     figures = run_figures.read(path)
     found = [next((each for each in figures.scenarios if _is_of(row, each)), None) for row in stored.scenarios]
@@ -158,7 +149,6 @@ def _figures(folder: pathlib.Path, stored: Stored) -> list[ScenarioFigures | Non
 
 
 def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
-    """Returns True if `measured` holds all passed runs of a scenario, and only runs of this scenario."""
     told = {run.run_id: run.verdict for run in row.runs}
     there = {run.run_id: run.verdict for run in measured.runs}
     passed = {run_id for run_id, verdict in told.items() if verdict is Verdict.PASS}
@@ -169,8 +159,6 @@ def _is_of(row: stored_gate.Row, measured: ScenarioFigures) -> bool:
 def _compared(
     against: str, measured: Sequence[tuple[SuiteRow, ScenarioFigures | None]], reports: pathlib.Path
 ) -> Regressions | None:
-    """Compares the scenarios of all shards with the baseline `against`. Scenarios with a known failure are not
-    compared, nor are sweeps (restarts of a job from several checkpoints)."""
     if not against:
         return None
     asked = [(row, found) for row, found in measured if not row.known and not row.swept]

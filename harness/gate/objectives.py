@@ -1,5 +1,4 @@
-"""Checks whether stored runs meet service level objectives. The functions are pure. Too few runs give the result
-`inconclusive`, never a pass.
+"""Checks whether stored runs meet service level objectives. The result for too few runs is `inconclusive`.
 
 An objective for success or recovery time must be met even if all invalid and inconclusive runs count as failed."""
 
@@ -30,7 +29,6 @@ class Past:
 
     @property
     def possible(self) -> bool:
-        """Returns False if a value is negative, or if more GPU time was wasted than allocated."""
         told = (self.recovery_s, self.allocated, self.wasted)
         most = math.inf if self.allocated is None else ROUNDED * self.allocated
         return all(each is None or each >= 0 for each in told) and (self.wasted or 0) <= most
@@ -60,7 +58,6 @@ class Answer:
 
 
 def success(runs: Sequence[Past], percent_min: float, runs_min: int) -> Answer:
-    """Checks whether at least `percent_min` percent of the runs with the verdict pass or fail have passed."""
     judged = [run for run in runs if run.judged]
     passed = sum(run.verdict is Verdict.PASS for run in judged)
     observed = 100 * passed / len(judged) if judged else None
@@ -132,8 +129,6 @@ def _too_few(runs: int, least: int, said: str) -> tuple[Verdict, str]:
 
 
 def _named(what: str, runs: Sequence[Past]) -> str:
-    """Returns the number and names of `runs`, and `what` they did, as the end of a sentence. Returns an empty text
-    without runs."""
     names = ", ".join(run.run_id for run in runs[:NAMED_MAX]) + ", …" * (len(runs) > NAMED_MAX)
     return f"; {len(runs)} {what}: {names}" if runs else ""
 

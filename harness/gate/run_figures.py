@@ -1,7 +1,7 @@
-"""Reads and makes the JSON file with the measurements of a gate's runs. The file of measurements also describes the job
-and the machine of each scenario.
+"""Reads and makes the JSON file with the measurements of a gate's runs, and with the job and the machine of each
+scenario.
 
-A file of measurements is not trusted: the file's size and values have limits, and no run may be listed twice."""
+The content is not trusted: size and values have limits, and no run may be listed twice."""
 
 from __future__ import annotations
 
@@ -66,15 +66,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ScenarioFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The measurements of a scenario's comparable runs, whatever the verdicts on the runs."""
-
     identity: Identity
     runs: Annotated[tuple[RunFigures, ...], msgspec.Meta(max_length=10_000)]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The measurements of all scenarios that ran in one gate, or on one commit of the code."""
-
     schema: int = SCHEMA
     source: Short = ""  # gate or commit from which it was made
     made_at: Short = ""
@@ -98,7 +94,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def read(path: pathlib.Path) -> Figures:
-    """Reads a file of measurements. Raises `UsageError` if the file of measurements cannot be read, or is not valid."""
+    """Reads a file of measurements. Raises `UsageError` if the file cannot be read, or is not valid."""
     try:
         data = run_report.read_regular(path)
     except (OSError, ValueError) as error:
@@ -149,8 +145,8 @@ def figures_of(report: Report) -> RunFigures:
 
 
 def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Identity:
-    """Returns the properties in which a run of `plan` and another run must be equal to be comparable. `environment`
-    describes the machine of the run. Raises `ValueError` if `plan` is not a valid plan of a run."""
+    """Returns the properties of a run that must be equal in two runs for a comparison. `environment` describes the
+    machine of the run. Raises `ValueError` if `plan` is not a valid plan of a run."""
     try:
         workload = plan["workload"]
         values = {
@@ -170,9 +166,9 @@ def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Iden
 
 
 def version_of(plan: Mapping[str, Any]) -> str:
-    """Returns a digest of a scenario's workload, faults, and limits on faults. The digest leaves out the trainer,
-    because the trainer is under test. The digest leaves out bounds, titles and time limits, because these do not change
-    the course of a run. The digest leaves out the number of steps, because a fault-free run may set this number."""
+    """Returns a digest of a scenario's workload, faults, and limits on faults. The trainer is left out, because the
+    trainer is under test. Bounds, titles and time limits are left out, because a run does not depend on them. The
+    number of steps is left out, because a fault-free run may set this number."""
     workload = {name: value for name, value in plan["workload"].items() if name not in ("trainer", "steps")}
     limits = plan.get("limits") and {name: value for name, value in plan["limits"].items() if name != "gpu_hours"}
     decides = {"workload": workload, "faults": plan.get("faults") or [], "limits": limits}
@@ -180,7 +176,6 @@ def version_of(plan: Mapping[str, Any]) -> str:
 
 
 def gathered(found: Iterable[tuple[Identity, RunFigures]]) -> tuple[ScenarioFigures, ...]:
-    """Groups runs by `Identity`, so that the runs of a group are comparable. A group keeps the order in `found`."""
     sets: dict[str, tuple[Identity, list[RunFigures]]] = {}
     for identity, run in found:
         key = json.dumps(msgspec.to_builtins(identity), sort_keys=True)

@@ -26,16 +26,12 @@ Chosen = tuple[SuiteEntry, Scenario]
 
 @dataclass(frozen=True)
 class Shard:
-    """The part of a suite's scenarios that one of several machines runs. `number` is the part's number, from 1."""
-
     number: int
     of: int
 
 
 @dataclass(frozen=True)
 class Past:
-    """How long one run of a scenario usually takes, and whether a recent run of the scenario failed."""
-
     seconds: float  # length of one run
     failed_lately: bool
 
@@ -49,7 +45,6 @@ def parse_shard(text: str) -> Shard:
 
 
 def tagged(specs: Sequence[Chosen], tag: str) -> list[Chosen]:
-    """Returns the scenarios that have the tag `tag`. Raises `UsageError` if no scenario has the tag."""
     found = [each for each in specs if tag in each[1].tags]
     if not found:
         known = sorted({tag for _, spec in specs for tag in spec.tags})

@@ -19,8 +19,6 @@ READ_MAX = 5000  # most runs read, the newest first
 
 @dataclass(frozen=True)
 class Held:
-    """A service level objective, with one result for each bound that the objective sets."""
-
     objective: Objective
     answers: Sequence[Answer]
 
@@ -30,7 +28,6 @@ class Held:
 
 
 def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple[list[Held], list[str]]:
-    """Returns the results of each objective, and a message for each folder or report that could not be read."""
     store = Store(reports)
     longest_s = max(objective.window.s for objective in slo.objectives)
     judged, silent = stored_runs.by_logs(store, wanted, READ_MAX, now_s - longest_s)
@@ -38,8 +35,8 @@ def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple
 
 
 def _held(objective: Objective, judged: Sequence[ByLog], silent: Sequence[StoredRun], now_s: float) -> Held:
-    """Checks one objective. A run that could not be judged counts as inconclusive, whatever faults the objective
-    selects, because the run's faults are unknown."""
+    """Counts a run that could not be judged as inconclusive, whatever faults the objective selects, because the run's
+    faults are unknown."""
     since_s = now_s - objective.window.s
     scope = objective.waste.scope if objective.waste else "faults"
 

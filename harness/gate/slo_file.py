@@ -19,8 +19,6 @@ RUNS_MIN = 20  # fewest runs; fewer have no 95th percentile
 
 
 class Waste(Parameters):
-    """The share of the GPU time that may be wasted (the budget), and how fast recent runs may use up the budget."""
-
     budget: Share
     scope: Literal["faults", "all"] = Field("faults", description="What faults answer for, or all that is wasted.")
     burn_rate_max: float = Field(2.0, gt=1, description="Times the budget, within the burn window.")

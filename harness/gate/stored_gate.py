@@ -1,4 +1,4 @@
-"""Reads suite.json of a stored gate. The sizes and types in suite.json are checked, as the file is not trusted."""
+"""Reads suite.json of a stored gate, and checks sizes and types, because the file is not trusted."""
 
 from __future__ import annotations
 
@@ -36,16 +36,12 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A scenario that a gate left out, with the reason."""
-
     scenario: Text
     why: Reason
     required: bool
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The scenarios of a suite that a gate was asked to run, and the scenarios that the gate left out."""
-
     in_suite: Count
     selected: Count  # number of scenarios with the tag
     tag: Short
@@ -67,15 +63,11 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def incomplete(self) -> str:
-        """Returns a text that lists the required scenarios that the gate left out, or an empty text if the gate left
-        out no required scenario."""
         missing = [f"{each.scenario} ({each.why})" for each in self.left_out if each.required]
         return f"{counted(len(missing), 'required scenario')} left out: {', '.join(missing)}" if missing else ""
 
     @property
     def in_words(self) -> str:
-        """Returns a text that says how the gate selected scenarios of the suite, such as by tag or by shard. Returns an
-        empty text if the gate ran the whole suite."""
         said = [f"only the {self.selected} of {self.in_suite} scenarios with tag {self.tag}"] if self.tag else []
         said += [f"only {', '.join(self.names)} of {self.in_suite} scenarios"] if self.again else []
         said += [f"with the runs of gate {self.added}"] if self.added else []
@@ -116,7 +108,8 @@ def read(folder: pathlib.Path) -> Stored:
 
 
 def check_ended(reports: pathlib.Path, newest_s: float, suite: str = "") -> None:
-    """Raises `UsageError` if a gate begun after `newest_s` still runs, as the name `last` would mean an older gate."""
+    """Raises `UsageError` if a gate that began after `newest_s` still runs, because `last` would then mean an older
+    gate. `newest_s` is in seconds since 1970."""
     for began in reports.glob(f"*/{BEGAN}"):
         gate = began.parent.name
         if (began.parent / "plan.json").exists() or not gate.startswith(f"{suite}-" if suite else ""):

@@ -41,8 +41,8 @@ def by_reports(store: Store, wanted: Wanted, most: int) -> list[tuple[StoredRun,
 def by_logs(store: Store, wanted: Wanted, most: int, since_s: float = 0) -> tuple[list[ByLog], list[StoredRun]]:
     """Returns the newest runs that fit the filter `wanted`, at most `most`, each judged again from its log. Also
     returns each run that may fit the filter but whose log cannot be judged. The field `store.notes` names each run
-    whose log cannot be judged, and each run whose stored report is missing or differs from the log. Runs in progress,
-    and runs that began before `since_s` according to report and plan, are left out."""
+    whose log cannot be judged, and each run whose stored report is missing or differs from the log. Runs in progress
+    are left out, and so are runs that began before `since_s` (seconds since 1970)."""
     stored = {run.run_id: run for run in store.runs()}
     names = {*stored, *(path.parent.name for path in store.reports.glob("[!.]*/events") if path.is_dir())}
     found, silent, older = dict[str, ByLog](), list[StoredRun](), 0
@@ -78,8 +78,6 @@ def _note_older(store: Store, runs: int, most: int) -> None:
 
 
 def _differences(folder: pathlib.Path, by_log: Report) -> list[str]:
-    """Returns a note if a run's stored report is missing, or differs from the report made from the log. Returns an
-    empty list if both reports agree."""
     try:
         stored = run_report.read(folder / "report.json")
     except ReportError as error:
@@ -90,7 +88,6 @@ def _differences(folder: pathlib.Path, by_log: Report) -> list[str]:
 
 
 def _newest_s(folder: pathlib.Path, stored: StoredRun | None) -> float:
-    """Returns the latest possible begin of a run, from its report and plan file, or the present time if unknown."""
     moments = [stored.begun_s] if stored else []
     with contextlib.suppress(OSError):
         moments.append(os.stat(folder / "plan.json", follow_symlinks=False).st_mtime)

@@ -17,8 +17,8 @@ LETTERS_MIN = 8  # fewest letters of the reason of a known failure
 
 
 def _says_something(text: str) -> str:
-    """Raises `ValueError` if the expected reason of a failure has fewer than `LETTERS_MIN` letters, because a short
-    text would match the reason of any failure."""
+    """Refuses a text with fewer than `LETTERS_MIN` letters, because a short text would match the reason of any
+    failure."""
     if sum(map(str.isalpha, text)) < LETTERS_MIN:
         raise ValueError(f"{text!r} is too short; write at least {LETTERS_MIN} letters of the reason")
     return text
@@ -42,8 +42,6 @@ class KnownFailure(Parameters):
 
 
 class SuiteEntry(Parameters):
-    """One scenario of a suite. `overrides` may hold every key that a profile in a scenario file may hold."""
-
     scenario: Line
     matrix: Literal["resume"] | None = Field(
         None, description="Instead of its faults: a restart from each save of its job that matters."
@@ -82,7 +80,6 @@ class Suite(Parameters):
 
 
 def load_suite(path: pathlib.Path) -> Suite:
-    """Reads and checks a suite file. Raises `ScenarioError` with all mistakes found in the suite file."""
     return parse_suite(read_text(path), str(path))
 
 
@@ -92,7 +89,6 @@ def parse_suite(text: str, source: str) -> Suite:
 
 
 def find_suite(name: str, scenarios: pathlib.Path) -> pathlib.Path:
-    """Returns the path of a suite file. `name` is a path, or the name of a file in `<scenarios>/suites/`."""
     return find_scenario(name, scenarios / "suites", "suite")
 
 

@@ -60,8 +60,6 @@ SAME_CODE = (
 
 @dataclass(frozen=True)
 class Gate:
-    """The options of a gate, the folders that the gate uses, and the observer that shows the gate's progress."""
-
     backend: str
     seed: int
     reports: pathlib.Path
@@ -81,20 +79,20 @@ class Gate:
 
 @dataclass(frozen=True)
 class Earlier:
-    """The runs of an earlier gate that the current gate counts as its own (`--add`), and the names of the scenarios to
-    run again."""
+    """The runs of an earlier gate that the present gate counts as its own (`--add`). `asked` holds the names of the
+    scenarios to run again."""
 
     cards: Sequence[Scorecard]
     asked: frozenset[str]
 
     def of(self, plan: Plan) -> list[Scorecard]:
-        """Returns the runs of the earlier gate with the plan `plan`. If `plan` sets no number of steps, runs of the
-        earlier gate with any number of steps are returned."""
+        """Returns the earlier gate's runs of `plan`. If `plan` sets no number of steps, runs with any number of steps
+        are returned."""
         wanted = _told(plan.to_json(), plan.to_json())
         return [card for card in self.cards if _told(card.evidence.run.plan, plan.to_json()) == wanted]
 
     def check(self, plan: Plan, backend: Backend) -> None:
-        """Raises `UsageError` if an earlier run with the plan `plan` did not, or not provably, run the current code."""
+        """Raises `UsageError` if an earlier run of `plan` did not, or not provably, run the current code."""
         here = provenance.facts(plan, backend) if self.cards else {}
         for card in self.of(plan):
             for name in SAME_CODE:
@@ -111,13 +109,13 @@ def _told(plan: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Stopped(Exception):
-    """Raised if the user stops the gate, after the faults of the current run are undone."""
+    pass
 
 
 def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
     """Runs the suite in the file `path` as a gate. Raises `ScenarioError`, before anything runs, for mistakes in the
-    suite or in a scenario. Raises `UsageError` if job or machine of the baseline differ from those of the gate, and
-    `Stopped` if the user stops the gate."""
+    suite or in a scenario. Raises `UsageError` if the baseline is of another job or machine, and `Stopped` if the user
+    stops the gate."""
     begun = time.monotonic()
     guarantees()  # a plug-in that cannot be used is refused now, not after the first run
     suite = load_suite(path)
@@ -165,8 +163,6 @@ def run_gate(path: pathlib.Path, gate: Gate) -> GateResult:
 
 @contextlib.contextmanager
 def _begun(folder: pathlib.Path) -> Iterator[None]:
-    """Marks the folder of a gate while the gate runs. Removes the folder of an interrupted gate, which has no
-    result."""
     folder.mkdir(parents=True)
     (folder / stored_gate.BEGAN).touch()
     try:
@@ -178,8 +174,6 @@ def _begun(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _judged_anew(before: Stored, gate: Gate, digest: str) -> list[Scorecard]:
-    """Judges all runs of an earlier gate again. Raises `UsageError` if suite, seed or machine of the earlier gate
-    differ from those of the current gate."""
     if (before.part.digest, before.part.seed) != (digest, gate.seed):
         raise UsageError(f"--add {gate.add}: gate {before.run_id} ran another suite file or another seed")
     here, cards = environment_facts(), []
@@ -219,7 +213,7 @@ def _name(entry: SuiteEntry, spec: Scenario) -> str:
 
 
 def _check_twice(document: Document, specs: Sequence[Chosen]) -> None:
-    """Raises `ScenarioError` for two suite entries with equal name, workload and faults, as their runs look alike."""
+    """Refuses two entries with equal name, workload and faults, because their runs could not be told apart."""
     seen = dict[tuple[str, str], int]()
     for place, (entry, spec) in enumerate(specs):
         parts = spec.model_dump(mode="json", include={"workload", "faults", "limits"})
@@ -237,21 +231,17 @@ def _of_each_trainer(specs: Sequence[Chosen], gate: Gate) -> list[Plan]:
 
 
 def _is_known(plan: Plan, backend: Backend) -> bool:
-    """Returns True if a run of the plan `plan` records the version of the code that the run uses."""
     here = provenance.facts(plan, backend)
     return any(here.get(name) for name in ("trainer_diff", "image_digest"))
 
 
 def digest_of(suite: pathlib.Path) -> str:
-    """Returns the digest of a suite file. Equal digests on several machines show that they run one suite file."""
     return hashlib.sha256(suite.read_bytes()).hexdigest()[:16]
 
 
 def _run_rows(
     specs: Sequence[Chosen], gate: Gate, backend: Backend, begun: float, earlier: Earlier
 ) -> tuple[tuple[SuiteRow, ...], tuple[LeftOut, ...]]:
-    """Runs the scenarios of a gate, the most important scenario first if time is limited. Returns the results of the
-    scenarios, and the scenarios that were left out."""
     rows: dict[int, SuiteRow] = {}  # by place in the suite, which may have a scenario twice
     left_out = []
     past = look_back(specs, gate.reports, gate.backend) if gate.budget_s is not None else {}
@@ -283,8 +273,6 @@ def _repeats(entry: SuiteEntry, spec: Scenario, gate: Gate) -> int:
 
 
 def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
-    """Returns the baseline that the user named, or `None` if the user named none. Raises `UsageError` if job or machine
-    of the baseline differ from those of the gate."""
     if not gate.against:
         return None
     facts = environment_facts()
@@ -302,8 +290,6 @@ def _baseline(specs: Sequence[Chosen], gate: Gate) -> Figures | None:
 
 
 def _blind(check_row: SuiteRow, asked: str | None) -> str:
-    """Returns the reason why the blindness check (a scenario that must fail) did not fail as planned, or an empty text
-    if the check failed as planned."""
     said = check_row.result.reasons[0]
     if check_row.result.verdict is not Verdict.FAIL:
         return f"the blindness check did not fail ({check_row.result.verdict}: {said}), so this gate proves nothing"
@@ -373,7 +359,6 @@ def _reason(verdict: Verdict, rows: Sequence[SuiteRow]) -> str:
 
 
 def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
-    """Runs the blindness check, a scenario that must fail. No fault-free run is made for the blindness check."""
     plan = make_plan(spec, gate.seed, gate.backend, new_run_id(spec.name)).as_control()
     check_capabilities(plan, backend.probe())
     run_dir = gate.reports / plan.run_id
@@ -389,7 +374,6 @@ def _blindness_check(spec: Scenario, gate: Gate, backend: Backend) -> SuiteRow:
 def _row(
     entry: SuiteEntry, spec: Scenario, gate: Gate, backend: Backend, before: Sequence[Scorecard], runs: int
 ) -> SuiteRow:
-    """Runs one scenario `runs` times. New runs replace inconclusive and invalid runs of an earlier gate."""
     name, known, swept = _name(entry, spec), entry.known_failure, entry.matrix is not None
 
     def planned() -> Plan:

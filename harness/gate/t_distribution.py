@@ -1,4 +1,4 @@
-"""Computes Student's t distribution, which Python's standard library lacks. The functions are pure."""
+"""Computes Student's t distribution, which Python's standard library lacks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def tail(t: float, freedom: float) -> float:
 
 
 def quantile(probability: float, freedom: float) -> float:
-    """Returns the quantile of Student's t distribution for the probability `probability`. `probability` is at least 0.5
-    and below 1."""
+    """Returns the quantile of Student's t distribution at `probability`, which must be at least 0.5 and below 1."""
     low, high = 0.0, 1.0
     while tail(high, freedom) > 1 - probability:
         low, high = high, 2 * high

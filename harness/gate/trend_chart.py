@@ -30,8 +30,6 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Point:
-    """One run. A run without a value is marked below the axis, or above the chart if `above` is True."""
-
     value: float | None
     verdict: str
     commit: str  # below the axis where it changes, like the day
@@ -46,8 +44,6 @@ class Point:
 
 @dataclass(frozen=True)
 class Step:
-    """A change point: the typical value changes just before the run with the index `at`."""
-
     at: int
     story: str
 
@@ -121,7 +117,6 @@ def _mark(point: Point, x: float, y: svg.Scale) -> Markup:
 
 
 def _labels(labels: Sequence[str], x: svg.Scale, y: float) -> Markup:
-    """Draws each label that differs from the label on its left, if there is room. No label leaves the chart's area."""
     parts, free = [], -math.inf
     for i, label in enumerate(labels):
         at = min(x(i - 0.4), x.stop + MARGIN - ROOM)

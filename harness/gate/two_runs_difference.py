@@ -1,4 +1,4 @@
-"""Splits the difference between two runs by recovery phase, by use of GPU time, and by rank. The functions are pure."""
+"""Splits the difference between two runs by recovery phase, by use of GPU time, and by rank."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ S = 1_000_000_000
 
 @dataclass(frozen=True)
 class Line:
-    """How long one part, such as a phase of the recovery, took in a first run (`before`) and in a second run (`after`).
-    A run that lacks the part, such as a recovery phase, has the value `None`."""
-
     name: str
     before: float | None
     after: float | None
@@ -40,7 +37,7 @@ def rank_lines(before: Mapping[str, float], after: Mapping[str, float]) -> list[
 
 def starts_by_rank(run: Timeline) -> dict[str, float]:
     """Returns how many seconds each phase of a rank's start took in the longest recovery, under a key such as `rank 1,
-    startup`. If a rank started several times in the recovery, the latest start counts. A rank whose process kept
+    startup`. If a rank started several times in the recovery, only the latest start counts. A rank whose process kept
     running in the recovery has no values."""
     longest = max(run.episodes, key=lambda each: each.end - each.t_stop, default=None)
     if longest is None:
@@ -55,7 +52,6 @@ def starts_by_rank(run: Timeline) -> dict[str, float]:
 
 
 def _parts(process: Process, episode: Episode) -> list[tuple[str, int]]:
-    """Returns the phases of a process's start, as (name, ns). A phase without a logged begin or end is left out."""
     parts = [("wait for its start", process.launched - episode.t_stop)]
     if process.rendezvous is not None:
         parts.append(("startup", process.rendezvous - process.launched))

@@ -28,7 +28,6 @@ CODE_UNKNOWN = "not known of both runs, and may differ"
 
 
 def different_inputs(before: Report, after: Report, plans: tuple[Mapping[str, Any], Mapping[str, Any]]) -> list[str]:
-    """Returns a text for each input in which two runs differ, such as `seed: 1 and 2`."""
     flat = [dict(_leaves(plan)) for plan in plans]
     if not all(flat):
         names = "scenario", "profile", "backend", "seed"
@@ -54,8 +53,6 @@ def _facts(report: Report) -> dict[str, Any]:
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the key (such as `workload.nodes`) and the value of each entry in a nested plan. A list counts as one
-    value if it holds no mappings."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield from _leaves(each, f"{key}.{name}" if key else str(name))
@@ -75,8 +72,6 @@ def _both(key: str, name: str, old: Any, new: Any) -> str:
 
 
 def _apart(mine: Any, other: Any) -> Any:
-    """Returns the items of the list `mine` that differ from the list `other`, and the last equal item before them.
-    Returns `mine` unchanged if `mine` or `other` is not a list."""
     if not (isinstance(mine, list | tuple) and isinstance(other, list | tuple)):
         return mine
     same = _alike(mine, other)
@@ -85,7 +80,6 @@ def _apart(mine: Any, other: Any) -> Any:
 
 
 def _alike(mine: Sequence[Any], other: Sequence[Any]) -> int:
-    """Returns the number of items in the common beginning of two lists."""
     pairs = zip(mine, other, strict=False)
     return next((place for place, (one, two) in enumerate(pairs) if one != two), min(len(mine), len(other)))
 

@@ -35,7 +35,6 @@ class Section:
 
     @property
     def lost(self) -> list[Line]:
-        """Returns all parts of the difference except productive work, because productive GPU time is no loss."""
         return [line for line in self.lines if line.name != "productive"]
 
     @property
@@ -59,15 +58,12 @@ class Section:
 
     @property
     def shown(self) -> list[Line]:
-        """Returns all parts of the difference between two runs, except parts that round to 0 in both runs."""
         nothing = self.show(0.0)
         return [line for line in self.lines if {self.show(line.before), self.show(line.after)} != {nothing}]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The comparison of two runs. `cautions` lists inputs and step times that differ and may explain the result."""
-
     before: Report
     after: Report
     sections: Sequence[Section]
@@ -100,7 +96,6 @@ def compare(
 
 
 def _lacking(both: tuple[Mapping[str, float], Mapping[str, float]], what: str) -> str:
-    """Returns a text that says which of two runs lacks `what`, such as an outage, or no text if both have `what`."""
     before, after = both
     if before and after:
         return ""
@@ -135,7 +130,6 @@ def sentences(found: Compared) -> list[str]:
 
 
 def _share(section: Section, top: Line, found: Compared) -> str:
-    """Returns a text that compares the largest change (of a phase, rank or GPU use) with the change of the total."""
     name, change = _part_words(top.name).lower(), section.change(top)
     both = [found.before.recovery_time.seconds, found.after.recovery_time.seconds]
     if section.unit != "s" or None in both:
@@ -150,14 +144,12 @@ def _share(section: Section, top: Line, found: Compared) -> str:
 
 
 def _in_both(both: Sequence[Report], place: int) -> str:
-    """Returns one measurement of two runs as a text, such as `6.94 s in the first run, never in the second`."""
     found = [view.lasting_figures(report)[place] for report in both]
     told = [each.detail if each.value == DASH else each.value.replace("Never", "never") for each in found]
     return f"{told[0]} in the first run, {told[1]} in the second"
 
 
 def _part_words(name: str) -> str:
-    """Returns the title of a part of the difference from its key, such as `Rank 0, start-up` from `rank 0, startup`."""
     head, comma, part = name.partition(", ")
     return words(head) + (f", {words(part).lower()}" if comma else "")
 
@@ -190,7 +182,6 @@ def _json_run(report: Report) -> dict[str, Any]:
 
 
 def rows(section: Section) -> list[tuple[str, str, str, str]]:
-    """Returns a table's rows as texts (title, first run, second run, change), the row with the largest change first."""
     return [
         (_part_words(line.name), section.show(line.before), section.show(line.after), section.change(line))
         for line in section.shown[:ROWS_MAX]

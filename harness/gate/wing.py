@@ -16,7 +16,6 @@ from harness.units import counted
 
 
 def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
-    """Checks a suite file, all scenarios of the suite, and the suite's blindness check (a scenario that must fail)."""
     suite = load_suite(path)
     entries = load_entries(path, suite, scenarios)
     check_plan(load_scenario(find_blindness_check(suite, path, scenarios)), None)
@@ -26,8 +25,6 @@ def _check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Yields the verdict of the newest gate (run of a suite) that ran all scenarios of its suite. If the commit of the
-    code is unknown for any run of the gate, the yielded proof names no commit."""
     for folder, at_s in newest(reports, "suite.json"):
         try:
             gate = stored_gate.read(folder)

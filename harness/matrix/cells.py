@@ -19,8 +19,6 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Cell:
-    """One damage to a file of the newest checkpoint, or to the pointer file that names the newest checkpoint."""
-
     kind: Kind
     part: Part
     file: str
@@ -31,8 +29,6 @@ class Cell:
 
 
 def cells(place: CheckpointFolder, listing: Listing) -> Iterator[Cell]:
-    """Yields the damages that can be tried on the newest checkpoint. Some damages are possible only beside an older
-    checkpoint, a pointer file or a checksum."""
     for file in _one_of_each_kind(place, listing):
         yield from _of_file(place, file, older=len(listing.finished) > 1)
     if listing.pointer:
@@ -54,8 +50,6 @@ def _of_file(place: CheckpointFolder, file: str, older: bool) -> Iterator[Cell]:
 
 
 def _one_of_each_kind(place: CheckpointFolder, listing: Listing) -> list[str]:
-    """Returns the largest file of each kind in the newest checkpoint. Files with names that differ only in numbers are
-    of one kind."""
     newest = listing.finished[0]
     found: dict[str, str] = {}
     for path in sorted(newest.files, key=lambda path: place.sizes.get(path, 0)):

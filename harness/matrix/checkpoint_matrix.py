@@ -2,8 +2,8 @@
 checkpoints.
 
 The run that makes the checkpoints is in `REPORTS/<run-id>/base`, and each restart in `REPORTS/<run-id>/cells/<name>`.
-The first restart gets an undamaged copy of the checkpoints. Each restart on a damaged copy is compared with the restart
-on the undamaged copy. A copy of the checkpoints is removed as soon as the restart on this copy ends."""
+Each restart on a damaged copy is compared with a restart on an undamaged copy. A copy of the checkpoints is removed as
+soon as its restart ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class DamageRow:
 
 @dataclass(frozen=True)
 class Matrix:
-    """The results of restarts on damaged checkpoints. A restart on undamaged checkpoints restores the step `newest`."""
+    """The results of restarts on damaged checkpoints. `newest` is the step that a restart on undamaged checkpoints
+    restores."""
 
     run_id: str
     layout: str
@@ -60,7 +61,7 @@ class Matrix:
 def run_matrix(
     plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
 ) -> Matrix:
-    """Makes checkpoints, then restarts the job once for each damage to the checkpoints. Raises `ChaosError` if the job
+    """Makes checkpoints, then restarts the job once for each damage to a copy of them. Raises `ChaosError` if the job
     makes no finished checkpoint, or restores no undamaged checkpoint."""
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"a matrix needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
@@ -110,7 +111,6 @@ class _Matrix:
         return place, list_checkpoints(place, saved.layout)
 
     def _make_checkpoints(self) -> None:
-        """Runs the job until two checkpoints are finished, five more steps are done, and no save is being written."""
         self.tell("a run without faults makes checkpoints")
         until = restarts.Until(self.stop, self._two_are_finished())
         outcome = execute(self.base_plan, self.base, self.backend, until, until.end)
@@ -118,8 +118,8 @@ class _Matrix:
             raise ChaosError(f"the run without faults did not make checkpoints: {outcome.reason}")
 
     def _leave_steps_to_do(self) -> None:
-        """Removes the newest save if the save holds the job's last step, because a job restarted from this save would
-        have no step to do."""
+        """Removes a save of the job's last step, because a job that is restarted from this save would have no step to
+        do."""
         _, listing = self._look(self.base)
         newest, reached = next(iter(listing.finished), None), timeline.load(self.base).reached_step
         if newest is None or newest.step is None or newest.step < reached:
@@ -148,8 +148,6 @@ class _Matrix:
         return enough
 
     def _newest(self, healthy: Restart, outcome: Outcome, usual: Losses) -> tuple[int, float]:
-        """Returns the step that the restart on undamaged checkpoints restored, and the relative difference of losses
-        that is allowed in restarts on damaged checkpoints."""
         if not healthy.step or healthy.told:
             raise ChaosError(f"an undamaged checkpoint was not restored: {outcome.reason or 'it started from scratch'}")
         return healthy.step, TOLERANCE * (apart(healthy.losses, usual) or 0.0)
@@ -174,8 +172,6 @@ class _Matrix:
 
     @cached_property
     def _older(self) -> Restart | None:
-        """Restarts the job from undamaged saves, without the newest save. Returns `None` if the newest save cannot be
-        removed."""
         self.tell("a restart without the newest save shows its usual losses")
         try:
             return self._restart("older", self._leave_out_newest)[0]
@@ -192,9 +188,6 @@ class _Matrix:
             untrusted_files.remove_tree(folder, path)
 
     def _restart(self, name: str, change: Callable[[pathlib.Path], None] | None = None) -> tuple[Restart, Outcome]:
-        """Copies the saves, calls `change` on the folder with the copy, and restarts the job in this folder. Raises
-        `FaultError` if `change` fails."""
-
         def prepare(folder: pathlib.Path) -> None:
             drill.copy_saved(self.plan.launch(), self.base, folder)
             if change is not None:
@@ -204,7 +197,7 @@ class _Matrix:
         return restarts.restart(plan, self.folder / "cells" / name, self.backend, self.stop, prepare)
 
     def _strike(self, folder: pathlib.Path, cell: Cell) -> int:
-        """Applies the damage `cell` to a copy of the saves. Returns how many bytes of tensors the damage changed."""
+        """Returns how many bytes of tensors the damage changed."""
         place, listing = self._look(folder)
         aside = folder / "kept"
         aside.mkdir()

@@ -103,7 +103,6 @@ def matrix(
 
 
 def _on_damaged_saves(plan: Plan, engine: Backend, reports: pathlib.Path, json: bool) -> int:
-    """Restarts the job once for each damage to the newest save, prints the results, and returns the exit code."""
     found = run_matrix(plan, reports, engine, stop, note)
     write_files({"matrix.json": json_text(_plain(found)), "matrix.md": _page(found)}, reports / found.run_id)
     if json:
@@ -114,8 +113,6 @@ def _on_damaged_saves(plan: Plan, engine: Backend, reports: pathlib.Path, json: 
 
 
 def _plain(found: Matrix) -> dict[str, object]:
-    """Returns the results of all restarts on damaged saves as JSON values. The number `schema` rises with each version
-    of the harness that changes the meaning of a value."""
     told: dict[str, object] = {"schema": 2, "run_id": found.run_id, "layout": found.layout, "trainer": found.trainer}
     told |= {"newest_step": found.newest, "complete": not found.interrupted, "verdict": _verdict(found).value}
     cells = [{**vars(row.cell), **vars(row.answer), "seconds": round(row.seconds, 1)} for row in found.rows]
@@ -142,7 +139,6 @@ def _verdict(found: Matrix) -> Verdict:
 
 
 def _not_judged(found: Matrix) -> int:
-    """Counts the restarts on damaged saves whose losses could not be compared with losses of an undamaged restart."""
     return sum(not row.answer.judged for row in found.rows)
 
 

@@ -1,8 +1,8 @@
 """Selects the saves from which a job is restarted, in an order that tries the causes of known trainer bugs first.
 
-Some bugs of a trainer show themselves only after a restart from certain saves. Saves are tried in this order: saves
-around the end of a pass over the data set, a save in the middle of a gradient accumulation, the first save, saves of a
-resumed job, and the last save."""
+Some bugs of a trainer show themselves only after a restart from certain saves. The order is: saves around the end of a
+pass over the data set, a save in the middle of a gradient accumulation, the first save, saves of a resumed job, and the
+last save."""
 
 from __future__ import annotations
 
@@ -42,19 +42,15 @@ class Moment:
 
     @property
     def elsewhere(self) -> bool:
-        """Returns True if the restart is planned on more or fewer ranks than the run that made the save."""
         return self.nodes is not None or self.ranks is not None
 
     @property
     def kind(self) -> str:
-        """Returns the kind of save from which the restart begins, such as `a save at the end of a pass`."""
         first = self.words.partition(";")[0]
         return re.sub(r"\bresume \d+", "resume", re.sub(r"\bpass \d+", "a pass", first))
 
     @property
     def told(self) -> str:
-        """Returns the restart's description, which also says if the save was made in the middle of a gradient
-        accumulation."""
         amid = self.micro_batches and AMID not in self.words
         return f"{self.words}, in the middle of a gradient accumulation" if amid else self.words
 
@@ -72,8 +68,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class Saves:
-    """The saves of a job, each as the number in the save's name, in ascending order. `copied` holds the saves that the
-    harness copied."""
+    """The saves of a job, each as the number in the save's name, in ascending order. `copied` holds the saves of which
+    the harness made a copy."""
 
     made: Sequence[int]
     copied: Sequence[int]
@@ -82,7 +78,7 @@ class Saves:
     option: str = "--save-every"  # option that sets the interval of saves; empty: the trainer's own arguments
 
     def moment(self, found: int | None, words: str, rare: str) -> Moment:
-        """Returns the planned restart from the save `found`. If `found` is `None`, or the harness did not copy the
+        """Returns the planned restart from the save `found`. If `found` is `None`, or the harness has no copy of the
         save, the returned `Moment` says why no restart is possible."""
         if found is None:
             return Moment(words, None, why=self.none_found or rare)
@@ -97,11 +93,9 @@ class Saves:
 
     @property
     def none_found(self) -> str:
-        """Returns a message if the trainer logged saves but the harness found no save, and otherwise an empty text."""
         return "" if self.made else none_found(len(self.told.steps))
 
     def placed(self, moment: Moment) -> Moment:
-        """Returns the planned restart `moment` with the `step` and the `micro_batches` that the run's log gives."""
         if moment.save is None:
             return moment
         return replace(moment, step=self.told.at(moment.save), micro_batches=self.told.within(moment.save))
@@ -157,7 +151,6 @@ def _at_ends(saves: Saves, ends: Sequence[int] | None, last: int) -> Iterator[Mo
 
 
 def _amid(saves: Saves) -> Moment:
-    """Returns the planned restart from the first copied save that was made between two micro-batches of a step."""
     told, amid = saves.told, [each for each in saves.made if saves.told.within(each)]
     if told.a_step is None:
         return Moment(AMID, None, why="the log does not tell how many batches a step takes")
@@ -169,7 +162,6 @@ def _amid(saves: Saves) -> Moment:
 
 
 def _in_a_row(saves: Saves) -> Iterator[Moment]:
-    """Yields restarts in a row: each restart after the first begins from a save that the previous restart made."""
     save = saves.first
     yield saves.moment(save, "the first save", "the job made no save")
     for number in range(2, CHAIN + 1):

@@ -15,9 +15,9 @@ from harness.trainers.checkpoints.shared.digests import BYTES_MAX, SHORT, Tensor
 
 
 def other_tensors(plan: Plan, run_dir: pathlib.Path, save: int, known: Set[str]) -> list[str]:
-    """Names the tensors of the save `save` that differ from all tensors in `known`. `known` holds size and digest of
-    each tensor of the save that is compared with `save`. Returns no names if `save` is gone, or is so large that the
-    harness digested only samples of it."""
+    """Names the tensors of the save with number `save` that equal no tensor in `known`, which holds the size and digest
+    of each tensor of another save. Returns no names if the save is gone, or is so large that the harness digested only
+    samples of it."""
     try:
         place, listing = look(plan, run_dir)
         found = next((each for each in listing.finished if each.step == save), None)

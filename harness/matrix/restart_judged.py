@@ -20,8 +20,8 @@ from harness.timeline.timeline import Timeline
 
 
 def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
-    """Reads from the event logs how far repeats of the uninterrupted run differ from this run. Raises `EventLogError`
-    if an event log is unreadable."""
+    """Reads from the event logs how far repeats of the uninterrupted run differ from the uninterrupted run. Raises
+    `EventLogError` if an event log is unreadable."""
     run = timeline.load(folder / BASE)
     made = [timeline.load(folder / name) for name in REPEATS if (folder / name).is_dir()]
     found = [resume_comparison.apart(run, each) for each in made if not not_repeated(run, each)]
@@ -33,7 +33,7 @@ def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
 
 
 def not_repeated(run: Timeline, made: Timeline) -> str:
-    """Returns why `made` does not repeat the run `run`, such as another seed, or an empty text if `made` repeats it."""
+    """Returns why `made` is no repeat of the run `run`, such as another seed, or an empty text for a repeat."""
     if made.outcome != "completed":
         return f"it {made.outcome or 'was cut off'}"
     return Asked.by(run, resumes_at=0).broken_by(made)
@@ -52,7 +52,6 @@ def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
 
 
 def began_again(made: Timeline) -> str:
-    """Returns a message if a worker of a restarted job started twice, and otherwise an empty text."""
     worked = [each for each in made.processes if each.restored_step is not None or each.first_step is not None]
     if len(worked) == len({each.rank for each in worked}):
         return ""
@@ -74,9 +73,9 @@ def judge_restart(
     files: bool = False,
     tensors: Sequence[str] = (),
 ) -> Tried:
-    """Judges one restart by comparison with the uninterrupted run. `beside` names the files, other than saves, that the
-    restart did not write. If `files` is True, each file that the restart did not write is an error. `tensors` names the
-    tensors that differ between run and restart, in the first save that differs."""
+    """Judges one restart by comparison with the uninterrupted run. `seconds` is the duration of the restart. `beside`
+    names the files, other than saves, that the restart did not write; if `files` is True, each one is an error.
+    `tensors` names the tensors that differ between run and restart, in the first save that differs."""
     again = timeline.load(place)
     compare = resume_comparison.on_other_ranks if moment.elsewhere else resume_comparison.differences
     compared = compare(usual, again, moment)
@@ -104,8 +103,6 @@ def _with_names(found: Finding, tensors: Sequence[str]) -> Finding:
 
 
 def _ended(run: Timeline, moment: Moment, again: Timeline, steps: int) -> str:
-    """Returns a message if a restarted job failed, or ended too early or too late, and otherwise an empty text. An
-    early end that the harness caused is no error."""
     last, told = run.reached_step, int(again.steps.step.max(initial=0))
     reached = max(told, moment.step)
     if again.outcome == "completed" and not steps and reached < last:

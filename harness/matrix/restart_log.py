@@ -9,8 +9,6 @@ from harness.evidence.restarts import Losses, Restart, apart
 
 
 class Came(enum.StrEnum):
-    """The class of a restart on a damaged checkpoint, such as a crash or damage that was loaded silently."""
-
     DETECTED = "detected"  # it told the damage, and yet had the newest state, perhaps from a copy
     FELL_BACK = "fell back"
     CRASHED = "crashed"
@@ -63,9 +61,8 @@ def answer(
 
 
 def _from_scratch(restart: Restart, left: bool, judged: bool, differ: str) -> Answer:
-    """Classifies a restart on a damaged checkpoint if the restarted job began from scratch. A job that begins from
-    scratch loads no save, so losses unlike those of an undamaged restart do not prove that the job loaded damaged
-    data."""
+    """Never returns `loaded silently wrong`: a job that begins from scratch loads no save, so that unusual losses prove
+    nothing."""
     if left and not restart.told:
         if restart.tells:
             return Answer(Came.SCRATCH, 0, "it reported nothing, and an undamaged save was there", judged)

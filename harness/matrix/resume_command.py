@@ -33,7 +33,6 @@ def sweep(
     also_with: list[str],
     json: bool,
 ) -> int:
-    """Restarts the job from several of its saves, prints the results, and returns the exit code of the command."""
     _check_heard(plan, "--ranks-per-node", "{ranks_per_node}", _with(plan, ranks_per_node=ranks_per_node))
     further = [*dict.fromkeys(_words(plan, each) for each in also_with)]
     setting = Setting(reports, engine, stop, note, seconds_of("--budget", budget), files, ranks_per_node, further)
@@ -47,7 +46,6 @@ def sweep(
 
 
 def _words(plan: Plan, given: str) -> tuple[str, ...]:
-    """Splits the arguments in `--also-with` at spaces. Raises `UsageError` if the trainer cannot take the arguments."""
     try:
         words = tuple(shlex.split(given))
     except ValueError as error:
@@ -61,8 +59,6 @@ def _words(plan: Plan, given: str) -> tuple[str, ...]:
 
 
 def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
-    """Sets the number of steps and the interval of saves in a plan. Raises `UsageError` if the scenario does not pass
-    the number or the interval on to the trainer."""
     rhythm = plan.workload.checkpoint.model_copy(update={"every_steps": save_every, "every": None})
     for name, word, fields in (
         ("--steps", "{steps}", {"steps": steps}),
@@ -75,8 +71,6 @@ def _changed(plan: Plan, steps: int | None, save_every: int | None) -> Plan:
 
 
 def _with(plan: Plan, **fields: object) -> Plan:
-    """Returns a plan with new values of the workload fields that `fields` names. A field with the new value `None`
-    keeps the old value."""
     given = {name: value for name, value in fields.items() if value is not None}
     return plan.model_copy(update={"workload": plan.workload.model_copy(update=given)})
 

@@ -32,8 +32,6 @@ RANKS_NAMED = 5
 
 
 class Kind(enum.StrEnum):
-    """A kind of difference between a restart and the uninterrupted run, such as a difference in the samples."""
-
     RESTORED = "another save restored"
     SAMPLES = "other samples"
     SCHEDULE = "another learning rate"
@@ -54,9 +52,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Usual:
-    """The uninterrupted run, and how far repeats of this run differ from it. `exact` is True if no repeat differs from
-    the uninterrupted run in any bit. `apart` holds the largest relative difference between run and repeats, by logged
-    quantity such as `loss`."""
+    """The uninterrupted run, and how far repeats of this run differ from it. `exact` is True if all repeats are equal
+    to the run, bit for bit. `apart` holds the largest relative difference between run and repeats, by logged quantity
+    such as `loss`."""
 
     run: Timeline
     ends: Sequence[int]  # last steps of the passes over the data
@@ -72,13 +70,12 @@ class Usual:
         return most if most < TOO_WIDE else None
 
     def same_in_repeats(self, figure: str) -> bool:
-        """Returns True if all repeats logged the values of the quantity `figure` that the uninterrupted run logged.
-        Repeats may log unequal learning rates if the learning rate depends on the loss."""
+        """Returns True if all repeats logged the same values of the quantity `figure` as the uninterrupted run.
+        Learning rates may differ between repeats if they depend on the loss."""
         return self.exact or not self.apart.get(figure)
 
     @property
     def too_few(self) -> str:
-        """Returns a message if repeats of the run are too few to tell an error from chance, or else an empty text."""
         if self.repeats >= (1 if self.exact else REPEATS):
             return ""
         made = f"{counted(self.repeats, 'repeat')} of the run" if self.repeats else "no repeat of the run"
@@ -87,14 +84,11 @@ class Usual:
 
 @dataclass
 class Compared:
-    """The result of comparing a restart with the uninterrupted run. `values` counts the compared values, by kind."""
-
     found: list[Finding]
     values: dict[str, int]
 
 
 def differences(usual: Usual, again: Timeline, moment: Moment) -> Compared:
-    """Finds the differences between the uninterrupted run and a restart on the same number of ranks as the run."""
     compared = Compared([*_restored(usual, again, moment.step)], {})
     _samples(usual, again, moment, compared)
     _figure(usual, again, moment, "lr", Kind.SCHEDULE, 0.0 if usual.same_in_repeats("lr") else None, compared)
@@ -109,9 +103,9 @@ def differences(usual: Usual, again: Timeline, moment: Moment) -> Compared:
 
 
 def on_other_ranks(usual: Usual, again: Timeline, moment: Moment) -> Compared:
-    """Finds the differences between the uninterrupted run and a restart on more or fewer ranks than that run. Only the
-    restored save and the samples are compared. Each sample must come once in a pass over the data set. Losses are not
-    compared, because a step may hold more or fewer samples in the restart than in the uninterrupted run."""
+    """Finds the differences between the uninterrupted run and a restart on more or fewer ranks. Only the restored save
+    and the samples are compared: each sample must come once in a pass over the data set. Losses are not compared,
+    because a step of the restart may hold more or fewer samples."""
     compared = Compared([*_restored(usual, again, moment.step)], {})
     _once_in_the_pass(usual, again, moment.step, compared)
     return compared
@@ -157,7 +151,6 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _restored(usual: Usual, again: Timeline, step: int) -> Iterator[Finding]:
-    """Yields a finding if the log shows that a restart loaded no save, or a save other than the planned save."""
     told = {each.restored_step for each in first_processes(again)} - {None}
     first = int(again.steps.step.min()) if len(again.steps) else None
     stride = max(usual.run.stride, again.stride)
@@ -214,8 +207,6 @@ def _by_pass(usual: Usual, steps: Sequence[int]) -> list[list[int]]:
 
 
 def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: Sequence[int]) -> str:
-    """Says how many samples of the steps `odd` the restart repeated, missed, or consumed too early. A sample that comes
-    twice in a pass over the data counts as repeated."""
     number = int(np.searchsorted(usual.ends, odd[0]))
     begin = [0, *usual.ends][number]
     came, due = mine.together(odd), theirs.together(odd)
@@ -229,10 +220,9 @@ def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: S
 
 
 def _once_in_the_pass(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
-    """Checks that each sample comes once in the first pass over the data, in the uninterrupted run before the save or
-    in the restart after the save. A step that reaches into the second pass is not checked, because the step may repeat
-    samples of the first pass. Passes after the first pass are not checked, because such a pass may begin within a step,
-    and may hold samples that the first pass dropped."""
+    """Checks only the first pass over the data, because a later pass may begin within a step, and may hold samples that
+    the first pass dropped. Skips a step that reaches into the second pass, because this step may repeat samples of the
+    first pass."""
     kind = samples.told_kind(again, usual.run)
     if kind is None:
         _position_gaps(usual.run, again, step, compared)
@@ -274,7 +264,6 @@ class _Consumed:
         return self.between(step, step)
 
     def between(self, first: int, last: int) -> Counter[int]:
-        """Returns the samples that all ranks together consumed from step `first` to step `last`, both included."""
         begin, end = np.searchsorted(self._step, [first, last + 1])
         return self._items(self._rows[begin:end])
 
@@ -293,14 +282,10 @@ class _Consumed:
         return Counter(self._run.samples.expanded(self._run.steps.samples[rows]).tolist())
 
     def many(self, number: int) -> str:
-        """Returns a number of samples as a text, such as `3 samples`. If the log holds only digests of each rank's
-        batch, the text counts batches."""
         return counted(number, "sample") if self._kind == "samples" else counted(number, "batch", "batches")
 
 
 def _places(usual: Timeline, again: Timeline, amid: int, compared: Compared) -> None:
-    """Compares the positions of run and restart in the data at each step, for logs without sample indices. The step
-    `amid` is not compared, because the restart may begin within the step `amid`."""
     for name, words in (("first", "position in the data"), ("count", "number of samples")):
         both = _told_by_both(usual, again, name, untold=-1)
         both = both.at(both.step != amid)
@@ -311,7 +296,6 @@ def _places(usual: Timeline, again: Timeline, amid: int, compared: Compared) -> 
 
 
 def _position_gaps(usual: Timeline, again: Timeline, step: int, compared: Compared) -> None:
-    """Checks, for logs without sample indices, that each step begins with the sample after the previous step."""
     before, after = losses.surviving(usual.steps), losses.surviving(again.steps)
     found = samples.by_places(after)
     compared.values[Kind.SAMPLES.name] = 0 if found.why else len(after)
@@ -331,10 +315,10 @@ def _position_gaps(usual: Timeline, again: Timeline, step: int, compared: Compar
 def _figure(
     usual: Usual, again: Timeline, moment: Moment, name: str, kind: Kind, tolerance: float | None, compared: Compared
 ) -> None:
-    """Compares one logged quantity, such as the loss, in run and restart. `tolerance` is the allowed relative
-    difference, or `None` if values are not compared. If the save lies between two logged steps, the restart's first
-    value is skipped, because it may be a mean over fewer steps than the run's value. If the save was made within a
-    step, the restart's first loss is skipped, because it may be a sum over fewer micro-batches than the run's loss."""
+    """Compares one logged quantity in run and restart. `tolerance` is the allowed relative difference, or `None` if
+    values are not compared. If the save lies between two logged steps, the restart's first value is skipped, because it
+    may be a mean over fewer steps. If the save was made within a step, the restart's first loss is skipped, because it
+    may be a sum over fewer micro-batches."""
     both = _told_by_both(usual.run, again, name)
     stride = max(usual.run.stride, again.stride)
     between = (kind is Kind.COMPUTED and moment.step % stride) or (name == "loss" and moment.micro_batches)
@@ -359,7 +343,6 @@ def _figure(
 
 
 def _updates(usual: Timeline, again: Timeline, compared: Compared) -> None:
-    """Compares at which steps run and restart skipped the weight update, as a gradient scaler may do."""
     both = _told_by_both(usual, again, "applied", untold=-1)
     odd = both.mine != both.other
     for words, mine in (("skipped the update", 0), ("applied the update", 1)):
@@ -379,8 +362,8 @@ def _weights(usual: Timeline, again: Timeline, compared: Compared) -> None:
 
 
 class _Both(NamedTuple):
-    """Values that run and restart both logged for equal step and rank. `alone` counts the values that the uninterrupted
-    run logged and the restart did not log."""
+    """The values that run and restart logged for equal step and rank. `alone` counts the values that only the
+    uninterrupted run logged."""
 
     step: Ints
     rank: Ints
@@ -412,9 +395,8 @@ def _is_told(values: Any, untold: int | None) -> Bools:
 
 
 def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) -> None:
-    """Compares the saves that run and restart both made, up to the first difference, and reports a missing save. A
-    restart may save later than the uninterrupted run if the job saves by time, or if the run lacks the restored
-    save."""
+    """Allows a later save than in the uninterrupted run if the job saves by time, or if the log of the uninterrupted
+    run lacks the restored save."""
     mine, other, save = published(again), published(usual.run), moment.save or 0
     due = sorted(at for at in other if at > save and usual.saves.at(at) < again.reached_step)
     until = due[0] if due and save in other and usual.run.saves_every_s is None else NEVER
@@ -438,8 +420,8 @@ def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) ->
 
 
 def first_other_save(usual: Usual, again: Timeline, save: int) -> int | None:
-    """Returns the number of the first save in which the restart's tensors differ from the uninterrupted run's tensors,
-    or `None` if no save differs."""
+    """Returns the number in the name of the first save whose tensors differ between the restart and the uninterrupted
+    run, or `None` if no save differs."""
     mine, other = published(again), published(usual.run)
     both = sorted(at for at in mine.keys() & other.keys() if at > save)
     digests = ((at, mine[at].get("tensors"), other[at].get("tensors")) for at in both if usual.exact)

@@ -1,10 +1,10 @@
-"""Runs a job once without faults, then restarts the job from selected saves of that run (a sweep).
+"""Runs a job once without faults, then restarts the job from selected saves of that run.
 
 The run without faults is in `REPORTS/<name>/base`. Each folder `REPORTS/<name>/copies/<step>` holds copies of the run's
 saves, made while the save of step `<step>` was the newest. Each restart is in a folder of `REPORTS/<name>/resumed`. The
 harness ends most restarts some steps after the first save that the restart makes. The file `REPORTS/<name>/resume.json`
-holds the results so far, so that a stopped sweep can continue. The harness need not inject a fault to end the job,
-because a bug in resuming depends on the restored save, and not on how the job ended."""
+holds the results so far, so that a stopped command can continue. No fault is injected, because a bug in resuming
+depends on the restored save, and not on how the job ended."""
 
 from __future__ import annotations
 
@@ -67,9 +67,6 @@ REASON_CHARS_MAX = 300
 
 @dataclass(frozen=True)
 class Setting:
-    """The options of a sweep (restarts from several saves), the folder for the reports, and the function `tell`, which
-    shows messages to the user."""
-
     reports: pathlib.Path
     backend: Backend
     stop: StopRequest
@@ -86,19 +83,19 @@ class _NotHad(Exception):
 
 
 class _Lost(Exception):
-    """Raised if a planned restart cannot be tried although the job made the save. A sweep (restarts from several saves)
-    cannot pass if a restart from an existing save was not tried."""
+    """Raised if a planned restart cannot be tried although the job made the save, which prevents the verdict pass."""
 
 
 class _Stopped(Exception):
-    """Raised if the user asks to stop. A restart that was cut short by the user's stop is not judged."""
+    pass
 
 
 def run_sweep(plan: Plan, setting: Setting) -> Sweep:
     """Restarts a job from several saves (a sweep), or continues a stopped sweep of the same job and code.
 
     Raises `ChaosError` if the job fails in the run without faults. Raises `CannotRunError` if the harness cannot see
-    the job's saves, or if it reads the trainer's own logs, in which a restart would find lines of the earlier run."""
+    the job's saves, or if the harness reads the trainer's own logs, in which a restart would find lines of the earlier
+    run."""
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"this needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
     if plan.workload.trainer.reader() is not None:
@@ -114,8 +111,6 @@ def run_sweep(plan: Plan, setting: Setting) -> Sweep:
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Locks the folder of a sweep (restarts from several saves). Raises `UsageError` if the folder is in use, was not
-    made by a sweep, or holds a killed run whose changes were not undone."""
     if folder.exists() and not (folder / JOURNAL).is_file():
         raise UsageError(f"{folder} is there, and no sweep made it; move it away")
     if not folder.exists():
@@ -133,7 +128,6 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _saving_option(plan: Plan) -> str:
-    """Returns `--save-every` if the trainer's command holds the interval of saves, and otherwise an empty text."""
     every = plan.workload.checkpoint
     other = every.model_copy(update={"every_steps": every.every_steps + 1, "every": None})
     changed = plan.model_copy(update={"workload": plan.workload.model_copy(update={"checkpoint": other})})
@@ -230,9 +224,8 @@ class _Sweep:
         return sweep
 
     def _variants_of_first_save(self) -> Iterator[Moment]:
-        """Yields restarts of the job from the first save, on another number of ranks than the uninterrupted run, or
-        with added arguments of the trainer. A restart on another number of ranks cannot begin within a step, because
-        the ranks would divide the step in another way than the uninterrupted run."""
+        """Yields restarts from the first save, with changed options. A restart on another number of ranks begins only
+        between two steps, because the ranks would divide a step in another way."""
         asked, rare, setting = self.plan.workload, "the job made no such save", self.setting
         whole = next((each for each in self.saves.made if not self.saves.told.within(each)), None)
         begin = "the first save" if whole == self.saves.first else "the first save between two steps"
@@ -309,7 +302,6 @@ class _Sweep:
         return tried
 
     def _restart(self, name: str, source: pathlib.Path, moment: Moment) -> tuple[pathlib.Path, Outcome]:
-        """Restarts the job, and repeats the restart once if it did another task or started a worker twice."""
         follow = self._follows(moment)
         for last in (False, True):
             place = self._place(name, source)
@@ -326,8 +318,8 @@ class _Sweep:
         return place, outcome
 
     def _follows(self, moment: Moment) -> bool:
-        """Returns True if a restart is to run to the end of the job. If time allows, one restart from each kind of save
-        runs to the end of the job. A restart ends early if its purpose is to make the save for the next restart."""
+        """Returns True if the restart is to run to the end of the job. If time allows, one restart from each kind of
+        save runs to the end of the job."""
         if moment.elsewhere or any(each.moment.kind == moment.kind and each.to_end for each in self.sweep.tried):
             return False
         row = (each for each in self.todo if each.save is not None and each.resume == moment.resume + 1)
@@ -343,7 +335,6 @@ class _Sweep:
         return judge_restart(self.usual, moment, place, seconds, beside, self.setting.files, tensors)
 
     def _other_tensors(self, moment: Moment, place: pathlib.Path) -> Sequence[str]:
-        """Names the tensors that differ between run and restart, in the first save that differs."""
         again = timeline.load(place)
         save = resume_comparison.first_other_save(self.usual, again, moment.save or 0)
         if moment.elsewhere or save is None:
@@ -352,8 +343,6 @@ class _Sweep:
         return other_tensors(self.plan, place, save, set(map(str, theirs)))
 
     def _forgotten(self, moment: Moment, source: pathlib.Path, place: pathlib.Path, outcome: Outcome) -> Forgotten:
-        """Finds files, other than saves, that the uninterrupted run wrote and a restart did not write. A restart on
-        more or fewer ranks than the uninterrupted run is not checked."""
         after = self.saves.after(moment.save)
         was, following = (self.folder / COPIES / str(save) for save in (moment.save, after))
         ended = outcome.outcome == "completed"
@@ -370,9 +359,8 @@ class _Sweep:
             return Forgotten(unseen=str(error)[:REASON_CHARS_MAX])
 
     def _followed_until_ns(self, copy: pathlib.Path, save: int) -> int:
-        """Returns the time (in ns, as in file times) when the uninterrupted run had done some steps after the save
-        `save`. A restart that ends some steps after the save `save` need not have files that the uninterrupted run
-        wrote after the returned time."""
+        """Returns the file time in ns at which the uninterrupted run was some steps after the save. A restart ends at
+        about the same step, and lacks files that were written later."""
         place, listing = look(self.plan, copy)
         saved_ns = max((place.changed_ns(path) for each in listing.finished[:1] for path in each.files), default=0)
         progress, step = self.usual.run.progress, self.saves.told.at(save)
@@ -380,9 +368,6 @@ class _Sweep:
         return saved_ns + (int(ends[-1] - ends[0]) if len(ends) else 0)
 
     def _is_enough(self, watch: drill.Watch, place: pathlib.Path, moment: Moment, follow: bool) -> bool:
-        """Returns True if the harness may end a restart, because the restart finished the next save and some steps
-        after this save. A restart on more or fewer ranks than the uninterrupted run may end some steps after the end of
-        the pass over the data. If `follow` is True, no restart is ended early."""
         if follow:
             return False
         step, save = moment.step, moment.save or 0
@@ -398,7 +383,6 @@ class _Sweep:
         return (newest(look(self.plan, place)[1]) or 0) >= following
 
     def _place(self, name: str, source: pathlib.Path) -> pathlib.Path:
-        """Makes a folder for one restart, with copies of the saves and of the harness's records about the saves."""
         place = self.folder / RESUMED / name
         if place.exists():
             untrusted_files.remove_tree(place.parent, place.name)
@@ -421,8 +405,6 @@ class _Sweep:
         return self._after_a_notice(moment, copy) if moment.notice else copy
 
     def _after_a_notice(self, moment: Moment, copy: pathlib.Path) -> pathlib.Path:
-        """Restarts the job, sends a preemption notice half-way to the next save, and returns the folder with the saves.
-        Raises `_NotHad` if the preemption notice caused no save."""
         step, save, after = moment.step, moment.save or 0, self.saves.after(moment.save)
         following = self.usual.run.reached_step if after is None else self.saves.told.at(after)
         fault = {"id": "notice", "fault": "preemption", "parameters": {"notice": NOTICE_S}}
@@ -448,8 +430,6 @@ class _Sweep:
         return place
 
     def _repeat(self) -> bool:
-        """Repeats the uninterrupted run once more, if a repeat is needed to tell an error from chance. Returns True if
-        a repeat was made."""
         made = self.usual.repeats
         if self.no_repeat or not self.usual.too_few or (made and time.monotonic() + self.whole_s > self.until_s):
             return False
@@ -478,7 +458,6 @@ class _Sweep:
         return plan if name in (BASE, *REPEATS) else plan.model_copy(update={"abort": self.limits})
 
     def _execute(self, plan: Plan, place: pathlib.Path, watch: drill.Watch | None = None) -> Outcome:
-        """Runs the plan `plan` in the folder `place`. Raises `_Stopped` if the user asked to stop."""
         watch = watch or drill.Watch(self.stop, lambda _: False)
         outcome = execute(plan, place, self.backend, watch, watch.end)
         if self.stop.asked:
@@ -517,8 +496,6 @@ class _Sweep:
 
 @dataclass
 class _Notice(drill.Watch):
-    """Watches a job that gets a preemption notice. `taken` becomes True when the harness preempts the node."""
-
     taken: bool = False
 
     def new_events(self, events: Heard) -> None:
@@ -527,8 +504,6 @@ class _Notice(drill.Watch):
 
 
 class _Still:
-    """Measures for how many seconds a value has not changed."""
-
     def __init__(self) -> None:
         self._seen: object = None
         self._at_s = time.monotonic()

@@ -93,7 +93,6 @@ def facts(found: Sweep) -> list[str]:
 
 
 def _followed(found: Sweep) -> str:
-    """Says which kinds of restart ran to the end of the job, and which kinds ended some steps after a save."""
     ends = dict.fromkeys(each.moment.kind for each in found.tried if each.to_end)
     others = dict.fromkeys(each.moment.kind for each in found.tried if each.moment.kind not in ends)
     words = (
@@ -117,7 +116,6 @@ def _files(found: Sweep) -> str:
 
 
 def followed(tried: Tried) -> str:
-    """Returns the number of compared steps as a text, which also says if the restart ran to the end of the job."""
     return f"{tried.steps}, to the end" if tried.to_end else str(tried.steps)
 
 

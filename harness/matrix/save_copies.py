@@ -80,8 +80,8 @@ class Copies:
             self._look()
 
     def _look(self) -> None:
-        """Copies the saves if no file changed since the last call, and again after a change. If files outside the
-        newest save keep changing, the saves are copied once the newest save has not changed for `STILL_S` seconds."""
+        """Copies the saves once no file changes any more. If only files outside the newest save keep changing, copies
+        the saves once the newest save has not changed for `STILL_S` seconds."""
         try:
             place, listing = look(self._plan, self._run_dir)
             if not listing.finished:

@@ -1,4 +1,4 @@
-"""The state of a sweep (restarts of a job from several saves), and the file from which a stopped sweep continues."""
+"""Stores the results of restarting a job from several saves (a sweep), so that a stopped sweep can continue."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ REPEATS = ("repeat", "repeat-2", "repeat-3")  # names of repeats of the run, mad
 
 
 class Forgotten(NamedTuple):
-    """Describes the files, other than saves, that the uninterrupted run wrote but a restart did not. `compared` counts
-    the files of the uninterrupted run that the harness looked for in the restart. `unseen` is the reason why the
-    harness could not look for files in the restart, or is empty."""
+    """The files, other than saves, that the uninterrupted run wrote but a restart did not. `compared` counts the files
+    of the uninterrupted run that the harness looked for in the restart. `unseen` is the reason why the harness could
+    not look for files, or is empty."""
 
     words: tuple[str, ...] = ()
     compared: int = 0
@@ -64,7 +64,7 @@ class Tried:
 
     @property
     def waits(self) -> bool:
-        """Returns True if another repeat of the uninterrupted run must show if the restart differs only by chance."""
+        """Returns True if another repeat of the uninterrupted run is needed, to tell a wrong restart from chance."""
         return bool(self.unsure) and bool(self.compared)
 
     @property
@@ -79,8 +79,6 @@ class Tried:
 
     @property
     def words(self) -> list[str]:
-        """Returns a text on how the restart ended wrongly. If the restart ended correctly, returns a text for each
-        difference from the uninterrupted run."""
         return [self.ended] if self.ended else [each.words for each in self.found]
 
     @property
@@ -127,14 +125,12 @@ class Sweep:
 
     @property
     def known_saves(self) -> str:
-        """Returns the number of the uninterrupted run's saves as a text such as `3 saves`. If the harness found no
-        save, the text counts the saves that the trainer logged."""
         return counted(len(self.saves), "save") if self.saves or not self.told else counted(self.told, "told save")
 
     @property
     def findings(self) -> list[str]:
-        """Returns errors in the uninterrupted run's saves, and the first difference of each wrong restart from that
-        run. A difference that several restarts share is listed once."""
+        """Returns errors in the uninterrupted run's saves, and the first difference of each wrong restart from the
+        uninterrupted run. A difference that several restarts share is listed once."""
         tried = []
         for first, *others in self.causes:
             also = "".join(f", {each.moment.in_words}" for each in others[:NAMED_MAX])
@@ -185,7 +181,6 @@ class Sweep:
 
     @property
     def compared(self) -> dict[str, int]:
-        """Returns how many values were compared in all restarts together, by kind of value."""
         kinds = {kind: 0 for each in self.tried for kind in each.compared}
         return {kind: sum(each.compared.get(kind, 0) for each in self.tried) for kind in kinds}
 
@@ -202,13 +197,10 @@ class Sweep:
 
     @property
     def unsure(self) -> list[Tried]:
-        """Returns the inconclusive restarts, which show no proven difference from the uninterrupted run."""
         return [each for each in self.tried if each.unsure and each.right]
 
     @property
     def _files_unseen(self) -> str:
-        """Returns the reason why files were not compared although the user gave `--files`. Returns an empty text if
-        files were compared, or if the user did not give `--files`."""
         if not self.files:
             return ""
         unseen = next((each for each in self.tried if each.beside.unseen), None)
@@ -218,7 +210,6 @@ class Sweep:
 
     @property
     def why(self) -> str:
-        """Returns one sentence with the reason for the verdict on all restarts together."""
         if self.findings:
             wrong = len(self.wrong)
             first = f"{wrong} of {counted(len(self.tried), 'restart')} went wrong; " if wrong else ""
@@ -245,13 +236,12 @@ def store(sweep: Sweep, folder: pathlib.Path) -> None:
 
 
 def is_in(folder: pathlib.Path) -> bool:
-    """Returns True if the folder holds a sweep (restarts of a job from several saves), judged or not."""
     return (folder / RESUMED).is_dir() and (folder / BASE).is_dir()
 
 
 def stored(folder: pathlib.Path) -> Sweep | None:
-    """Reads a stored sweep (restarts from several saves). Returns `None` if the folder holds no sweep that this version
-    of the harness can read."""
+    """Reads a stored sweep (restarts from several saves). Returns `None` if the folder holds no results that this
+    version of the harness can read."""
     try:
         found = _FORM.validate_json(read_regular(folder / KNOWN))
     except (OSError, ValueError, RecursionError):

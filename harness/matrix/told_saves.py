@@ -26,8 +26,7 @@ class ToldSaves:
     a_step: int | None = None
 
     def then(self, later: ToldSaves) -> ToldSaves:
-        """Adds facts about saves from the log of a later run to the facts that are known. If the logs of both runs
-        name the same save, the log of the later run counts."""
+        """Adds facts from the log of a later run. If both logs name the same save, the later log counts."""
         micro_batches = {**self.micro_batches, **later.micro_batches}
         return ToldSaves({**self.steps, **later.steps}, micro_batches, max(later.a_step or 0, self.a_step or 0) or None)
 
@@ -72,6 +71,5 @@ def told_saves(run: Timeline) -> ToldSaves:
 
 
 def none_found(told: int) -> str:
-    """Returns a message that the trainer logged `told` saves and the harness found none, or no text if `told` is 0."""
     which = "the harness found none that is whole and whose step it knows"
     return f"the trainer told of {counted(told, 'save')}; {which}" if told else ""

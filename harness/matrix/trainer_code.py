@@ -33,7 +33,6 @@ def code_of(plan: Plan, backend: Backend) -> dict[str, str]:
 
 
 def is_known(plan: Plan, code: dict[str, str]) -> bool:
-    """Returns True if the harness would notice a change of the trainer's code."""
     return "image_digest" in code or outcome_inputs.code_of(plan.workload.trainer) is not None
 
 

@@ -82,7 +82,6 @@ def _shown(found: sweep.Sweep) -> Result:
 
 
 def _proofs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Yields, for the pre-launch checklist, the result of the newest complete sweep (restarts from several saves)."""
     for folder, at_s in newest(reports, "plan.json"):
         found = sweep.stored(folder)
         if found is not None and found.complete:

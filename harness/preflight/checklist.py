@@ -1,4 +1,5 @@
-"""Answers the checklist before a launch: each question from the newest stored result that can answer it."""
+"""Answers the checklist before the launch of a training job: each question from the newest stored result that can
+answer it."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ HOW = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question of the checklist before a launch. `same_commit` is True if the stored result is of the
-    commit checked out here, `None` if this is unknown."""
+    """The answer to one question of the checklist before a launch. `same_commit` is True if the stored result was made
+    with the commit that is checked out, and `None` if this is unknown."""
 
     item: Item
     answer: str
@@ -42,7 +43,6 @@ class Answer:
 
 
 def checklist(reports: pathlib.Path, here: pathlib.Path) -> tuple[str | None, list[Answer]]:
-    """Returns the commit that is checked out here, and an answer to each question of the checklist."""
     commit, found = checkout.commit_of(here), dict[Item, Proof]()
     for proofs in (*(wing.proofs(reports) for wing in wings()), _of_runs(reports)):
         for proof in proofs:
@@ -67,7 +67,6 @@ def _answer(item: Item, proof: Proof | None, commit: str | None) -> Answer:
 
 
 def _of_runs(reports: pathlib.Path) -> Iterator[Proof]:
-    """Yields the answers that the newest runs give to questions of the checklist."""
     untold = {Item.RESUMES, Item.DATA, Item.DRY_RUN}
     for run in Store(reports).evidence()[:RUNS_MAX]:
         folder = reports / run.run_id
@@ -88,8 +87,8 @@ Told = Iterator[tuple[Item, Verdict, str]]
 
 
 def _resumes(report: run_report.Report) -> Told:
-    """Yields the verdict of a run with a restore drill, which starts the job again from its last save. The verdict on
-    the whole run counts, because a finding outside the drill may concern resumes, too."""
+    """Yields the verdict on the whole run, because a finding outside the restore drill (a second start of the job from
+    its last save) may concern resumes, too."""
     outcome = report.scores.get("last_checkpoint", {}).get("outcome")
     if outcome and "last checkpoint" not in report.not_judged:
         of_run = "" if report.verdict is Verdict.PASS else f"; the run: {(report.reasons or ('no pass',))[0]}"
@@ -97,7 +96,6 @@ def _resumes(report: run_report.Report) -> Told:
 
 
 def _data(report: run_report.Report) -> Told:
-    """Yields the verdict on a run's data: numbers of samples per rank, and batches that were too short."""
     least, most = (report.metrics.get(f"rank_samples_{which}") for which in ("min", "max"))
     if isinstance(least, int) and isinstance(most, int) and "samples of each rank" not in report.not_judged:
         wrong, short = [], report.metrics.get("batches_short")
@@ -113,7 +111,6 @@ def _data(report: run_report.Report) -> Told:
 
 
 def _dry_run(report: run_report.Report) -> Told:
-    """Yields the verdict of a run without faults; if a run with faults passed, a pass for its fault-free run."""
     if not report.faults and report.run.outcome is not None:
         yield Item.DRY_RUN, report.verdict, f"without faults: {(report.reasons or ('no reason is told',))[0]}"
     elif report.run.fault_free and report.verdict is Verdict.PASS:

@@ -1,4 +1,4 @@
-"""Defines `chaos checkpoint verify`, which says which saves are intact, and what is wrong with the others."""
+"""Defines `chaos checkpoint verify`, which lists intact checkpoints, and the flaws of damaged checkpoints."""
 
 from __future__ import annotations
 
@@ -110,8 +110,6 @@ def verify(
 
 
 def _watch(verifier: Verifier, limit_s: float, json: bool) -> list[Save]:
-    """Prints one line for each new save, as soon as it is verified. If a save is written again, its last result
-    counts."""
     saves = dict[str, Save]()
     with stop.attended():
         for save in verifier.new(stop, time.monotonic() + limit_s):
@@ -124,7 +122,6 @@ def _watch(verifier: Verifier, limit_s: float, json: bool) -> list[Save]:
 
 
 def _words(save: Save) -> str:
-    """Joins the findings on a save into one text, the worst first."""
     findings = sorted(save.findings, key=lambda each: each.state is not save.state)
     more = len(findings) + save.more - NAMED_MAX
     loaded = [f"loaded: {save.loaded}"] if save.loaded else []

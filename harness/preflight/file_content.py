@@ -1,4 +1,4 @@
-"""Reads a file in one pass: computes each part's digest, and counts zeros and infinite numbers in tensors."""
+"""Reads a file in one pass: computes each part's digest, and counts zero bytes and infinite numbers in tensors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LARGE_BYTES = 2**30
 
 
 class Part(NamedTuple):
-    """One part of a file that was read: a tensor, or the bytes between two tensors. `zeros` counts the bytes in blocks
-    of zeros, `infinite` the numbers that are infinite or NaN."""
+    """One part of a file: a tensor, or the bytes between two tensors. `zeros` is the number of bytes in blocks of 2 KiB
+    that hold only zeros, and `infinite` is the number of infinite and NaN values."""
 
     span: Span
     sha256: str
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 class Unreadable(Exception):
-    """Raised, with the reason, if a file cannot be read to its end."""
+    pass
 
 
 def parts(file: IO[bytes], spans: Sequence[Span], whole: hashlib._Hash | None = None) -> Iterator[Part]:

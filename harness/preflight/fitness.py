@@ -1,5 +1,5 @@
 """Defines the result of a preflight (a test of a cluster before a job): the answers of all checks. A result can be
-stored under a name, so that later preflights are compared with it."""
+stored under a name, so that later preflights are compared with this result."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The answer that one check of a preflight gives."""
-
     name: str
     title: str
     verdict: Verdict | None  # `None`: not judged
@@ -37,16 +35,12 @@ def in_words(answer: Answer) -> str:
 
 
 class Curve(msgspec.Struct, kw_only=True):
-    """The loss and gradient norm of the trainer at each step of a run without faults."""
-
     step: list[int]
     loss: list[float | None]
     grad_norm: list[float | None]
 
 
 class Asked(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a preflight was asked to check, and how its runs of the trainer ended."""
-
     schema: Literal[1] = 1
     plan: dict[str, object]
     checks: list[str]
@@ -80,13 +74,11 @@ class Preflight(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def findings(self) -> list[tuple[Answer, Finding]]:
-        """Returns the flaws that a preflight found, certain ones first."""
         found = [(each, finding) for each in self.checks for finding in each.judged.findings]
         return sorted(found, key=lambda pair: not pair[1].certain)
 
     @property
     def why(self) -> str:
-        """Returns the reason for a preflight's verdict in one sentence."""
         if self.findings:
             more = len(self.findings) - 1
             return self.findings[0][1].words + (f"; and {more} more" if more else "")
@@ -135,9 +127,9 @@ def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
 
 
 def held_against(before: Preflight, name: str, judged: Judged, one_host: bool = False) -> Iterator[Finding]:
-    """Yields findings on a check's figures that became worse since a stored preflight, and on facts that changed. A
-    figure that only one of the two preflights has is ignored. `one_host` is True if all nodes share one host's CPUs:
-    other work on this host may then explain slower figures."""
+    """Yields findings on a check's figures that became worse since a stored preflight, and on facts (such as versions)
+    that changed. Figures that are missing in one of the two preflights are ignored. `one_host` is True if all nodes
+    share one host's CPUs; slower figures are then uncertain, because other work on this host may explain them."""
     old = next((each.judged for each in before.checks if each.name == name), Judged())
     check = load_check(name)
     for fact, told in judged.facts.items():

@@ -1,8 +1,7 @@
-"""Loads a save with the framework that wrote it, in a process with limits of time and memory.
+"""Loads a checkpoint with the framework that wrote it, in a process with limits of time and memory.
 
-Saves are loaded only on request, because loading may run code in a pickle: `torch.load` loads weights only, but the
-metadata of a distributed checkpoint are a plain pickle.
-"""
+Checkpoints are loaded only on request, because loading may run code in a pickle: `torch.load` loads weights only, but
+the metadata of a distributed checkpoint are a plain pickle."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ ANSWER_BYTES_MAX = 2**20
 
 
 def load(save: Save, root: pathlib.Path, files: Sequence[str], python: str) -> None:
-    """Loads a save's files with their frameworks, and stores the result in `save`. `files` are relative to `root`."""
+    """Loads the files of a checkpoint with their frameworks, and stores the result in `save`. `files` are relative to
+    `root`."""
     jobs = [{"kind": kind, "path": str(root / path)} for file in files for kind, path in [_job(file)] if kind]
     limit_s = LIMIT_S + save.bytes // BYTES_A_SECOND
     command = [python, "-I", framework_child.__file__, str(MEMORY_BYTES + TIMES_SIZE * save.bytes)]
@@ -58,8 +58,7 @@ def _job(file: str) -> tuple[str, str]:
 
 
 def _answers(text: bytes) -> dict[str, tuple[str, str]]:
-    """Returns what a framework said about each file that it loaded, by path. Other output, such as that of code in a
-    pickle, is skipped."""
+    """Ignores lines that are no answers, such as the output of code in a pickle."""
     found = {}
     for line in text.splitlines():
         try:

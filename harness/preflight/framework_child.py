@@ -1,7 +1,7 @@
-"""Loads files of saves with the frameworks of this program's interpreter, in which the harness is not installed.
+"""Loads checkpoint files with the frameworks of this program's interpreter, in which the harness is not installed.
 
-Reads lines `{"kind": …, "path": …}`, and answers each with `{"path": …, "loaded": yes · no · not tried, "why": …}`.
-"""
+Reads lines `{"kind": …, "path": …}` from standard input, and answers each line with `{"path": …, "loaded": yes · no ·
+not tried, "why": …}`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Runs `chaos preflight SCENARIO` from start to end: makes the runs that the checks need, then judges their logs.
 
-REPORTS/<id>/             a run whose trainer is our own program on the nodes (`node_program`), on the same engine,
-                          nodes, Python and environment as the scenario's; `canary/` has the events of the canary
-REPORTS/<id>-drill/       the scenario's trainer with a rank killed: an ordinary run with its own report
-REPORTS/<id>-canary/      the trainer without a fault, only if this run did not complete
-"""
+`REPORTS/<id>/` holds a run of the program that measures the nodes (`node_program`), with the scenario's engine, nodes,
+Python and environment. `REPORTS/<id>/canary/` holds the log of the trainer's run without a fault. `REPORTS/<id>-drill/`
+holds the run in which a rank is killed. `REPORTS/<id>-canary/` exists only if the trainer's run without a fault
+failed."""
 
 from __future__ import annotations
 
@@ -53,9 +52,6 @@ _PYTHON = re.compile(r"\{python\}|[^\s'\";|&=]*\bpython[0-9.]*(?=[\s]|$)")
 
 @dataclass(frozen=True)
 class Setting:
-    """The options of a preflight, and the backend and folders that it uses. `faults` is True if the scenario's faults
-    act while the nodes are measured."""
-
     reports: pathlib.Path
     backend: Backend
     observer: CampaignObserver
@@ -66,8 +62,8 @@ class Setting:
 
 
 def look(plan: Plan, setting: Setting) -> pathlib.Path:
-    """Makes the runs that the checks of a preflight need: of a program that measures the nodes, and of the trainer.
-    Returns the preflight's folder, whose logs the checks judge."""
+    """Runs the program that measures the nodes, and the trainer if a check needs its log. Returns the folder of the
+    preflight, whose logs the checks judge."""
     folder, checks = setting.reports / plan.run_id, [load_check(name) for name in setting.checks]
     asked = Asked(plan=plan.to_json(), checks=[*setting.checks], against=setting.against, faults=setting.faults)
     probes = sorted({check.probe for check in checks if check.probe})
@@ -83,7 +79,7 @@ def look(plan: Plan, setting: Setting) -> pathlib.Path:
 
 
 def nodes_plan(plan: Plan, probes: Sequence[str], faults: bool) -> Plan:
-    """Returns the plan of a run in which our own program measures nodes like those of the scenario. Pure."""
+    """Returns the plan of a run in which a program that measures the nodes replaces the scenario's trainer."""
     work = plan.workload
     trainer = work.trainer
     env = {name: value for _, name, value in work.environment()}
@@ -103,7 +99,8 @@ def nodes_plan(plan: Plan, probes: Sequence[str], faults: bool) -> Plan:
 
 
 def python_of(work: Workload) -> str:
-    """Returns the trainer's interpreter, or the harness's if the command names none."""
+    """Returns the Python interpreter in the trainer's command, or `{python}` (the harness's own) if the command names
+    none."""
     if isinstance(work.trainer, ScriptTrainer):
         return work.trainer.interpreter
     words = work.trainer.command if isinstance(work.trainer, CommandTrainer) else []
@@ -112,7 +109,8 @@ def python_of(work: Workload) -> str:
 
 
 def paths_of(plan: Plan) -> list[str]:
-    """Returns the absolute paths in a plan's commands and environment."""
+    """Returns at most 100 absolute paths in a plan's commands and environment, without paths such as `/tmp/`, which
+    differ between nodes."""
     launch = plan.launch()
     words = [*launch.command, *(launch.control or ()), *launch.env.values(), *launch.sources]
     found = dict.fromkeys(path.rstrip("/.") for word in words for path in _PATH.findall(word))
@@ -130,8 +128,7 @@ def _look_at_nodes(plan: Plan, folder: pathlib.Path, probes: Sequence[str], sett
 
 
 def _shortened(plan: Plan) -> Plan:
-    """Returns the plan of a short run of the scenario's job on all its nodes. The plan gets its own name, because the
-    short run does not count as a run of the scenario."""
+    """Gives the plan another name, because the short run does not count as a run of the scenario."""
     steps = plan.workload.steps and min(plan.workload.steps, CANARY_STEPS_MAX)
     work = plan.workload.on_nodes(plan.workload.nodes).model_copy(update={"steps": steps, "restore_drill": False})
     title = f"{plan.scenario.title}: its trainer, before a launch"
@@ -142,10 +139,6 @@ def _shortened(plan: Plan) -> Plan:
 
 
 def _expected(expect: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a scenario's expectations without those that concern the effects of its faults.
-
-    A bound on the loss stays, unless it allows repeated or skipped samples: a fault's time decides how many there are.
-    """
     asked = {"pace": OFF}  # the few steps after a recovery tell the host's pace, and not the trainer's
     asked |= {name: OFF for name in OF_THE_TRAINER if expect.get(name) == OFF}
     loss = expect.get(LOSS)
@@ -155,7 +148,6 @@ def _expected(expect: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _try_trainer(plan: Plan, folder: pathlib.Path, asked: Asked, drill: bool, setting: Setting) -> None:
-    """Runs the trainer without faults, and then with a rank killed after its first save."""
     alone, stage = plan.without_faults(f"{plan.run_id}-{CANARY}"), Stage("fault-free run", plan.workload.nodes)
     setting.observer.stage(stage)
     given = alone, setting.reports, setting.backend, setting.observer, setting.stop
@@ -176,7 +168,6 @@ def _try_trainer(plan: Plan, folder: pathlib.Path, asked: Asked, drill: bool, se
 
 
 def _keep_failure(attempt: pathlib.Path, folder: pathlib.Path, asked: Asked, outcome: Outcome) -> None:
-    """Moves a failed run of the trainer beside the preflight's folder, and writes the run's reports."""
     place = folder.with_name(f"{folder.name}-{CANARY}")
     attempt.rename(place)
     release(attempt)
@@ -189,8 +180,6 @@ def _keep_failure(attempt: pathlib.Path, folder: pathlib.Path, asked: Asked, out
 
 
 def _drill(plan: Plan, folder: pathlib.Path, setting: Setting) -> str:
-    """Runs the trainer with a rank killed after its first save, and returns the run's name. Raises `ChaosError` with
-    the reason if the run cannot be made."""
     canary = judge(Evidence(timeline.load(folder / CANARY)), CANARY)
     steps = sorted({save.step for save in canary.evidence.saves.good if save.step})
     last = canary.evidence.run.reached_step
@@ -211,7 +200,8 @@ def _drill(plan: Plan, folder: pathlib.Path, setting: Setting) -> str:
 
 
 def kill_step(saves: Sequence[int], last: int) -> int | None:
-    """Returns a step between two saves at which to kill a rank, so that some work is lost; `None` if no step fits."""
+    """Returns a step between two saves at which to kill a rank, so that work is lost. Returns `None` if no step
+    fits."""
     if not saves:
         return None
     after = saves[1] if len(saves) > 1 else 2 * saves[0]

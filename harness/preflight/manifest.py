@@ -1,4 +1,4 @@
-"""Stores the digests of a whole save's contents beside it (its manifest), so that later changes are found."""
+"""Stores a manifest beside an intact checkpoint: the digests of its contents, so that later changes are found."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ _NAME_CHARS = 120
 
 
 class Kept(msgspec.Struct):
-    """One file in the manifest of a save: its parts in order, each with name, begin and end in bytes, and digest."""
+    """One file in the manifest of a checkpoint. Each part has a name, its begin and end in bytes, and a digest."""
 
     bytes: int
     parts: list[tuple[str, int, int, str]]
 
     @property
     def covers(self) -> bool:
-        """Returns True if the parts cover every byte of the file."""
         ends = [0, *(end for _, _, end, _ in self.parts)]
         joined = all(before == start < end for before, (_, start, end, _) in zip(ends, self.parts, strict=False))
         return joined and ends[-1] == self.bytes
@@ -41,7 +40,7 @@ class Manifest(msgspec.Struct):
 
 
 def write(root: pathlib.Path, save: str, at_s: float, files: Mapping[str, list[Part]]) -> None:
-    """Writes the manifest of a save. Raises `FaultError` or `OSError` if the manifest cannot be written."""
+    """Writes the manifest of a checkpoint. Raises `FaultError` or `OSError` if the manifest cannot be written."""
     kept = {}
     for file, parts in files.items():
         spans = [(part.span.name, part.span.start, part.span.end, part.sha256) for part in parts]
@@ -54,7 +53,8 @@ def write(root: pathlib.Path, save: str, at_s: float, files: Mapping[str, list[P
 
 
 def read(root: pathlib.Path, save: str) -> Manifest | None:
-    """Reads the manifest of a save; `None` if it has no manifest. Raises `ValueError` for an unreadable manifest."""
+    """Reads the manifest of a checkpoint, and returns `None` if there is no manifest. Raises `ValueError` for an
+    unreadable manifest."""
     try:
         found = msgspec.json.decode(untrusted_files.read(root, _place(save), BYTES_MAX), type=Manifest)
     except FileNotFoundError:
@@ -67,13 +67,13 @@ def read(root: pathlib.Path, save: str) -> Manifest | None:
 
 
 def names_in(root: pathlib.Path, folder: str) -> list[str]:
-    """Returns the names of saves with a manifest in a folder. Raises `OSError` or `FaultError` if reading fails."""
+    """Returns the names of the checkpoints in `folder` that have a manifest. Raises `OSError` or `FaultError` if
+    reading fails."""
     with untrusted_files.opened_folder(root, f"{folder}/{FOLDER}" if folder else FOLDER) as opened:
         return [urllib.parse.unquote(file.rpartition("-")[0]) for file in os.listdir(opened) if file.endswith(".json")]
 
 
 def _place(save: str) -> str:
-    """Returns the path of a save's manifest, in a folder beside the save; every save name gives a valid path."""
     folder, _, name = save.rpartition("/")
     raw = name.encode(errors="surrogateescape")
     file = f"{urllib.parse.quote(raw, safe='=')[:_NAME_CHARS]}-{hashlib.sha256(raw).hexdigest()[:16]}.json"

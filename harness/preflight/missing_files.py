@@ -1,4 +1,4 @@
-"""Finds files that a save lacks but most other saves of its series have, by their names alone."""
+"""Finds files that a checkpoint lacks but most checkpoints before and after it have, by the file names alone."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ _Kinds = Mapping[str, list[str]]  # a name without numbers → the files of that
 
 
 def kind(file: str) -> str:
-    """Returns a file's name without its numbers: this rest is equal in all saves and for all ranks."""
+    """Returns a file's name without its numbers, which is the same in the checkpoints of all steps and for all
+    ranks."""
     return _NUMBER.sub("", _ACCOUNTED.sub("", file))
 
 
 def with_step(file: str, step: int | None, other: int | str = "#") -> str:
-    """Returns a file's name in the save of another step. A number after `rank` is kept, because it is not a step."""
+    """Replaces the number `step` in a file's name by `other`. A number after `rank` is kept, because it is not a
+    step."""
     if step is None:
         return file
     mine = re.compile(rf"(?<!\d)(?<!rank)(?<!rank[-_=])0*{step}(?!\d)")
@@ -36,8 +38,8 @@ def with_step(file: str, step: int | None, other: int | str = "#") -> str:
 
 
 def told(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
-    """Adds to each save the names of files that it lacks but most other saves of its series have. A series is all saves
-    of one folder whose names differ only in numbers."""
+    """Adds to each checkpoint the names of files that it lacks but most other checkpoints of its series have. A series
+    is all checkpoints of one folder whose names differ only in numbers."""
     series = defaultdict[tuple[str, str], list[FoundCheckpoint]](list)
     for each in checkpoints:
         series[each.path.rpartition("/")[0], family(each.path)].append(each)
@@ -49,8 +51,6 @@ def told(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
 
 
 def _lacks(saves: Sequence[FoundCheckpoint]) -> Iterator[tuple[FoundCheckpoint, tuple[Lack, ...]]]:
-    """Yields each save with the files that it lacks but most saves made before and after it have. `saves` begins with
-    the newest; unfinished saves are not used as examples."""
     kinds = [(each, _kinds(each)) for each in saves if not isinstance(each, Joined)]
     for place, (save, own) in enumerate(kinds):
         newer = [each for each in kinds[max(place - NEAR, 0) : place] if each[0].whole]
@@ -102,13 +102,11 @@ def _numbers(file: str) -> list[int]:
 
 
 def _expected(save: FoundCheckpoint, mine: Sequence[str], other: FoundCheckpoint, files: Sequence[str]) -> list[str]:
-    """Returns the file names expected in a save: the file names in another save, with this save's step."""
     if save.step is None or set(mine) & set(files):
         return list(files)
     return [with_step(file, other.step, save.step) for file in files]
 
 
 def _folder(save: FoundCheckpoint) -> str:
-    """Returns the folder of a save, with a slash at the end."""
     folder, slash, _ = save.path.rpartition("/")
     return folder + slash if save.path in save.files else f"{save.path}/"

@@ -1,4 +1,4 @@
-"""Finds saves that consist of several files in one folder: `model_30.pt` and `optim_30.pt` are one save."""
+"""Finds checkpoints that consist of several files in one folder: `model_30.pt` and `optim_30.pt` are one checkpoint."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _SEPARATOR = re.compile(r"[-_.=]+")
 
 @dataclass(frozen=True)
 class Joined(FoundCheckpoint):
-    """A save that consists of several files in one folder, such as `model_10.pt` and `optim_10.pt`. `lacks` are the
-    files that other saves have and this save lacks."""
+    """A checkpoint that consists of several files in one folder, such as `model_10.pt` and `optim_10.pt`. `lacks` are
+    the files that other checkpoints have and this checkpoint lacks."""
 
     lacks: tuple[Lack, ...] = ()
 
 
 class _Name(NamedTuple):
-    """A file's name, split to find its save. `series` is the folder and the words that are equal in all files of a
-    series of saves; `part` is the path with a NUL in place of `number`."""
+    """A file's name in three parts. `series` holds the folder and the words that are equal in all checkpoints; `part`
+    is the path with a NUL in place of `number`."""
 
     series: tuple[str, ...]
     part: str
@@ -37,8 +37,8 @@ class _Name(NamedTuple):
 
 
 def joined(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
-    """Joins files to saves if their names differ only in the word for the part, such as `model` and `optim`. A part,
-    such as `optim`, must be in more than half of the saves."""
+    """Joins files into one checkpoint if their names differ only in a word such as `model` or `optim`. More than half
+    of the checkpoints must have a file with this word."""
     series = defaultdict[tuple[str, ...], dict[str, dict[str, FoundCheckpoint]]](lambda: defaultdict(dict))
     for each in checkpoints:
         if name := _name_of(each):
@@ -55,8 +55,6 @@ def joined(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
 
 
 def _name_of(found: FoundCheckpoint) -> _Name | None:
-    """Splits a file's name into series, part of the save, and number. Returns `None` for a folder, and for a name
-    without a number."""
     folder, _, name = names.without_rank(found.path).rpartition("/")
     numbers = list(re.finditer(r"\d+", name))
     if found.path not in found.files or not numbers:
@@ -68,7 +66,6 @@ def _name_of(found: FoundCheckpoint) -> _Name | None:
 
 
 def _joined(parts: Mapping[str, Mapping[str, FoundCheckpoint]]) -> Iterator[Joined]:
-    """Yields the saves that several files make up together, the newest first."""
     numbers = sorted(set[str]().union(*parts.values()), key=int, reverse=True)
     for number in numbers:
         there = [found[number] for found in parts.values() if number in found]

@@ -1,4 +1,5 @@
-"""Finds pointers to a save (a link, or a small text, JSON or YAML file such as `latest`) beside the saves."""
+"""Checks pointers to the newest checkpoint: links, or small text, JSON or YAML files such as `latest`, beside the
+checkpoints."""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
 
 
 class _Named(NamedTuple):
-    """The saves that a pointer (a file such as `latest`) names. `gone`: the pointer names no existing save."""
+    """The checkpoints that a pointer names. `gone` is True if the pointer names no existing checkpoint."""
 
     saves: list[Save]
     gone: bool
 
 
 def asked(place: CheckpointFolder, listings: Sequence[Listing], saves: Mapping[str, Save]) -> Iterator[Save]:
-    """Yields each file that should name the newest save, but names an older save, or no existing save. In layouts whose
-    pointer marks a save as finished, each save newer than the named save gets the finding, not the pointer."""
+    """Yields each pointer that should name the newest checkpoint, but names an older one, or none that exists. If the
+    pointer marks a checkpoint as finished, each newer checkpoint gets the finding instead of the pointer."""
     marks = set[str]()
     for listing in listings:
         if listing.pointer and load_layout(listing.layout).marked_beside:
@@ -71,7 +72,6 @@ def _mark(listing: Listing, saves: Mapping[str, Save]) -> Iterator[Save]:
 
 
 def _may_point(place: CheckpointFolder, path: str) -> bool:
-    """Returns True if a file may be a pointer to a save: by its name, or because it is JSON or YAML."""
     suffix = PurePosixPath(path).suffix.lower()
     if path in place.links:
         return _usual(path)
@@ -79,13 +79,11 @@ def _may_point(place: CheckpointFolder, path: str) -> bool:
 
 
 def _usual(path: str) -> bool:
-    """Returns True if a file's name is a usual one for a pointer to the newest save. A file with another name, such as
-    `best`, may point to an older save on purpose."""
+    """Returns False for a name such as `best`, because this pointer may name an older checkpoint on purpose."""
     return names.is_pointer(path) or bool(_CHECKPOINT.match(PurePosixPath(path).stem))
 
 
 def _by_name(listings: Sequence[Listing], saves: Mapping[str, Save]) -> dict[str, Save]:
-    """Maps the names of saves, and of files that are part of a save, to the saves."""
     found = dict[str, Save]()
     for each in (each for listing in listings for each in reversed(listing.checkpoints)):
         alone = each.files if each.path in each.files else ()
@@ -108,12 +106,10 @@ def _named_by(place: CheckpointFolder, path: str, by_name: Mapping[str, Save], s
 
 
 def _leads_away(place: CheckpointFolder, path: str) -> bool:
-    """Returns True for a link to an existing file or folder outside of the listed folders."""
     return path in place.links_away and os.path.exists(place.root / os.path.dirname(path) / place.links[path])
 
 
 def _words(place: CheckpointFolder, path: str) -> tuple[list[str], bool]:
-    """Returns the texts and step numbers in a pointer to a save, and True if the pointer is a link or one line."""
     if path in place.links:
         return [place.links[path]], True
     text = place.read(path, POINTER_BYTES_MAX).decode(errors="replace").strip()
@@ -136,7 +132,8 @@ def _tree(text: str) -> Any:
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
-    """Yields key and text of each value within nested JSON or YAML. An object with two YAML references counts once."""
+    """Yields the key and text of each value in nested JSON or YAML. Visits each object once, because YAML references
+    may form a cycle."""
     waiting, seen = [("", tree)], set[int]()
     while waiting:
         key, each = waiting.pop()
@@ -152,7 +149,6 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
 
 
 def _ask_newer(pointer: Save, named: Save, saves: Mapping[str, Save]) -> None:
-    """Adds a finding to a pointer if the named save's folder has a newer intact save with a similar name."""
     kin = named.path.rpartition("/")[0], family(named.path)
     whole = [
         save
@@ -165,6 +161,5 @@ def _ask_newer(pointer: Save, named: Save, saves: Mapping[str, Save]) -> None:
 
 
 def _order(save: Save) -> int:
-    """Returns the number by which saves are sorted: the step, else the last number in the name, else -1."""
     number = _LAST_NUMBER.search(save.path.rpartition("/")[2])
     return save.step if save.step is not None else int(number[0]) if number else -1

@@ -112,7 +112,6 @@ def preflight(
 
 
 def _chosen(only: Sequence[str], faults: bool) -> list[str]:
-    """Returns the names of the checks to make; with `faults`, only those that measure nodes."""
     for name in only:
         if name not in check_names():
             raise UsageError(f"--only {name}: {choice(name, check_names())}")
@@ -138,7 +137,6 @@ def _look(
     json: bool,
     junit: pathlib.Path | None,
 ) -> int:
-    """Makes a preflight of a scenario, prints its findings, and returns the exit code."""
     if keep:
         fitness.check_name(keep)
         if faults:
@@ -199,7 +197,6 @@ def _print(answers: Sequence[Answer]) -> None:
 
 
 def _print_trainers(proofs: Sequence[Proof]) -> None:
-    """Prints which trainers the answers of the checklist are about."""
     items = dict[str, list[str]]()
     for proof in proofs:
         for trainer in proof.trainers or {"a trainer that is not told"}:
@@ -211,7 +208,6 @@ def _print_trainers(proofs: Sequence[Proof]) -> None:
 
 
 def _age(seconds: float) -> str:
-    """Formats the age of an answer as `3 d` or `5 h`, and an age below two hours to the second."""
     for unit, length in (("d", DAY_S), ("h", HOUR_S)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""Shows a preflight as JSON, as a page with a matrix of links and the canary's curves, as Markdown and as JUnit."""
+"""Writes the result of a preflight as JSON, as an HTML page, as Markdown and as JUnit XML."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def write(found: Preflight, folder: pathlib.Path) -> None:
 
 
 def in_junit(name: str, cases: Iterable[tuple[str, Verdict | None, str]]) -> str:
-    """Returns a preflight as a JUnit document with one suite. Each case has a name, a verdict and an explanation."""
     told = list(cases)
     suite = junit.empty_suite(name, [verdict for _, verdict, _ in told])
     for case, verdict, why in told:
@@ -94,7 +93,6 @@ def page(found: Preflight) -> str:
 
 
 def _shown(name: str, value: float) -> tuple[str, str]:
-    """Splits a figure's name from its unit, and formats the figure's value in this unit."""
     what, _, unit = name.removesuffix(")").rpartition(" (")
     if unit.startswith("bytes"):
         return what, rate(value) if what.startswith(OF_NETWORKS) else size(value) + unit.removeprefix("bytes")
@@ -111,8 +109,8 @@ def _ends(figure: str) -> tuple[str, str] | None:
 
 
 def matrix(links: Mapping[tuple[str, str], float], slow: Mapping[bool, float]) -> Markup | None:
-    """Draws the measured links as a matrix, with senders as rows and receivers as columns. Fast links are dark, and
-    slow links have another colour."""
+    """Draws the speeds of links as a matrix, with senders as rows and receivers as columns. Fast links are dark, and
+    slow links have another colour. Returns `None` for more than 64 nodes or ranks."""
     names = list(dict.fromkeys(end for link in links for end in link))
     if not names or len(names) > SIDE_MAX:
         return None

@@ -1,5 +1,5 @@
-"""Compares a save with earlier saves of its series (of the same folder, with similar names). A difference that healthy
-saves may show, too, is reported as suspicious, not as damage."""
+"""Compares a checkpoint with earlier checkpoints of the same folder that have similar names. A difference that intact
+checkpoints may show, too, is reported as suspicious, not as damage."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ class _Held(NamedTuple):
 
 
 class Series:
-    """The saves of one folder, in the order in which they were made, for comparison."""
-
     def __init__(self) -> None:
         self._before: dict[str, Save] = {}  # by family, the last one that was whole
         self._always: dict[str, dict[str, str]] = {}  # by family: name without numbers → a file that each whole one has
@@ -34,7 +32,8 @@ class Series:
         self._stepwise = set[tuple[str, str]]()  # files that told the step of their save
 
     def add(self, save: Save) -> None:
-        """Adds findings on differences between a save and earlier saves, and keeps the save for later comparisons."""
+        """Adds findings on differences between `save` and earlier checkpoints, and keeps `save` for later
+        comparisons."""
         kin = family(save.path)
         files = {kind(file): file for file in save.parts}
         before, always = self._before.get(kin), self._always.get(kin, files)
@@ -55,8 +54,6 @@ class Series:
                 before.parts = {}
 
     def _ask_files(self, save: Save, kin: str) -> None:
-        """Adds findings on files that state a wrong step, if they stated the right step in earlier saves, and on files
-        that changed in earlier saves, but now repeat old content."""
         for file, step in save.steps_told.items():
             place = kin, _alike(file, save)
             if step == save.step:
@@ -74,8 +71,6 @@ class Series:
                     save.find(State.SUSPICIOUS, f"holds what it held in {held[file]}", file)
 
     def _held_before(self, file: str, save: Save, kin: str) -> str:
-        """Returns the save of another step that holds the same content in this file, or an empty text. Remembers the
-        file's content, to compare later saves."""
         held = self._held[kin, _alike(file, save)]
         mine = _Held(save.path, save.step)
         first = held.setdefault(hashlib.sha256(_trained(save, file).encode()).hexdigest(), mine)
@@ -92,7 +87,6 @@ def _is_of_optimizer(save: Save, file: str) -> bool:
 
 
 def _alike(file: str, save: Save) -> str:
-    """Returns a file's name without its step: this name is equal in all saves of a series."""
     name = save.path.rpartition("/")[2]
     if save.step is None and file == name:
         return family(file)

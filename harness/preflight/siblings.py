@@ -1,4 +1,4 @@
-"""Finds missing files of a save: by the numbers in their names, or by a file that describes the others."""
+"""Finds missing files of a checkpoint: by the numbers in their names, or by a file that describes the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ZERO = re.compile(r"zero_pp_rank_\d+_(mp_rank_\d+)_optim_states\.pt$")
 
 
 class Lack(NamedTuple):
-    """A file that a save lacks. `sure` is True if the file must exist."""
+    """A file that a checkpoint lacks. `sure` is True if the file must exist."""
 
     what: str
     file: str
@@ -29,8 +29,8 @@ class Lack(NamedTuple):
 
 
 def numbered(files: Sequence[str]) -> Iterator[Lack]:
-    """Yields files that are missing by the numbers in names: totals, as in `model-00001-of-00003`, or ranks. A rank's
-    file is not `sure` if all ranks are multiples of one number: perhaps only each node's first rank saves."""
+    """Yields missing files by the numbers in file names: a total, as in `model-00001-of-00003`, or ranks. A rank's file
+    is not `sure` if all ranks are multiples of one number, because perhaps only each node's first rank saves."""
     known, ranks = set(files), defaultdict[str, list[str]](list)
     counted = defaultdict[str, dict[int, re.Match[str]]](dict)  # by name without numbers: one file for each total
     for file in files:
@@ -66,7 +66,7 @@ def _ranks(family: Sequence[str]) -> Iterator[Lack]:
 
 
 def told(insides: Mapping[str, Inside]) -> Iterator[Lack]:
-    """Yields a lack if a save has fewer files than one of its DeepSpeed or Megatron-LM files states."""
+    """Yields a finding if a checkpoint has fewer files than one of its DeepSpeed or Megatron-LM files states."""
     zero = defaultdict[str, int](int)
     for file in insides:
         zero[of[1] if (of := _ZERO.search(file)) else ""] += 1
@@ -83,7 +83,7 @@ def told(insides: Mapping[str, Inside]) -> Iterator[Lack]:
 
 
 def indexed(insides: Mapping[str, Inside]) -> Iterator[Lack]:
-    """Yields differences between a save and its Hugging Face index, which names the file of each tensor."""
+    """Yields differences between a checkpoint and its Hugging Face index, which names the file of each tensor."""
     for index, inside in insides.items():
         where = inside.top.get("weight_map")
         if not index.endswith(".index.json") or not isinstance(where, dict):
@@ -105,8 +105,6 @@ def indexed(insides: Mapping[str, Inside]) -> Iterator[Lack]:
 
 
 def _unnamed(index: str, named: Collection[str], insides: Mapping[str, Inside]) -> Iterator[Lack]:
-    """Yields shards of a model that the index does not list. A shard whose name has another number of shards may be
-    left from an earlier save."""
     stem, _, suffix = index.removesuffix(".index.json").rpartition(".")
     series = {f"{stem}.{suffix}", *(_OF.sub("", file) for file in named if _OF.search(file))}
     totals = {int(of[2]) for file in named if (of := _OF.search(file))}

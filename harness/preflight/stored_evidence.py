@@ -1,4 +1,4 @@
-"""Judges a stored preflight from its folder alone, so that it can be judged again at any time."""
+"""Judges a stored preflight from the files in its folder alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def judged(folder: pathlib.Path, before: Preflight | None) -> Preflight:
 
 
 def _judged(name: str, seen: Seen, before: Preflight | None) -> Judged:
-    """Judges one check of a stored preflight. A crashed check or unreadable evidence gives an uncertain finding."""
     try:
         found = load_check(name).judge(seen)
     except Exception as error:
@@ -66,7 +65,6 @@ def see(folder: pathlib.Path, asked: Asked) -> Seen:
 
 
 def _hear(folder: pathlib.Path, seen: Seen) -> None:
-    """Reads the measurements on nodes from a preflight's log, and how the measuring program ended."""
     tail, told, nodes, seen.ended = Tail(folder / "events"), list[Told](), dict[str, None](), "the run has no end"
     heard, failed = tail.rest(), list[str]()
     by_harness = [event for header, event in heard if header.get("role") == HARNESS]
@@ -99,7 +97,6 @@ def _hear(folder: pathlib.Path, seen: Seen) -> None:
 
 
 def _not_acted(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a text for each planned fault whose measured effect is missing, or differs from the planned effect."""
     planned = {str(each.get("id")) for e in told if e["event"] == "plan" for each in e["plan"].get("faults") or ()}
     effects = [each for each in told if each["event"] == "fault.effect"]
     for each in effects:
@@ -111,7 +108,6 @@ def _not_acted(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _drill(folder: pathlib.Path, name: str, seen: Seen) -> Scorecard | None:
-    """Returns the judged run in which a rank was killed, if it belongs to this preflight."""
     try:
         own = name == f"{seen.plan.run_id}-drill"
         card = judge(load_evidence(folder.parent / name), name) if own else None

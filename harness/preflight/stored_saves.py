@@ -1,4 +1,4 @@
-"""Reads a stored run's log: the loss, and the digests of the tensors in the run's saves."""
+"""Compares checkpoints with the digests that a stored run's log holds for their tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFold
 
 
 class StoredSaves:
-    """What a stored run's log says about its saves: digests of their tensors, and the loss. Raises the errors of
+    """The digests of tensors in the checkpoints of a stored run, and the loss, from the run's log. Raises the errors of
     `timeline.load` if the log cannot be read."""
 
     def __init__(self, folder: pathlib.Path):
@@ -30,8 +30,8 @@ class StoredSaves:
             self._told[str(event.get("path")).rpartition("/")[2], event.get("step")].append(event)
 
     def hold(self, save: Save, place: CheckpointFolder, found: FoundCheckpoint) -> None:
-        """Compares a save with the digests that the run's log holds for it. If a step was saved twice, the save may
-        match either digest."""
+        """Compares a checkpoint with the digests that the run's log holds for it. If a step was saved twice, the
+        checkpoint may match either digest."""
         told = [each for each in self._told[found.name, save.step] if each.get("tensors")]
         try:
             content = digests.content(place, found.files)
@@ -50,7 +50,6 @@ class StoredSaves:
 
 
 def _other(save: Save, listed: set[str]) -> list[tuple[str, str]]:
-    """Returns a save's large trained tensors whose digests should be in the log, but are not."""
     smallest = min((int(each.partition(" ")[0]) for each in listed), default=0)
     found = []
     for file, part in ((file, part) for file, parts in save.parts.items() for part in parts if part.span.name):

@@ -1,8 +1,8 @@
-"""Verifies a save: each file by its format, all files together, and the contents by its manifest.
+"""Verifies a checkpoint: each file by its format, all files together, and the contents by a stored manifest.
 
-A *damaged* save cannot be loaded as it was saved. A *suspicious* save has a flaw that a healthy save may have, too. An
-*unknown* save was not examined. Without checksum or manifest, only a save's structure is verified, not its content.
-"""
+A *damaged* checkpoint cannot be loaded as it was saved. A *suspicious* checkpoint has a flaw that an intact checkpoint
+may have, too. An *unknown* checkpoint was not examined. Without checksums or a manifest, only the structure of a
+checkpoint is verified, not its content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STRUCTURE, CHECKSUMS, MANIFEST = "structure", "checksums", "manifest"
 
 
 class State(enum.StrEnum):
-    """How good a verified save is, from the best to the worst."""
+    """The states of a verified checkpoint, from the best to the worst."""
 
     WHOLE = "whole"
     SUSPICIOUS = "suspicious"
@@ -52,8 +52,8 @@ class Finding(NamedTuple):
 
 @dataclass
 class Save:
-    """A save (or a file that points to a save), with the findings of its verification so far. Paths of files are
-    relative to the folder that holds the save."""
+    """A checkpoint (or a file that points to a checkpoint), with the findings of its verification so far. Paths of
+    files are relative to the folder that holds the checkpoint."""
 
     path: str
     step: int | None = None
@@ -78,8 +78,8 @@ class Save:
         return file.removeprefix(folder + slash)
 
     def find(self, state: State, what: str, file: str = "", tensor: str = "") -> None:
-        """Adds a finding on the save. After `FINDINGS_MAX` findings, only counts further findings, but keeps the first
-        of each state."""
+        """Adds a finding. After `FINDINGS_MAX` findings, further findings are only counted, except the first one of
+        each state."""
         if len(self.findings) < FINDINGS_MAX or all(each.state is not state for each in self.findings):
             self.findings.append(Finding(state, self.short(file), tensor, what))
         else:
@@ -87,8 +87,8 @@ class Save:
 
 
 class Place:
-    """The place where saves are verified: a folder of saves, one save, or one file of it. Symbolic links in the given
-    path are followed."""
+    """The place where checkpoints are verified: a folder of checkpoints, one checkpoint, or one of its files. Symbolic
+    links in the given path are followed."""
 
     def __init__(self, path: pathlib.Path, layout: str = AUTO):
         path = path.resolve()
@@ -101,7 +101,8 @@ class Place:
         self._layouts = layout_names() if layout == AUTO else (layout,)
 
     def look(self) -> tuple[CheckpointFolder, list[Listing]]:
-        """Lists the saves in this place, each by the first checkpoint layout that fits. Raises `FaultError`."""
+        """Lists the checkpoints in this place, each by the first checkpoint layout that fits. Raises `FaultError` if a
+        folder cannot be read."""
         try:
             place = rest = CheckpointFolder.look(self.root, self._folder)
         except PermissionError as error:
@@ -119,7 +120,6 @@ class Place:
 
 
 def begun(place: CheckpointFolder, found: FoundCheckpoint) -> Save:
-    """Returns a `Save` for a found checkpoint that is not verified yet."""
     changed_ns = max((place.changed_ns(file) for file in found.files), default=0)
     return Save(found.path, found.step, changed_ns, sum(place.sizes.get(file, 0) for file in found.files))
 
@@ -167,7 +167,6 @@ class _Verification:
                 save.findings = [Finding(State.UNFINISHED, save.short(file), "", "changes while it is read")]
 
     def _expect_shards(self, metadata: str, places: Mapping[str, list[formats.Place]]) -> None:
-        """Records the shards that a distributed checkpoint's metadata names, in any folder of the save."""
         folder, find = metadata.removesuffix(METADATA), self.save.find
         shards = {folder + name: each for name, each in places.items()}
         self.shards |= shards
@@ -179,7 +178,6 @@ class _Verification:
                 find(State.SUSPICIOUS, "is not named by .metadata", file)
 
     def _expect_files(self, top: Mapping[str, Any]) -> None:
-        """Compares the save's files with the trainer's own list of files, and adds findings on differences."""
         folder, mark, find = self.found.path + "/", self.layout.mark, self.save.find
         try:
             told = msgspec.convert(top, formats.Files).files
@@ -192,7 +190,6 @@ class _Verification:
             find(State.SUSPICIOUS, f"is not named by {mark}", file)
 
     def _read(self, file: str) -> None:
-        """Reads one file of the save: first its structure, then all of its bytes."""
         save, places = self.save, self.shards.get(file) if self.place.sizes[file] else None
         read = save.parts[save.short(file)] = list[Part]()
         try:
@@ -220,7 +217,6 @@ class _Verification:
             save.steps_told[save.short(file)] = inside.step
 
     def _spans(self, file: str, spans: Sequence[Span]) -> Sequence[Span]:
-        """Returns a file's parts as its stored manifest (if any) divides it, so that each byte is read only once."""
         kept = self.kept.files.get(self.save.short(file)) if self.kept else None
         if kept and kept.bytes == self.place.sizes[file]:
             known = {(span.start, span.end): span for span in spans}
@@ -228,7 +224,6 @@ class _Verification:
         return spans
 
     def _ask_all(self) -> None:
-        """Checks the files of the save together, and by the rules of its checkpoint layout."""
         find = self.save.find
         files, insides = self.found.files, self.insides
         parts = self.found.lacks if isinstance(self.found, Joined) else ()
@@ -260,8 +255,8 @@ class _Verification:
                     self.save.find(State.DAMAGED, f"cannot be used: {error}", file)
 
     def _hold_against(self, kept: manifest.Manifest) -> None:
-        """Compares the save with its stored manifest. If most tensors differ, the job has probably gone back to this
-        step and saved again."""
+        """Reports no damage if most tensors differ from the manifest, because the job has then probably gone back to
+        this step and saved again."""
         save = self.save
         sizes = {save.short(file): self.place.sizes[file] for file in self.found.files}
         changed, tensors, sound = list[Finding](), 0, save.state is not State.DAMAGED

@@ -1,4 +1,5 @@
-"""Verifies the saves under a path one by one: all existing saves, or each new save once it no longer changes."""
+"""Verifies the checkpoints under a path one by one: all existing checkpoints, or each new one as soon as it no longer
+changes."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ VERDICTS = {State.WHOLE: Verdict.PASS, State.DAMAGED: Verdict.FAIL}  # of all ot
 
 @dataclass
 class Verifier:
-    """Verifies saves. `python` is an interpreter with the frameworks; `notes` say what was not checked or stored."""
+    """Verifies checkpoints. `python` is an interpreter that has the frameworks; `notes` lists what was not checked or
+    not stored."""
 
     place: Place
     keep: bool = False
@@ -42,8 +44,8 @@ class Verifier:
     _series: dict[str, Series] = field(default_factory=lambda: defaultdict(Series))  # by layout
 
     def all(self) -> Iterator[Save]:
-        """Verifies and yields all saves, the oldest of each layout first, then files that should name the newest save,
-        but do not."""
+        """Verifies and yields all checkpoints, the oldest of each layout first. After the checkpoints, yields each
+        pointer that fails to name the newest checkpoint."""
         there, listings = self.place.look()
         self._note(there)
         saves = dict[str, Save]()
@@ -53,8 +55,8 @@ class Verifier:
         yield from [*saves.values(), *self._without_files(there, saves), *wrong]
 
     def _without_files(self, there: CheckpointFolder, saves: Mapping[str, Save]) -> Iterator[Save]:
-        """Yields saves that have no files, if they would be the newest of their series. An older save without files was
-        removed by the job; an empty folder that was made just now may still be filled."""
+        """Yields each checkpoint without files that would be the newest checkpoint. An older checkpoint without files
+        was removed by the job, and an empty folder that was made just now may still be filled."""
         newest = dict[tuple[str, str], int]()  # by folder and kind of name
         for path, save in saves.items():
             series = path.rpartition("/")[0], family(path)
@@ -71,8 +73,8 @@ class Verifier:
                     yield save
 
     def new(self, stop: StopRequest, until_s: float) -> Iterator[Save]:
-        """Verifies and yields each new save once it no longer changes and is marked as finished, or has not changed for
-        long."""
+        """Verifies and yields each new checkpoint once its files no longer change. If the mark of its end is missing,
+        waits until the files have not changed for a minute."""
         before, since_s, done = dict[str, object](), dict[str, float](), dict[str, object]()
         ended = False
         while not ended:
@@ -131,8 +133,6 @@ class Verifier:
 
 
 def _left_in(root: pathlib.Path, folder: str) -> Iterator[tuple[str, str, float]]:
-    """Yields (name, problem, age in s): for each subfolder, as if it were empty, and for each save with a stored
-    manifest, as if the save were deleted."""
     with contextlib.suppress(OSError, FaultError), untrusted_files.opened_folder(root, folder) as opened:
         for entry in os.scandir(opened):
             if entry.is_dir(follow_symlinks=False):
@@ -143,7 +143,7 @@ def _left_in(root: pathlib.Path, folder: str) -> Iterator[tuple[str, str, float]
 
 
 def verdict(saves: Sequence[Save], notes: Sequence[str]) -> Verdict:
-    """Returns the worst verdict on these saves. Anything that was not examined prevents a pass. Unfinished saves are
-    ignored."""
+    """Returns the worst verdict on the checkpoints in `saves`. Anything that was not examined prevents a pass.
+    Unfinished checkpoints are ignored."""
     asked = [VERDICTS.get(save.state, Verdict.INCONCLUSIVE) for save in saves if save.state is not State.UNFINISHED]
     return merge([*asked, *(Verdict.INCONCLUSIVE for _ in notes)])

@@ -2,11 +2,10 @@
 
 After the first restore, this program imports the modules that the restore used, so that no later restore waits for
 them. The command is `python forked_restores.py ORDERS STATES`; ORDERS is a JSON file that the harness writes. The
-folders `STATES/00000`, `STATES/00001`, … hold one state each, and a file `go` with orders once the state is ready. For
-each state, the program starts the ranks, waits until they have done some steps or have ended, kills them, and writes
-`ended.json`. If `until_saved` is set in `go`, the program also waits until the ranks log their next save as finished.
-The program ends once `STATES/end` exists.
-"""
+folders `STATES/00000`, `STATES/00001`, … hold one state of the checkpoint folder each, and a file `go` with orders once
+the state is complete. For each state, the program starts the ranks, waits until the ranks have done some steps or have
+ended, kills the ranks, and writes `ended.json`. If `until_saved` is set in `go`, the program also waits until the ranks
+log their next save as finished. The program ends once `STATES/end` exists."""
 
 from __future__ import annotations
 
@@ -68,8 +67,8 @@ def clear_events(folder: pathlib.Path, attempt: int) -> None:
 
 
 def restore(orders: dict[str, Any], folder: pathlib.Path, first: bool) -> dict[str, Any]:
-    """Starts all ranks, waits until they have done all that was requested, have ended or reach the time limit, and
-    kills them. Returns the ranks' exit codes, and `enough`: whether the ranks restored and did all that was
+    """Starts all ranks, waits until the ranks have done all that was requested, have ended or reach the time limit, and
+    kills the ranks. Returns the ranks' exit codes, and `enough`: True if the ranks restored and did all that was
     requested."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -87,8 +86,6 @@ def restore(orders: dict[str, Any], folder: pathlib.Path, first: bool) -> dict[s
 
 
 class Progress:
-    """Follows the logged steps and finished saves of each writer of events."""
-
     def __init__(self, events: pathlib.Path) -> None:
         self._events = events
         self._read: dict[str, int] = {}  # writer → bytes
@@ -97,7 +94,6 @@ class Progress:
         self._first = 2**63  # step after the restore
 
     def enough(self, orders: dict[str, Any]) -> bool:
-        """Tells whether enough writers have logged enough steps and, if requested, a save of one of these steps."""
         for path in self._events.glob("*.jsonl"):
             with contextlib.suppress(OSError), path.open("rb") as file:
                 file.seek(self._read.get(path.name, 0))
@@ -186,7 +182,6 @@ def reap(ranks: dict[int, int], codes: list[int | None]) -> None:
 
 
 def kill_all(ranks: dict[int, int]) -> None:
-    """Kills the ranks of a restored job, with their sessions and any processes that they left behind."""
     deadline = time.monotonic() + GONE_S_MAX
     for rank in ranks:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -51,7 +51,6 @@ def run_attached_day(
 
 
 def _judged(day: AttachedDay, job: AttachedJob, folder: pathlib.Path, seed: int) -> tuple[AttachedResult, list[str]]:
-    """Judges an attached run and writes the report. Returns the verdict, and the aspects that were not judged."""
     records = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
     if day.progress and day.progress.read:
         records[-1:-1] = done_again(folder / LOGS, reader_as(day.progress.read))

@@ -1,4 +1,4 @@
-"""Judges faults in a job that somebody else started, from observations outside the job. All functions are pure."""
+"""Judges how a job that somebody else started survived injected faults, from observations outside the job."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ class AttachedResult:
 
 def not_judged(records: Sequence[Record]) -> list[str]:
     """Returns the names of the aspects (such as sample order) that cannot be judged for a job that somebody else
-    started. Loss continuity is judged if every repeated step could be compared with its first execution."""
+    started. Loss continuity is judged if each step that a restart repeated could be compared with its first
+    execution."""
     answers = [record["same"] for record in records if record["what"] == "done_again"]
     judged = bool(answers) and None not in answers
     return [each for each in NOT_JUDGED if not (judged and each == LOSSES)]
 
 
 def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:
-    """Judges the records of faults injected into a running job. `planned` counts the entries that inject a fault."""
+    """Judges the records of faults injected into a running job. `planned` is the number of faults in the schedule."""
     findings = [*_of_the_schedule(records, planned)]
     struck = False
     for record in records:
@@ -84,7 +85,6 @@ def _findings_of(record: Record) -> Iterator[Finding]:
 
 
 def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
-    """Judges one answer of a probe (a user's check). A failed probe before the first injected fault is inconclusive."""
     if not record["ok"]:
         why = f"probe {record['name']} failed ({record['moment']}): {record['detail']}"
         text = f"entry {int(record['entry']) + 1}: {why}"
@@ -92,7 +92,6 @@ def _of_probe(record: Record, struck: bool) -> Iterator[Finding]:
 
 
 def _went_on(record: Record, entry: str) -> Iterator[Finding]:
-    """Checks that no node failed or is missing after a fault and, unless all nodes exited with 0, progress rose."""
     codes = record["codes"]
     for node, code in codes.items():
         if code != 0:

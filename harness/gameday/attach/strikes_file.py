@@ -48,8 +48,8 @@ Time = Annotated[Duration, AfterValidator(_short_enough)]
 
 
 class Progress(Parameters):
-    """How to find the job's progress: a number in its log that rises, such as the step. Without this number, a fault
-    can pass only if the job ends with code 0."""
+    """A rising number in the job's log, such as the step, that shows the job's progress. Without a progress number, the
+    verdict on a fault can be `pass` only if all nodes end with exit code 0."""
 
     log: Annotated[Line, AfterValidator(_one_number)] = Field(description=r"With one group: step (\d+).")
     read: Annotated[str | dict[str, Any] | None, AfterValidator(_reader)] = Field(
@@ -59,8 +59,6 @@ class Progress(Parameters):
 
 
 class AttachedEntry(Parameters):
-    """One entry of a schedule for a running job: either a fault (`strike`) or a waiting time (`rest`)."""
-
     strike: Verb | None = None
     nodes: int = Field(1, ge=1, description="How many at once; the seed decides which.")
     lasts: Time = Field(Duration("10s"), description="Then it is undone.")
@@ -87,7 +85,8 @@ class AttachedDay(Parameters):
     entries: list[AttachedEntry] = Field(min_length=1, max_length=ENTRIES_MAX)
 
     def nodes_max(self, nodes: int) -> int:
-        """Returns on how many nodes a fault may act at once. With one node, this is 0 unless the limit is 100 %."""
+        """Returns the largest number of nodes on which a fault may act at once. For a job with one node, the result is
+        0 unless the limit is 100 %."""
         return int(nodes * self.limits.nodes / 100 + 1e-9)
 
 

@@ -1,7 +1,6 @@
-"""Injects faults into a job that somebody else started. The method `AttachedRun.run` shows the order of events.
-
-Every fault is recorded in the undo journal before its injection, and is undone even if the harness is killed.
-Observations are appended to `attached.jsonl` in the run's folder, one record a line. This module judges nothing."""
+"""Injects faults into a job that somebody else started. Every fault is recorded in the undo journal before its
+injection, and is undone even if the harness is killed. Observations are appended to `attached.jsonl` in the run's
+folder, as one JSON record per line."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def _refusal(day: AttachedDay, job: AttachedJob, verb: str, nodes: int) -> str:
 
 
 class _Over(Exception):
-    """Raised to end a schedule of faults before its last entry, with the outcome of the schedule and the reason."""
+    """Raised to end the schedule of faults early."""
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(reason)
@@ -74,7 +73,8 @@ def run_attached(
     stop: StopRequest,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Injects and undoes all scheduled faults, and tells `say` each action. Raises `FaultError` if an undo fails."""
+    """Injects and undoes all scheduled faults, and reports each action to `say`. Raises `FaultError` if a fault cannot
+    be undone."""
     run_dir.mkdir(parents=True)
     (run_dir / LOGS).mkdir()
     journal = Journal(run_dir)
@@ -128,7 +128,6 @@ class AttachedRun:
         self._tell("finished", outcome=outcome, reason=reason)
 
     def _strike(self, number: int, entry: AttachedEntry) -> None:
-        """Checks the job, injects one fault, undoes the fault, and watches the job until it makes progress again."""
         assert entry.strike is not None
         progress = self.day.progress
         self._doing(number, f"looking whether the job {'goes on' if progress else 'is whole'}")
@@ -157,7 +156,6 @@ class AttachedRun:
         self._ask("after", number)
 
     def _undo(self, undos: Iterable[Undo], before: Mapping[str, float], targets: Sequence[str]) -> Mapping[str, float]:
-        """Undoes a fault, even if the log is unreadable. Returns each node's highest progress number until then."""
         try:
             after = self._progress(before or targets)
         finally:
@@ -169,14 +167,12 @@ class AttachedRun:
         return {name: max(number, after.get(name, number)) for name, number in before.items()} if before else after
 
     def _ask(self, moment: str, number: int) -> None:
-        """Runs all probes (the user's checks) and waits. Raises `_Over` if one has failed, now or during the fault."""
         self._questions.ask_all(moment, "")
         while self._questions.is_open(moment) or self._questions.is_open("during"):
             self._wait(0.05)
         self._hear(number)
 
     def _hold(self, number: int, seconds: float) -> None:
-        """Lets a fault act for this many seconds. Raises `_Over` if a probe (a user's check) fails during this time."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
             self._questions.ask_due("")
@@ -190,7 +186,6 @@ class AttachedRun:
                 raise _Over("probe_failed", f"probe {heard.probe} failed ({heard.moment}): {heard.detail}")
 
     def _healthy(self) -> None:
-        """Raises `_Over` if the job has ended, a node is not running, or the progress number does not rise."""
         looked = self.job.look()
         if any(_is_done(seen) for seen in looked.values()):  # the others may end a moment later
             looked = self._until(list(looked), lambda _, now: _is_done(now))
@@ -211,7 +206,6 @@ class AttachedRun:
             self._wait(LOOK_EVERY_S)
 
     def _watch(self, number: int, before: Mapping[str, float]) -> None:
-        """Watches until the job recovers (all nodes run, with more progress than `before`) or ends, or time is up."""
         begin, progress = time.monotonic(), self.day.progress
         limit_s = progress.within.s if progress else LOOK_EVERY_S
         while True:
@@ -242,14 +236,14 @@ class AttachedRun:
         return max(self._numbers().values(), default=None)
 
     def _progress(self, names: Iterable[str]) -> dict[str, float]:
-        """Returns the highest progress number of each node in `names`. If none of these nodes logs a progress number,
-        returns the highest number that any node of the job logs, with an empty name as key."""
+        """Returns the highest progress number (such as the step) that each node in `names` logged. If no node in
+        `names` logs a progress number, returns the highest number that any node of the job logs, with an empty name as
+        key."""
         numbers = self._numbers()
         own = {name: numbers[name] for name in names if name in numbers}
         return own or ({"": max(numbers.values())} if numbers else {})
 
     def _numbers(self) -> dict[str, float]:
-        """Returns the highest progress number in the log of each node that logs progress numbers."""
         if self.day.progress is None:
             return {}
         pattern, found = re.compile(self.day.progress.log), {}
@@ -265,7 +259,6 @@ class AttachedRun:
             self._gathered_s = time.monotonic()
 
     def _wait(self, seconds: float) -> None:
-        """Waits this many seconds. Raises `_Over` if the user asks to stop, so that an active fault is undone."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._gather()
@@ -292,7 +285,6 @@ def _plain(seen: Mapping[str, Seen]) -> dict[str, dict[str, Any]]:
 
 
 def _numbers(pattern: re.Pattern[str], line: str) -> list[float]:
-    """Returns the numbers in a log line that may be step numbers."""
     found = []
     for match in pattern.finditer(line):
         with contextlib.suppress(TypeError, ValueError):

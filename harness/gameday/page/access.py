@@ -46,12 +46,13 @@ class Access:
         return (name if colon and port.isdigit() else host.lower()) in self.hosts
 
     def is_own_origin(self, origin: str, host: str) -> bool:
-        """Returns True if a request comes from the live page itself, as other web pages must not press its buttons."""
+        """Returns True if the live page itself sent the request; other web pages must not press its buttons."""
         return origin.lower() == f"{'https' if self.secure else 'http'}://{host.lower()}" and self.is_own_host(host)
 
 
 def _owner(secret: str, known: Mapping[str, str]) -> str | None:
-    """Returns the role that has this token or cookie. Compares in constant time, to reveal no part of a secret."""
+    """Returns the role that has this token or cookie. Compares in constant time, so that the time of an answer reveals
+    no part of a secret."""
     given, found = secret.encode(errors="replace"), None
     for role, each in known.items():
         if hmac.compare_digest(given, each.encode()):

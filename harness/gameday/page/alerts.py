@@ -42,7 +42,6 @@ def _alert(each: Any) -> AlertNews:
 
 
 def _fingerprint(alert: dict[Any, Any], labels: dict[Any, Any]) -> str:
-    """Returns Alertmanager's fingerprint of an alert, or a hash of the labels, or an empty text without both."""
     given = alert.get("fingerprint")
     if isinstance(given, str) and given:
         return given[:FINGERPRINT_MAX]

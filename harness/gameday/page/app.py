@@ -1,4 +1,5 @@
-"""Defines the live page as an ASGI application: a page, a stream, buttons, logs, charts, and a route for alerts."""
+"""Defines the live page as an ASGI application: HTML page, event stream, buttons, logs, charts, and a route for
+alerts."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ Chart = Callable[[bool], str]  # narrow or wide → SVG of ours; empty: nothing 
 
 
 class Page:
-    """The functions that answer the live page's requests, and the data that they share. `cookie` is the prefix of the
-    names of the roles' cookies. This prefix holds the port, as browsers do not separate cookies by port."""
+    """Answers the requests to the live page. `cookie` is the prefix of all cookie names, and contains the port, because
+    browsers share cookies between the ports of a host."""
 
     def __init__(self, access: Access, hub: Hub, desk: Desk, run_dir: pathlib.Path, chart: Chart, cookie: str):
         self.access, self.hub, self.desk, self.run_dir = access, hub, desk, run_dir
@@ -90,14 +91,11 @@ class Page:
         return _Guard(Starlette(routes=routes, lifespan=lifespan), self.access)
 
     def _role(self, request: Request) -> str | None:
-        """Returns the viewer's role, according to the token in the page's address or, without a token, a cookie."""
         token = request.query_params.get("token")
         role = self.access.role_of(token) if token else self._role_of_cookie(request)
         return role if role in LOOKS else None
 
     def _role_of_cookie(self, request: Request) -> str | None:
-        """Returns the role that a page asks for, if the browser has the cookie of this role. If the page's address has
-        no parameter `as`, the browser's cookie with the most rights counts."""
         wanted = request.query_params.get("as")
         for role in LOOKS[::-1] if wanted is None else (wanted,):
             if self.access.role_of_cookie(request.cookies.get(f"{self.cookie}-{role}", "")) == role:
@@ -124,7 +122,6 @@ class Page:
         return _Stream(self.hub, role)
 
     async def log(self, request: Request) -> Response:
-        """Sends a node's newest log lines as plain text, in which control characters of the trainer are replaced."""
         if self._role(request) is None:
             return _refused("no token, or a wrong token")
         view, wanted = self.hub.view, request.query_params.get("node", "")
@@ -133,7 +130,6 @@ class Page:
         return PlainTextResponse(await run_in_threadpool(newest_words, self.run_dir, wanted))
 
     async def report(self, request: Request) -> Response:
-        """Sends a report on the game day or a rehearsal. A content security policy bars the report from the network."""
         if self._role(request) is None:
             return _refused("no token, or a wrong token")
         path = request.path_params["path"] or "report.html"
@@ -153,7 +149,6 @@ class Page:
         return Response(await run_in_threadpool(self._draw, narrow), media_type="image/svg+xml")
 
     def _draw(self, narrow: bool) -> str:
-        """Returns the loss chart that all browsers share. The chart is drawn at most every two seconds."""
         drawn_at, text = self._drawn.get(narrow, (0.0, ""))
         if time.monotonic() - drawn_at > CHART_KEPT_S:
             text = self._chart(narrow)
@@ -171,7 +166,6 @@ class Page:
         return await self._hand_in(request, role)
 
     async def notes(self, request: Request) -> Response:
-        """Handles a note or action that a program sends with a token instead of a cookie."""
         role = self._bearer(request)
         return await self._hand_in(request, role) if role in LOOKS else _refused(BEARER)
 
@@ -195,7 +189,6 @@ class Page:
         return self.access.role_of(token.strip()) if kind.lower() == "bearer" else None
 
     async def alerts(self, request: Request) -> Response:
-        """Takes alerts from an alerting tool, which sends a token as `Authorization: Bearer …`, and no cookie."""
         if self._bearer(request) not in ("alerts", "master"):
             return _refused(BEARER)
         try:
@@ -207,8 +200,6 @@ class Page:
 
 
 class _Stream(StreamingResponse):
-    """A stream of page updates that counts as open as soon as the response begins, even before the first message."""
-
     def __init__(self, hub: Hub, role: str):
         super().__init__(hub.stream(role), media_type="text/event-stream")
         self._hub = hub
@@ -226,7 +217,6 @@ def _refused(why: str) -> Response:
 
 
 async def _json(request: Request) -> Any:
-    """Reads a request's JSON body. Raises `ValueError` for a wrong content type, too many bytes, or invalid JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise ValueError("send application/json")
     body = b""
@@ -266,7 +256,7 @@ def newest_words(run_dir: pathlib.Path, node: str) -> str:
 
 
 class _Guard:
-    """Refuses requests for foreign host names, and adds security headers to every answer of the page."""
+    """Refuses requests for foreign host names (DNS rebinding), and adds security headers to every answer."""
 
     def __init__(self, inner: ASGIApp, access: Access):
         self.inner, self.access = inner, access

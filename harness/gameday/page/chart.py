@@ -1,4 +1,4 @@
-"""Draws the loss of a running job beside its fault-free run's, and the job's steps per second."""
+"""Draws the loss of a running job beside the loss of its fault-free run, and the job's steps per second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from harness.report.charts.loss_curves import Curves, Series, loss_chart
 
 
 def drawing(course: Course, fault_free: Callable[[], Series | None]) -> Callable[[bool], str]:
-    """Returns a function that draws a job's losses and speed, narrow or wide, or nothing before the first step."""
+    """Returns a function that draws a job's losses and steps per second as SVG. The function takes True for a narrow
+    chart, and returns an empty text before the first step."""
     read = functools.cache(fault_free)
 
     def draw(narrow: bool) -> str:

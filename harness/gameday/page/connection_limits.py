@@ -17,8 +17,9 @@ _open: dict[Patient, None] = {}  # open connections in the order of arrival
 
 
 class Patient(H11Protocol):
-    """A browser's connection, which the server closes if the browser is too slow. Of too many connections, the server
-    closes the oldest one without a complete request, or else the oldest one, but never the newest one or a stream."""
+    """A browser's connection, which the server closes if the browser is too slow. If there are too many connections,
+    the server closes the oldest connection without a complete request, or else the oldest connection, but never the
+    newest connection or a stream."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -45,7 +46,6 @@ class Patient(H11Protocol):
 
     @property
     def stays_open(self) -> bool:
-        """Returns True if the connection's answer is a stream that still goes on."""
         cycle = self.cycle
         return cycle is not None and not cycle.response_complete and cycle.scope["state"].get(STAYS_OPEN, False)
 

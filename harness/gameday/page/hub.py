@@ -1,4 +1,4 @@
-"""Passes the newest data on a game day from the job's loop to the browsers that show its page."""
+"""Passes the newest data on a game day from the job's thread to the browsers that show the live page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class Hub:
         self.streams = 0  # number of open streams
 
     def start(self) -> None:
-        """Stores the page's running event loop, through which other threads pass data to browsers."""
         self._loop = asyncio.get_running_loop()
 
     def publish(self, view: DayView, participants_feed: Sequence[NewsView]) -> None:
@@ -44,7 +43,6 @@ class Hub:
         self._wake()
 
     def close_soon(self) -> None:
-        """Ends every browser's stream after its pending messages. Any thread may call this method."""
         self.closing = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):
@@ -55,7 +53,6 @@ class Hub:
         self._changed = asyncio.Event()
 
     def text(self, role: str) -> str:
-        """Returns the newest data on the game day as JSON, as far as this role may see it."""
         if role not in self._texts and self.view is not None:
             view = dataclasses.asdict(for_role(self.view, role, self._feed))
             # Phases in the words of the report. Those of an outage keep their name, too, for their colour.
@@ -65,7 +62,6 @@ class Hub:
         return self._texts.get(role, "null")
 
     async def stream(self, role: str) -> AsyncIterator[str]:
-        """Yields the newest data of the page as server-sent events. A slow browser does not get every version."""
         yield f"retry: {RECONNECT_MS}\n\n"
         async for message in self._messages(role):
             yield message
@@ -85,7 +81,6 @@ class Hub:
 
 
 def _harmless(value: Any) -> Any:
-    """Replaces control characters in texts, and turns NaN and infinities into null."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Serves the live page from a thread of its own, beside the job's loop."""
+"""Serves the live page in a thread of its own, beside the job's thread."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class PageAddress:
         return self.certificate is not None
 
     def check(self) -> None:
-        """Checks the live page's address and TLS files. Raises `UsageError` for the first mistake."""
         if (self.certificate is None) != (self.key is None):
             raise UsageError("--tls-cert and --tls-key belong together")
         for path in (self.certificate, self.key):
@@ -71,8 +70,6 @@ def _is_own(address: str) -> bool:
 
 @dataclass(frozen=True)
 class Served:
-    """A live page that is being served. `address` has scheme and port, but no token."""
-
     address: str
     access: Access
     hub: Hub
@@ -83,7 +80,6 @@ class Served:
 
 @contextlib.contextmanager
 def serving(place: PageAddress, desk: Desk, run_dir: pathlib.Path, chart: Chart) -> Iterator[Served]:
-    """Serves the live page during the `with` block. Raises `CannotRunError` if the server cannot start."""
     place.check()
     listening = _listen(place)
     with listening:
@@ -118,7 +114,7 @@ def serving(place: PageAddress, desk: Desk, run_dir: pathlib.Path, chart: Chart)
 
 
 class _Server(uvicorn.Server):
-    """The page's web server, which ignores signals, so that the job receives them and undoes its faults."""
+    """The page's web server, which ignores signals, so that the job receives the signals and undoes its faults."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -138,7 +134,6 @@ def _listen(place: PageAddress) -> socket.socket:
 
 
 def _names(address: str) -> list[str]:
-    """Returns the host names under which browsers find the page. People see the first of these names."""
     if _is_own(address):
         return ["127.0.0.1", "localhost", "[::1]"] if ":" not in address else ["[::1]", "localhost", "127.0.0.1"]
     if address in ("0.0.0.0", "::"):

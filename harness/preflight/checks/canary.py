@@ -1,5 +1,5 @@
-"""Checks a short run of the trainer without faults: its loss falls, its gradient norm does not jump, its GPUs are busy,
-and it does not wait for data."""
+"""Checks a short run of the trainer without faults: the loss falls, the gradient norm does not jump, the GPUs are busy,
+and little time is spent waiting for data."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Defines the common parts of all preflight checks (such as of links or clocks); each check is a file in this folder. A
-check only judges measurements.
+"""Defines the common parts of all preflight checks, such as those of links or clocks. Each check is a file in this
+folder, and judges measurements, but makes no measurements itself.
 
-A check uses one of three runs of a preflight: `nodes` (`harness.preflight.node_program` measures the nodes; the check
-names the part needed), `canary` (the trainer runs without a fault) or `drill` (the trainer loses a rank).
-"""
+A check uses one of three runs: `nodes` (a program measures the nodes), `canary` (the trainer runs without a fault) or
+`drill` (the trainer loses a rank)."""
 
 from __future__ import annotations
 
@@ -33,7 +32,8 @@ K = TypeVar("K")
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A flaw of the cluster that a check found, and its place. A finding that is not `certain` is inconclusive."""
+    """A flaw of the cluster that a check found, and its place. If `certain` is False, the flaw makes the preflight
+    inconclusive instead of failed."""
 
     words: str
     cause: str = ""  # the usual cause
@@ -63,7 +63,6 @@ class Judged(msgspec.Struct, omit_defaults=True):
 
     @property
     def verdict(self) -> Verdict | None:
-        """Returns the check's verdict; `None` if nothing was judged, which does not stop the launch."""
         if self.not_judged and not self.findings:
             return None
         found = [Verdict.FAIL if each.certain else Verdict.INCONCLUSIVE for each in self.findings]
@@ -71,7 +70,7 @@ class Judged(msgspec.Struct, omit_defaults=True):
 
 
 class Told(NamedTuple):
-    """One measurement of the node program. `rank` is `None` for a measurement of the node itself."""
+    """One measurement by the program that runs on the nodes. `rank` is `None` for a measurement of the node itself."""
 
     node: str
     rank: int | None
@@ -81,8 +80,6 @@ class Told(NamedTuple):
 
 @dataclass
 class Seen:
-    """The evidence that a preflight's checks use: the measurements, and the runs of the trainer."""
-
     plan: Plan  # the scenario's plan
     told: Sequence[Told] = ()
     nodes: Sequence[str] = ()  # the planned nodes, in order
@@ -96,7 +93,8 @@ class Seen:
     one_host: bool = False  # all nodes are on the harness's own, and share its CPUs
 
     def of(self, probe: str, kind: type[T]) -> list[tuple[Told, T]]:
-        """Returns the valid measurements of one kind. Nodes are not trusted: invalid measurements go into `damaged`."""
+        """Returns the valid measurements of one kind. Errors of invalid measurements go into `damaged`, because nodes
+        are not trusted."""
         found = []
         for each in self.told:
             if each.probe == probe:
@@ -114,7 +112,7 @@ class Seen:
 
     @property
     def saves(self) -> str:
-        """Returns the path of the folder for checkpoints, below the run's folder."""
+        """Returns the end of the path of the checkpoint folder on every node, such as `/checkpoints`."""
         return f"/{self.plan.workload.checkpoint.folder}"
 
     def node_of(self, rank: int) -> str:
@@ -135,7 +133,6 @@ class Seen:
         return [doubt(f"{words} ({why})" if why else words, nodes=missing)]
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """Yields each node whose measuring program failed, with the error, the first failure first."""
         for each in self.told:
             if each.probe == "failed":
                 stage, error = (str(each.values.get(name, ""))[:300] for name in ("stage", "error"))
@@ -143,8 +140,6 @@ class Seen:
 
 
 class Check(abc.ABC):
-    """One check of a cluster before a launch: a question, answered from measurements."""
-
     title: ClassVar[str]
     order: ClassVar[int] = 99  # in reports
     needs: ClassVar[Run] = "nodes"
@@ -167,25 +162,22 @@ load_check: Callable[[str], Check] = _FAMILY.load
 
 
 def in_order(wanted: Collection[str] = ()) -> list[str]:
-    """Returns the names of the wanted checks (by default all), in the order in which reports show them."""
     names = [name for name in check_names() if name in wanted or not wanted]
     return sorted(names, key=lambda name: load_check(name).order)
 
 
 def named(names: Sequence[str]) -> str:
-    """Joins names for a sentence: `node0, node1 and 3 more`."""
     more = len(names) - NAMES_MAX
     return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def listed(values: Mapping[str, object]) -> str:
-    """Joins values for a sentence: `node0: 3; node1: none`."""
     return "; ".join(f"{who}: {value or 'none'}" for who, value in list(values.items())[:NAMES_MAX])
 
 
 def odd_ones(values: Mapping[str, V]) -> tuple[V | None, dict[str, V]]:
-    """Returns the value of most nodes (or ranks), and the other values, by name. Without a majority, all values are
-    returned as odd."""
+    """Returns the value that most nodes (or ranks) have, and the other nodes' values by name. Returns `None` and all
+    values if no value has a majority."""
     groups: dict[V, list[str]] = {}
     for who, value in values.items():
         groups.setdefault(value, []).append(who)
@@ -201,8 +193,9 @@ FAR_BELOW = 0.1  # of the others: so much slower is nothing because a host is bu
 
 
 def accused(words: str, cause: str, share: float, others: int, seen: Seen, **more: Any) -> Finding:
-    """Makes a finding on a slow part of the cluster: its speed is `share` times the other parts' speed. The finding is
-    uncertain if chance may explain it: if only one other part was measured, or if all nodes share one host's CPUs."""
+    """Makes a finding on a slow part of the cluster, whose speed is `share` times the other parts' speed. The finding
+    is uncertain if only one other part was measured, or if all nodes share one host's CPUs, unless `share` is below
+    0.1."""
     why = "all nodes share the CPUs of one host, and what else it does slows some of them" if seen.one_host else ""
     why = why or ("there is one other to compare with" if others < OTHERS_MIN else "")
     if not why or share < FAR_BELOW:
@@ -235,19 +228,19 @@ class Reduced(msgspec.Struct):
     ]
 
     def bus_bandwidths(self) -> list[tuple[int, float]]:
-        """Returns (size, bytes per second on each link) for each measured size of an all-reduce: 2(N−1)/N × bytes /
-        time."""
+        """Returns (size in bytes, bytes per second) for each message size: the bus bandwidth of nccl-tests, 2(N−1)/N ×
+        bytes / time for N ranks."""
         share = 2 * (self.ranks - 1) / self.ranks
         return [(size, share * size / seconds) for size, seconds in self.times]
 
     @property
     def bus_bandwidth(self) -> float:
-        """Returns the bytes per second on each link at the largest message size, which buffers distort least."""
+        """Returns the bus bandwidth in bytes per second at the largest message size, where the latency matters
+        least."""
         return max(self.bus_bandwidths())[1]
 
 
 def rate(bytes_per_s: float) -> str:
-    """Formats a rate in the units of networks: `9.41 Gbit/s`."""
     return scaled(8 * bytes_per_s, "bit/s")
 
 

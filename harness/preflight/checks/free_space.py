@@ -1,4 +1,4 @@
-"""Checks that there is room for the checkpoints that are kept, and for one more that is being written."""
+"""Checks that the file system has room for the checkpoints that the job keeps, and for one more checkpoint."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class FreeSpace(Check):
 
 
 def _kept(seen: Seen) -> tuple[int, str]:
-    """Returns how many saves the job keeps at once, and a text on where this number comes from."""
     planned, run = seen.plan.workload.checkpoint.keep, seen.canary.evidence.run if seen.canary else None
     if run is None or run.left is None or run.unseen:
         return planned, "as the scenario says"

@@ -1,8 +1,7 @@
 """Checks that each link is as fast as others of its kind: a ring all-reduce is only as fast as its slowest link.
 
-A rank's fastest link to another rank shows what its port can send, and the fastest link from another rank what its port
-can receive. Send and receive rates of all ranks show whether a port is slow, or only a link of two good ports.
-"""
+A rank's fastest outgoing link shows how fast its network port can send, and the fastest incoming link how fast the port
+can receive. The rates of all ports tell a slow port from a slow link between two good ports."""
 
 from __future__ import annotations
 
@@ -77,13 +76,11 @@ class Links(Check):
 
 
 def _is_link(a: int, b: int, work: Workload) -> bool:
-    """Returns True if the link of two ranks is measured: within a node, or with equal local ranks on two nodes."""
     same_number = a % work.ranks_per_node == b % work.ranks_per_node
     return a != b and b < work.world_size and (same_number or work.node_of(a) == work.node_of(b))
 
 
 def _findings(links: Mapping[Link, float], seen: Seen, within: bool) -> Iterator[Finding]:
-    """Yields findings on slow network ports, then on slow links between ports that are not slow."""
     sends, takes = dict[int, float](), dict[int, float]()
     for (a, b), speed in links.items():
         sends[a], takes[b] = max(sends.get(a, 0.0), speed), max(takes.get(b, 0.0), speed)

@@ -1,4 +1,5 @@
-"""Checks that the longest save fits into the shortest preemption notice: else the latest work is lost."""
+"""Checks that writing a checkpoint never takes longer than the shortest preemption notice; otherwise the latest work is
+lost."""
 
 from __future__ import annotations
 

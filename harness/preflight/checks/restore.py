@@ -1,4 +1,4 @@
-"""Checks that the trainer continues from its saves after a rank was killed. The test run has its own report."""
+"""Checks that the trainer continues from its checkpoints after a rank was killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class Restore(Check):
 
 
 def _of_the_restart(headline: str) -> str:
-    """Returns a drill's headline without the clause on expectations, because a drill's plan sets no expectations."""
     clauses = [each for each in headline.split("; ") if each != "the scenario expects nothing else"]
     return "; ".join(each.replace("not judged: ", "not judged in this step: ", 1) for each in clauses)
 

@@ -1,4 +1,5 @@
-"""Checks that every node can write, sync, read and list checkpoints, and that no node is much slower at it."""
+"""Checks that every node can write, sync, read and list checkpoints, and that no node is much slower than the
+others."""
 
 from __future__ import annotations
 
@@ -58,7 +59,6 @@ class Storage(Check):
 
 
 def _wrong(values: Told) -> tuple[str, str] | None:
-    """Returns the flaw that a storage test found, with its usual cause, or `None` if the test found no flaw."""
     if values.error:
         return values.error, "a full disk or quota, a mount that is read-only, or rights"
     if not values.same:

@@ -1,9 +1,9 @@
-"""Measures each node for `chaos preflight`, in the trainer's own Python, with only the standard library, torch, and the
-emitter (the harness's event logger, which is copied to every node).
+"""Measures each node for `chaos preflight`. This program runs in the trainer's own Python, and imports only the
+standard library, torch, and the harness's event logger, which is copied to every node.
 
 The process that the engine starts examines the node without torch, and starts a process for each rank. The rank
-processes examine their torch, form a process group, and measure together. `preflight` events hold the results.
-"""
+processes examine their torch, form a process group, and measure together. The results are logged as `preflight`
+events."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ STORED_BYTES, STORED_S, BLOCK, FILES = 64 * 2**20, 5.0, 4 * 2**20, 64
 
 
 class Job:
-    """What all measurements on a node share: this process's rank, and its connection to the other ranks."""
-
     def __init__(self, options: argparse.Namespace, torch: Any, tell: Callable[..., None]):
         self.options, self.torch, self.tell = options, torch, tell
         self.nodes, self.ranks, self.local = options.nodes, options.ranks, options.local_rank
@@ -70,25 +68,25 @@ class Job:
         self.fast = self.group(range(self.size))
 
     def group(self, ranks: Any) -> Any:
-        """Makes a process group of these ranks. All ranks must call this, also ranks that are not in the group."""
+        """Makes a process group of these ranks. All ranks must call this method, also ranks that are not in the
+        group."""
         return self.dist.new_group(
             list(ranks), backend="nccl" if self.gpu else "gloo", timeout=datetime.timedelta(seconds=PATIENCE_S)
         )
 
     def any(self, mine: bool) -> bool:
-        """Returns True if `mine` is True on any rank. All ranks must call this, and wait for each other."""
+        """Returns True if `mine` is True on any rank. All ranks must call this method, and wait for each other."""
         told = self.torch.tensor([int(mine)])
         self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
         return bool(told.item())
 
     def most(self, mine: float) -> float:
-        """Returns the largest `mine` of all ranks. All ranks must call this, and wait for each other."""
+        """Returns the largest `mine` of all ranks. All ranks must call this method, and wait for each other."""
         told = self.torch.tensor([mine], dtype=self.torch.float64)
         self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
         return float(told.item())
 
     def settle(self) -> None:
-        """Waits until this rank's GPU has done all queued work."""
         if self.gpu:
             self.torch.cuda.synchronize()
 
@@ -125,7 +123,6 @@ def _once_more(emit: Emitter, stage: str) -> None:
 def _windows(
     job: Job, emit: Emitter, work: Callable[[int], float], times: int, flop: int, steps: Iterator[int]
 ) -> list[float]:
-    """Repeats work on this rank, and returns its speed in FLOP/s for each window of time."""
     windows, spent, done, begin, opened = [], 0.0, 0, time.monotonic(), time.monotonic()
     for step in steps:
         begin_ns = time.monotonic_ns()
@@ -142,7 +139,7 @@ def _windows(
 
 
 def clocks(job: Job, emit: Emitter) -> None:
-    """Measures how far each node's wall clock is from the first node's, by messages there and back."""
+    """Measures the seconds between each node's wall clock and the first node's, by messages there and back."""
     moment, offsets = job.torch.zeros(1, dtype=job.torch.float64), []
     for other in range(job.ranks, job.size, job.ranks):
         looks = []
@@ -176,7 +173,7 @@ def tournament(count: int) -> Iterator[list[tuple[int, int]]]:
 
 def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
     """Returns rounds of rank pairs; the pairs of a round are measured at the same time. Pairs within nodes come first,
-    then pairs with equal local ranks on two nodes, as each GPU has its own network card."""
+    then pairs with equal local ranks on two nodes, because each GPU may have its own network card."""
     firsts = range(0, nodes * ranks, ranks)
     within = [[(first + a, first + b) for first in firsts for a, b in pairs] for pairs in tournament(ranks)]
     between = [[(a * ranks + own, b * ranks + own) for a, b in p] for p in tournament(nodes) for own in range(ranks)]
@@ -187,7 +184,8 @@ def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
 
 def links(job: Job, emit: Emitter) -> None:
     """Measures the bytes per second from each rank to other ranks, link by link, until the time is used up. The faster
-    of two measurements of a link counts, as a busy host may have slowed the other. Slow links are measured again."""
+    of two measurements of a link counts, because a busy host may have slowed the other measurement. Slow links are
+    measured again."""
     planned, begin, found = rounds(job.nodes, job.ranks), time.monotonic(), dict[int, float]()
     message = job.torch.ones(32 * 2**20 if job.gpu else 2**20, dtype=job.torch.uint8, device=job.device)
     done = 0
@@ -221,7 +219,6 @@ def _measure(job: Job, message: Any, pairs: list[tuple[int, int]], found: dict[i
 def _slow_rounds(
     job: Job, planned: list[list[tuple[int, int]]], found: dict[int, float]
 ) -> list[list[tuple[int, int]]]:
-    """Returns the rounds with a link much slower than the fastest of its kind (within or between nodes)."""
     slow = set[int]()
     for within in (True, False):
         mine = {to: speed for to, speed in found.items() if (to // job.ranks == job.node) is within}
@@ -231,7 +228,6 @@ def _slow_rounds(
 
 
 def _send(job: Job, message: Any, to: int) -> float:
-    """Returns the speed of the link to another rank: the best of several measurements, as other load may slow some."""
     count, many, best, looks = job.torch.zeros(1, dtype=job.torch.int64, device=job.device), 1, 0.0, 0
     while looks < LOOKS:
         count[0], begin = many, time.perf_counter()
@@ -262,7 +258,7 @@ def _receive(job: Job, message: Any, sender: int) -> None:
 
 
 def all_reduce(job: Job, emit: Emitter) -> None:
-    """Measures all-reduces by size: of all ranks, of the ranks of a node, and of one rank of each node."""
+    """Measures all-reduces of several sizes: of all ranks, of the ranks of a node, and of one rank of each node."""
     _reduce(job, "all", job.fast, job.size, 0)
     if job.ranks == 1:
         return
@@ -296,7 +292,8 @@ def _reduce(job: Job, which: str, group: Any, ranks: int, first: int) -> None:
 
 
 def storage(job: Job, emit: Emitter) -> None:
-    """Measures write, sync, read and list in the checkpoint folder; up to `ALONE_NODES` nodes take turns."""
+    """Measures write, sync, read and list in the checkpoint folder. Up to `ALONE_NODES` nodes take turns; more nodes
+    measure at the same time."""
     turns = job.nodes if job.nodes <= ALONE_NODES else 1
     for turn in range(turns):
         if job.local == 0 and turn == job.node % turns:
@@ -306,7 +303,6 @@ def storage(job: Job, emit: Emitter) -> None:
 
 
 def stored(folder: pathlib.Path) -> dict[str, Any]:
-    """Measures the storage of checkpoints, and returns the best of several measurements."""
     looks = list[dict[str, Any]]()
     while len(looks) < LOOKS:
         looks.append(told := _stored(folder))
@@ -319,7 +315,6 @@ def stored(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _stored(folder: pathlib.Path) -> dict[str, Any]:
-    """Measures the storage once: the seconds of each operation, the bytes of the file, and the error, if any."""
     block, done, told = os.urandom(BLOCK), 0, dict[str, Any]()
     file, doing = folder / "file", "making a folder"
     try:
@@ -358,7 +353,6 @@ STAGES = {"compute": compute, "clocks": clocks, "links": links, "all_reduce": al
 
 
 def look(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns facts about this node, such as its memory and settings, for which no torch is needed."""
     own = {name: value for name, value in os.environ.items() if name.startswith(SETTINGS) and name not in OWN_SETTINGS}
     memory = _first_line("/proc/meminfo", "MemTotal").split()
     unwell = nvml.unwell(PATH_S)
@@ -381,14 +375,13 @@ def look(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _first_line(file: str, begin: str) -> str:
-    """Returns the text after the colon in a file's first line that begins with `begin`, or an empty text."""
     with contextlib.suppress(OSError), open(file, errors="replace") as lines:
         return next((line.partition(":")[2].strip() for line in lines if line.startswith(begin)), "")
     return ""
 
 
 def _link_speeds() -> Iterator[tuple[str, int]]:
-    """Yields the Mbit/s of each network card whose driver reports it, but not of virtual cards."""
+    """Yields the name and the speed in Mbit/s of each network card, but not of virtual cards."""
     for card in sorted(pathlib.Path("/sys/class/net").glob("*")):
         with contextlib.suppress(OSError, ValueError):
             speed = int((card / "speed").read_text())
@@ -397,7 +390,8 @@ def _link_speeds() -> Iterator[tuple[str, int]]:
 
 
 def path_seen(path: str) -> dict[str, Any]:
-    """Returns what is at a path, such as a file or a mount. A thread does the look-up, as a file system may hang."""
+    """Returns what is at a path, such as a file or a mount. A separate thread looks at the path, because a file system
+    may hang."""
     found: dict[str, Any] = {"kind": "stuck"}
 
     def ask() -> None:
@@ -425,7 +419,6 @@ def path_seen(path: str) -> dict[str, Any]:
 
 
 def mount_of(path: str) -> tuple[str, str]:
-    """Returns the mount point that holds the path, and the kind of its file system."""
     best = ("", "")
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", errors="replace") as lines:
         for line in lines:
@@ -437,7 +430,6 @@ def mount_of(path: str) -> tuple[str, str]:
 
 
 def software(torch: Any) -> dict[str, Any]:
-    """Returns this rank's versions of torch, CUDA and NCCL, and its GPU if it has one."""
     told = {"torch": str(torch.__version__), "cuda": str(torch.version.cuda or ""), "gpus": torch.cuda.device_count()}
     if told["gpus"]:
         gpu = torch.cuda.get_device_properties(0)
@@ -448,7 +440,6 @@ def software(torch: Any) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Runs the wanted measurements on this rank, one after the other."""
     rank, size = options.index * options.ranks + options.local_rank, options.nodes * options.ranks
     emit = Emitter.open("trainer", rank=rank, local_rank=options.local_rank, world_size=size)
     emit("started")
