@@ -1,4 +1,5 @@
-"""Builds the command that installs an extra of this package, even if no package index has the package."""
+"""Builds the command that installs an extra (optional dependencies) of this package, even if no package index has the
+package."""
 
 import contextlib
 import importlib.metadata
@@ -14,7 +15,8 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 @contextlib.contextmanager
 def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
-    """Wraps imports that need an optional extra. Raises `CannotRunError` if the extra is not installed."""
+    """Makes a context for imports that need an extra (optional dependencies) of this package. Raises `CannotRunError`
+    if the extra is not installed."""
     try:
         yield
     except ImportError as error:
@@ -23,8 +25,8 @@ def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
 
 def how_to_install(extra: str = "") -> str:
     """Returns the command that installs this copy of the package with an extra: from its checkout, its URL or a wheel's
-    file. The command never gives the package's name alone, because nobody owns this name on the public index and
-    anybody could register it."""
+    file. The command never gives the package's name alone, because anybody could register this name on the public
+    index."""
     wanted = f"[{extra}]" if extra else ""
     if (_ROOT / "pyproject.toml").is_file():
         return "pip install -e " + shlex.quote(f"{_ROOT}{wanted}")
@@ -35,8 +37,6 @@ def how_to_install(extra: str = "") -> str:
 
 
 def _source() -> str:
-    """Returns the URL from which this package was installed, as the installer recorded it, or an empty text if the
-    package came from an index."""
     try:
         noted = importlib.metadata.distribution("chaos-harness").read_text("direct_url.json")
         known = json.loads(noted or "{}")

@@ -19,7 +19,8 @@ SHARED = {  # the thing that ranks along an axis share
 
 @dataclass(frozen=True)
 class Mesh:
-    """The mesh of a job's ranks. `sizes`: number of ranks by axis, outermost first, as for `init_device_mesh`."""
+    """The mesh of a job's ranks. `sizes` is the number of ranks by axis, outermost axis first, as for
+    `init_device_mesh`."""
 
     sizes: Mapping[Axis, int]
 
@@ -28,7 +29,6 @@ class Mesh:
         return math.prod(self.sizes.values())
 
     def of(self, rank: int) -> dict[Axis, int]:
-        """Returns the coordinates of a rank, by axis."""
         found: dict[Axis, int] = {}
         for axis, size in reversed([*self.sizes.items()]):
             rank, found[axis] = divmod(rank, size)

@@ -1,4 +1,5 @@
-"""Defines the base of all models that people write in YAML: unknown keys, NaN, and text as a number are errors."""
+"""Defines the base of all models that people write in YAML: unknown keys, NaN, and text in place of a number are
+errors."""
 
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ Share = Annotated[float, BeforeValidator(units.parse_percent), Field(gt=0, le=10
 
 
 def _take_numbers_only(schema: Any) -> None:
-    """Makes numbers strict in a model's schema: by default pydantic takes `true` and `'1'` for the number 1."""
+    """Makes numbers strict in a model's schema, because by default pydantic takes `true` and `'1'` for the number 1."""
     if isinstance(schema, dict):
         if schema.get("type") in ("int", "float"):
             schema["strict"] = True

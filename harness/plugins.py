@@ -33,8 +33,9 @@ _GROUPS = {package: group for group, package in OPEN.items()}
 
 @dataclass(frozen=True)
 class Family:
-    """All plug-ins of one kind, such as faults, of this package and of others. A plug-in is a module that defines
-    `attribute` or, with `part`, a folder whose module `part` defines it. A plug-in is imported at its first use."""
+    """All plug-ins of one kind, such as faults, of this package and of others. A plug-in is a module that defines the
+    name `attribute`. With `part`, a plug-in is a folder whose module `part` defines this name. A plug-in is imported at
+    its first use."""
 
     kind: str  # as messages say it: "fault"
     package: str
@@ -71,7 +72,6 @@ class Family:
         return name
 
     def sentence(self, name: str) -> str:
-        """Returns the first line of the plug-in's docstring."""
         return self._told(name).partition("\n")[0]
 
     def details(self, name: str) -> list[str]:
@@ -79,7 +79,7 @@ class Family:
         return [" ".join(each.split()) for each in self._told(name).split("\n\n")[1:]]
 
     def _told(self, name: str) -> str:
-        """Returns the docstring of the plug-in. The plug-in's name may have `.` or `-` instead of `_`."""
+        """Returns the docstring of the plug-in, whose name may have `.` or `-` instead of `_`."""
         file = name.replace(".", "_").replace("-", "_")
         return self.module(file).__doc__ or ""
 
@@ -142,7 +142,7 @@ def _origin(point: importlib.metadata.EntryPoint) -> str:
 
 
 def not_installed(group: str, before: str = "") -> str:
-    """Returns why no entry point of this group is known, and how to install this package; "" if any is known."""
+    """Returns why no entry point of this group is known, and how to install this package, or "" if any is known."""
     if entry_points(group):
         return ""
     return f"{before}none of {group} are known, as this package is not installed here: {how_to_install()}"

@@ -102,12 +102,11 @@ FURTHER_PACKAGES = {"tests": ("libc6-dev",), "browser": ("fonts-dejavu-core",)}
 
 
 def missing(names: Iterable[str]) -> list[Program]:
-    """Returns the named programs that this machine lacks. A `KeyError` means that a name is not in `PROGRAMS`."""
+    """Returns the named programs that this machine lacks. Raises `KeyError` for a name that is not in `PROGRAMS`."""
     return [program for program in map(PROGRAMS.__getitem__, names) if shutil.which(program.name) is None]
 
 
 def members(group: str) -> list[str]:
-    """Returns the names of the programs in a group."""
     return [program.name for program in PROGRAMS.values() if group in program.groups]
 
 

@@ -1,8 +1,7 @@
-"""Quantities with a unit, as they are written in scenario files.
+"""Parses quantities with a unit, as they are written in scenario files.
 
-A parser turns the text into a number in the unit that its name tells, or raises `ValueError` with the bad value and
-what is allowed. `Duration`, `Size` and `Rate` keep both text and number, because pydantic models write the text to
-JSON.
+A parser returns a number in the unit that the parser's name gives, or raises `ValueError` with the bad value and what
+is allowed. `Duration`, `Size` and `Rate` keep both text and number, because pydantic models write the text to JSON.
 """
 
 import re
@@ -41,7 +40,7 @@ def _short(value: object) -> str:
 
 
 def parse_duration_ns(text: object) -> int:
-    """Parses a duration: `'1.5s'` → 1_500_000_000."""
+    """Parses a duration into nanoseconds: `'1.5s'` → 1_500_000_000."""
     return _parse(text, _DURATION_NS, "duration", "30s", DURATION_NS_MAX, "8760h")
 
 
@@ -58,7 +57,7 @@ def parse_percent(text: object) -> float:
 
 
 def parse_per_hour(text: object) -> float:
-    """Parses a rate: `'2/h'` → 2.0 events per hour (`/s`, `/m` and `/h` are known)."""
+    """Parses a rate into events per hour: `'2/h'` → 2.0 (`/s`, `/m` and `/h` are known)."""
     match = _NUMBER.match(text.strip()) if isinstance(text, str) and len(text) <= LENGTH_MAX else None
     per = {"/s": 3600.0, "/m": 60.0, "/h": 1.0}
     if match is None or match[2] not in per or float(match[1]) <= 0:
@@ -67,7 +66,7 @@ def parse_per_hour(text: object) -> float:
 
 
 def parse_speed(text: object) -> float:
-    """Parses a speed: `'60x'` → 60.0, at most a million."""
+    """Parses a speed, which is at most a million: `'60x'` → 60.0."""
     match = _NUMBER.match(text.strip()) if isinstance(text, str) and len(text) <= LENGTH_MAX else None
     if match is None or match[2] != "x" or not 0 < float(match[1]) <= SPEED_MAX:
         raise ValueError(f"{_short(text)} is not a speed: write a number above 0 and x, like 60x")
@@ -76,8 +75,6 @@ def parse_speed(text: object) -> float:
 
 @dataclass(frozen=True)
 class _Quantity:
-    """A quantity as a text with its unit. Subclasses add the number that the text means."""
-
     text: str
 
     pattern: ClassVar[str]

@@ -1,4 +1,5 @@
-"""The Python API: runs scenarios and gates (scenario suites), and loads stored results. docs/python.md describes it.
+"""The Python API: runs scenarios and gates (scenario suites), and loads stored results. docs/python.md describes the
+API.
 
     from harness.api import run
 
@@ -31,8 +32,8 @@ Path = str | os.PathLike[str]
 
 
 class _Judged:
-    """The base class of the results of runs and gates, with the verdict and the folder of the result. The `repr` of a
-    result is short, because pytest cuts a long `repr`."""
+    """The base class of the results of runs and gates. The `repr` of a result is short, because pytest cuts a long
+    `repr`."""
 
     verdict: str
     folder: pathlib.Path
@@ -85,7 +86,7 @@ def run(
     reports: Path = "reports",
     timeout_s: float | None = None,
 ) -> Result:
-    """Runs a scenario and judges it. `scenario` is a name from `chaos list`, the path of a scenario file, or the
+    """Runs a scenario and judges the run. `scenario` is a name from `chaos list`, the path of a scenario file, or the
     content of a scenario file.
 
     With `command`, the scenario's faults are injected into the job that this command starts, in place of the scenario's
@@ -179,7 +180,6 @@ def delay(folder: Path, after_ns: int, by_ns: int) -> None:
 
 
 def _written(scenario: Path | Mapping[str, Any], command: Sequence[str], reports: pathlib.Path) -> pathlib.Path:
-    """Writes a scenario file from the given content or a known scenario, with `command` (if given) as its trainer."""
     import yaml
 
     from harness.adopt.proposal import workload_of
@@ -203,8 +203,6 @@ def _written(scenario: Path | Mapping[str, Any], command: Sequence[str], reports
 
 
 def _called(words: Sequence[str], timeout_s: float | None) -> str:
-    """Runs a `chaos` command in a separate process, and returns its standard output. If the command fails, its standard
-    error becomes the message of the raised error."""
     command = [sys.executable, "-m", "harness", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -225,8 +223,8 @@ def _called(words: Sequence[str], timeout_s: float | None) -> str:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Asks a `chaos` command to undo its faults and to end. A command that does not end in time is killed, and its
-    reverter (a separate process) undoes the faults."""
+    """Asks a `chaos` command to undo its faults and to end. A command that does not end in time is killed; its
+    reverter, a separate process, then undoes the faults."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""The pytest plug-in: `pytest --chaos` runs the tests that launch jobs; docs/python.md describes it.
+"""The pytest plug-in: `pytest --chaos` runs the tests that launch jobs (see docs/python.md).
 
     def test_survives_an_eviction(chaos):
         assert chaos.run("spot-evict", command=["torchrun", "--nproc-per-node", "2", "train.py"]).passed
@@ -31,8 +31,8 @@ T = TypeVar("T", bound="Result | GateResult")
 
 
 class Chaos:
-    """The pytest fixture `chaos`, which runs scenarios and gates as `harness.api` does, in the folder `root`. pytest
-    lists the report pages at the end."""
+    """The pytest fixture `chaos`, which runs scenarios and gates as `harness.api` does, in the folder `root`. At the
+    end of a test session, pytest lists the report pages."""
 
     def __init__(self, root: pathlib.Path, reports: pathlib.Path, tell: Callable[[str, object], None]):
         self.root, self.reports = root, reports

@@ -1,5 +1,5 @@
-"""Provides stand-ins to test a fault without a job: a node, and a fault's context. Both stand-ins record the calls of
-the fault."""
+"""Provides stand-ins for a node and for a fault's context, to test a fault without a job. The stand-ins record the
+calls of the fault."""
 
 from __future__ import annotations
 

@@ -8,19 +8,18 @@ _SHIPPED = "share/chaos-harness/scenarios"  # the same place as in pyproject.tom
 
 
 def in_checkout() -> bool:
-    """Returns True if the harness runs from its source tree, and not from an installed copy."""
     return (_ROOT / "pyproject.toml").is_file() and (_ROOT / "scenarios").is_dir()
 
 
 def reports() -> pathlib.Path:
-    """Returns the checkout's folder `reports/` if the working directory is in the checkout, else `reports/` in the
+    """Returns the folder `reports/` of the checkout if the working directory is in the checkout, else `reports/` in the
     working directory."""
     here = pathlib.Path.cwd()
     return _ROOT / "reports" if in_checkout() and here.is_relative_to(_ROOT) else here / "reports"
 
 
 def scenarios() -> pathlib.Path:
-    """Returns the folder `scenarios/` of the checkout, or the copy of it that was installed with the package."""
+    """Returns the folder `scenarios/` of the checkout, or the copy that was installed with the package."""
     if in_checkout():
         return _ROOT / "scenarios"
     try:  # by the installer's own list of files, whatever the installation scheme
@@ -32,7 +31,7 @@ def scenarios() -> pathlib.Path:
 
 
 def docs() -> str:
-    """Returns the folder of the documentation in a checkout, or an empty text in an installed copy."""
+    """Returns the folder of the documentation in a checkout, or "" in an installed copy."""
     if not in_checkout():
         return ""
     return "docs" if pathlib.Path.cwd() == _ROOT else str(_ROOT / "docs")

@@ -1,4 +1,4 @@
-"""Shows a run's progress: as one line that changes on a terminal, as a few plain lines elsewhere."""
+"""Shows a run's progress: as one changing line on a terminal, as a few plain lines elsewhere."""
 
 import contextlib
 import pathlib
@@ -35,7 +35,8 @@ MOMENTS = {
 
 
 class Display(CampaignObserver, contextlib.AbstractContextManager["Display"]):
-    """Prints the progress of a scenario's jobs. Terminal markup in a trainer's texts has no effect."""
+    """Prints the progress of a scenario's jobs. Markup for the terminal in a trainer's texts is printed, not
+    interpreted."""
 
     def __init__(self, console: Console):
         self.console = console
@@ -85,12 +86,9 @@ class Display(CampaignObserver, contextlib.AbstractContextManager["Display"]):
             self._say(f"  {status.elapsed_s:6.1f} s  {done}{f' · {phase}' * (status.phase != 'training')}")
 
     def _step(self, status: Status) -> str:
-        """Returns `step N` for a job at step N, or `restarting after step N` for a restarted job that has done no step
-        yet."""
         return f"step {status.step}" if status.step or not self._furthest else f"restarting after step {self._furthest}"
 
     def _left(self, status: Status) -> str:
-        """Estimates the time left from the average pace since the first step, including pauses."""
         if self._first is None or status.steps is None or not self._first[1] < status.step < status.steps:
             return ""
         since, first = self._first

@@ -1,4 +1,4 @@
-"""Defines exports, which pass the results of runs to other tools. Commands offer each export as an option of the same
+"""Defines exports, which pass the results of runs to other tools. Each export is a command-line option of the same
 name.
 
 An export is an entry point of the group `chaos_harness.exports`: one file that defines an `Export`, and one line in
@@ -51,7 +51,7 @@ Chosen = Mapping[str, tuple[Export, str]]  # by its name: an export, and the val
 
 @functools.cache
 def exports() -> Mapping[str, Export]:
-    """Returns all exports by name. Prints an error on stderr for an export that cannot be loaded."""
+    """Returns all exports by name. An export that cannot be loaded is left out, with an error on stderr."""
     found = {}
     for name, point in entry_points(GROUP).items():
         try:
@@ -63,8 +63,8 @@ def exports() -> Mapping[str, Export]:
 
 
 def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds the options of the wanted exports to a command. The command gets the exports that the user chose as the
-    argument `chosen`."""
+    """Adds to a command the options of all exports that `wanted` accepts. The command gets the exports that the user
+    chose as the argument `chosen`."""
 
     def offer(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
@@ -120,7 +120,7 @@ class Telling(CampaignObserver):
 def watched(observer: CampaignObserver, chosen: Chosen, budget: float | None = None) -> Iterator[CampaignObserver]:
     """Yields an observer that also passes a running job on to the chosen exports.
 
-    `budget` is the share of GPU time that the job may waste if its plan sets no limit.
+    `budget` is the share of GPU time (0 to 1) that the job may waste if its plan sets no limit.
     """
     with contextlib.ExitStack() as stack:
         watching = [observer]

@@ -32,7 +32,8 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def parse_since(text: str, now_s: float | None = None) -> float:
-    """Converts a date like `2026-11-22`, or an age like `2h` or `7d`, to seconds since 1970. Raises `UsageError`."""
+    """Converts a date such as `2026-11-22`, or an age such as `2h` or `7d`, to seconds since 1970. Raises `UsageError`
+    for any other text."""
     if match := _AGO.match(text.strip()):
         return (time.time() if now_s is None else now_s) - float(match[1]) * _UNIT_S[match[2]]
     try:
@@ -191,7 +192,6 @@ class Bound(NamedTuple):
 
 
 def bounds() -> Iterator[Bound]:
-    """Yields every key that a scenario may set under `expect:`."""
     from harness.campaign.checked_files import score_bounds
 
     for score, allowed in score_bounds().items():
@@ -205,7 +205,6 @@ def bounds() -> Iterator[Bound]:
 
 
 def _example(field: Mapping[str, Any]) -> str:
-    """Returns an example value for a field with this JSON schema."""
     if "anyOf" in field:
         return _example(field["anyOf"][0])
     if field.get("type") == "object":

@@ -1,4 +1,5 @@
-"""Defines the commands `chaos doctor` (finds which backends and faults work here) and `chaos heal`."""
+"""Defines `chaos doctor`, which finds the backends and faults that work on this machine, and `chaos heal`, which undoes
+what killed runs left behind."""
 
 import dataclasses
 import importlib.util
@@ -44,7 +45,6 @@ class Finding:
 
 
 def examine() -> tuple[list[Finding], dict[str, Capability]]:
-    """Returns facts about this machine, and for each backend what it can do here."""
     supported = sys.version_info >= (3, 11)
     lacking_torch = f"not installed; the reference trainer needs it: {how_to_install('trainer')}"
     torch = importlib.util.find_spec("torch") is not None
@@ -64,8 +64,8 @@ def examine() -> tuple[list[Finding], dict[str, Capability]]:
 def scenarios_here(
     names: Sequence[str], scenarios: pathlib.Path, capabilities: Mapping[str, Capability]
 ) -> list[tuple[str, dict[str, str]]]:
-    """Returns the reasons why each scenario (default: all shipped ones) cannot run on each backend here. An empty
-    reason means that the scenario can run. Raises `UsageError`."""
+    """Returns for each scenario (by default, all shipped ones) why the scenario cannot run on each backend of this
+    machine. An empty reason means that the scenario can run. Raises `UsageError` for an unknown scenario."""
     paths = [find_scenario(name, scenarios) for name in names] or sorted(scenarios.glob("*.yaml"))
     usable = {name: capability for name, capability in capabilities.items() if capability.available}
     found = []
@@ -107,7 +107,6 @@ def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dic
 
 
 def gpus_found() -> list[Finding]:
-    """Returns a finding about the health of this machine's GPUs, or an empty list if it has no GPU."""
     unwell = nvml.unwell()
     facts = {} if unwell else nvml.facts()
     words = "; ".join(unwell) or (f"{facts['gpus']} well" if facts else "")
@@ -115,8 +114,8 @@ def gpus_found() -> list[Finding]:
 
 
 def programs_found() -> list[Finding]:
-    """Returns, for each group of external programs, a finding that names the missing programs. A missing program is no
-    failure, because most users need only a few groups."""
+    """Returns a finding for each group of external programs, with the missing ones. A missing program is no failure,
+    because most users need only a few groups."""
     findings = []
     for group, purpose in programs.GROUPS.items():
         if group in ("base", "setup"):
@@ -218,8 +217,6 @@ def _print_faults(faults: list[tuple[str, str, dict[str, str]]], capabilities: d
 
 
 def _missing(capability: Capability) -> dict[str, str]:
-    """Returns each act on nodes (such as a kill) that a backend cannot do here, with the reason. Returns an empty
-    mapping if the backend cannot run here at all."""
     lacking = [verb for verb in Verb if capability.available and verb not in capability.verbs]
     return {verb.value: capability.missing.get(verb, "not there") for verb in lacking}
 
@@ -250,8 +247,6 @@ def heal(
 
 
 def _undone(reports: pathlib.Path, dry_run: bool) -> tuple[list[str], list[str]]:
-    """Undoes what killed runs left behind. Returns a text on each thing that was undone, and a reason for each thing
-    that could not be undone."""
     runs, failed = undo.heal(reports, dry_run)
     strays, problems = undo.heal_strays(dry_run)
     unfinished, left = fault_free.sweep(reports, dry_run)

@@ -97,14 +97,13 @@ COMMANDS = {
 
 
 def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
-    """Returns the command-line application. The code of a command is imported, and then `loaded` is called, when the
-    user calls the command."""
+    """Returns the command-line application. The code of a command is imported only when the user calls the command;
+    then `loaded` is called."""
     import typer
     from typer.core import TyperCommand, TyperGroup
 
     class Command(TyperCommand):
-        """An entry in the list of commands: a command's name and the first line of its help. The command's code is
-        imported when the user calls it."""
+        """An entry in the list of commands. The command's code is imported only when the user calls the command."""
 
         def __init__(self, name: str, where: str, about: str, panel: str):
             super().__init__(name, help=about, rich_help_panel=panel)
@@ -175,7 +174,6 @@ def _without_bool(options: list[Any]) -> list[Any]:
 
 
 def main() -> None:
-    """Runs the command `chaos`. The program always ends with a clear message and a meaningful exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         # Without standalone mode the exit code is what comes back, and nothing turns it into this process's own.
@@ -187,14 +185,13 @@ def main() -> None:
 
 
 def _stop_on_signals() -> None:
-    """Makes signals ask the run to stop and to undo its faults. Before this call, signals end the program."""
+    """Makes signals ask the run to stop and to undo its faults, instead of ending the program at once."""
     from harness.run.stop import stop
 
     stop.on_signals()
 
 
 def _exit_code(error: BaseException) -> int:
-    """Prints an error for the user, and returns the exit code for it."""
     if isinstance(error, ChaosError):
         _say(f"error: {error}")
         return error.exit_code
@@ -236,8 +233,6 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _kept(error: BaseException) -> str:
-    """Writes the traceback to a file. Returns a line that names the file, or an empty text if the file cannot be
-    written."""
     try:
         descriptor, name = tempfile.mkstemp(prefix="chaos-error-", suffix=".txt")
         with open(descriptor, "w", errors="replace") as file:
@@ -248,7 +243,6 @@ def _kept(error: BaseException) -> str:
 
 
 def _say(text: str, style: str = "red") -> None:
-    """Prints a message on standard error, as plain text if the formatted output fails."""
     text = re.sub(rf"\S{{{WORD_MAX + 1},}}", lambda word: f"{word[0][: WORD_MAX - 1]}…", text)
     try:
         from rich.text import Text
@@ -262,7 +256,6 @@ def _say(text: str, style: str = "red") -> None:
 
 
 def _free(place: pathlib.Path) -> str:
-    """Returns the free space on a folder's disk as a text, even if the folder does not exist."""
     for folder in (place, *place.parents):
         try:
             return f"{shutil.disk_usage(folder).free / 2**20:.0f} MiB"

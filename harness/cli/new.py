@@ -87,7 +87,6 @@ def _write(kind: str, name: str, known: Sequence[str], folder: pathlib.Path | No
 
 
 def files(name: str, kind: str = "fault") -> dict[str, str]:
-    """Maps paths to contents of all files in a new repository for a fault or guarantee with this name."""
     dashed = name.replace("_", "-")
     values = {
         "name": name,

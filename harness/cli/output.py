@@ -1,4 +1,5 @@
-"""Prints the output of commands. Text from a scenario, a log or a node never becomes markup or controls a terminal."""
+"""Prints the output of commands. Text from a scenario, a log or a node never becomes markup or controls the
+terminal."""
 
 import pathlib
 import sys
@@ -31,19 +32,17 @@ err = Console(stderr=True, highlight=False)
 
 
 def safe(value: object) -> str:
-    """Returns a value as one line of text, escaped so that the terminal library (rich) does not read any of it as
-    markup."""
+    """Returns a value as one line of text, escaped so that the terminal library (rich) finds no markup in the text."""
     return escape(one_line(value))
 
 
 def say(line: str, style: str = "") -> None:
-    """Prints one line of plain text without wrapping it."""
     out.print(Text(plain(line), style=style), soft_wrap=True)
 
 
 def unwrapped(console: Console) -> Console:
-    """Returns the console if it is a terminal, else a console for files, which is wide enough not to wrap the rows of
-    tables."""
+    """Returns a console for a terminal unchanged. For other output, returns a console so wide that rows of tables are
+    not wrapped."""
     if console.is_terminal:
         return console
     return Console(file=console.file, width=PLAIN_WIDTH, color_system=None, highlight=False)
@@ -54,7 +53,6 @@ def print_table(table: Table) -> None:
 
 
 def print_rows(head: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
-    """Prints a table of plain text."""
     table = Table(*head, box=None, header_style="bold")
     for row in rows:
         table.add_row(*map(safe, row))
@@ -62,7 +60,6 @@ def print_rows(head: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
 
 
 def print_figures(head: Sequence[str], rows: Iterable[Iterable[object]], all_text: bool = False) -> None:
-    """Prints a table whose columns after the first one hold figures or, with `all_text`, texts."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     for place, name in enumerate(head):
         table.add_column(safe(name), justify="left" if all_text or place == 0 else "right")
@@ -72,7 +69,7 @@ def print_figures(head: Sequence[str], rows: Iterable[Iterable[object]], all_tex
 
 
 def note(line: str) -> None:
-    """Prints a remark on standard error, so that it does not disturb readers of the result."""
+    """Prints a remark on standard error, so that standard output holds only the result."""
     err.print(Text(one_line(line), style="dim"), soft_wrap=True)
 
 

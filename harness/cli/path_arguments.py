@@ -9,8 +9,8 @@ from harness.errors import UsageError
 
 
 def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
-    """Returns a function that checks the folder of an option: the folder may be missing, but no part of its path is a
-    file."""
+    """Returns a function that checks a folder given for `option`. The folder may be missing, but `UsageError` is raised
+    if a part of its path is a file."""
 
     def check(given: pathlib.Path) -> pathlib.Path:
         for place in (given, *given.parents):
@@ -33,8 +33,8 @@ def folder(option: str) -> Callable[[pathlib.Path], pathlib.Path]:
 
 
 def file_to_write(option: str) -> Callable[[pathlib.Path | None], pathlib.Path | None]:
-    """Returns a function that checks the file of an option: the file may be missing, but must not be a folder, device
-    or pipe."""
+    """Returns a function that checks a file given for `option`. The file may be missing, but `UsageError` is raised for
+    a folder, device or pipe."""
 
     def check(given: pathlib.Path | None) -> pathlib.Path | None:
         if given is not None:

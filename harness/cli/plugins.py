@@ -27,9 +27,6 @@ OURS = "chaos-harness"
 
 
 class Plugin(NamedTuple):
-    """One plug-in (such as a fault) of another package. `wrong` is the reason why the plug-in cannot be used, or an
-    empty text."""
-
     kind: str
     name: str
     package: str
@@ -58,7 +55,6 @@ def plugins(json: JsonOption = False) -> None:
 
 
 def added() -> list[Plugin]:
-    """Loads the plug-ins that other packages add, and returns them by kind and name."""
     found = []
     for kind in sorted([*LOADED, "attach", "exports", "stores"]):
         try:

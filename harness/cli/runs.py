@@ -61,8 +61,6 @@ def show(
 
 
 def _judged(folder: pathlib.Path) -> StoredKind | None:
-    """Returns the kind of a stored result of several runs, or `None` for one run. Raises `UsageError` if the result or
-    run was not judged."""
     kind = stored_kind_of(folder)
     judged = (folder / (kind.report if kind else "report.json")).exists()
     if judged or (kind and is_running(folder)):  # such a result shows its state while it is at work
@@ -156,8 +154,6 @@ def report(run: RunArg, reports: ReportsOption = REPORTS) -> None:
 
 
 def _judge(folder: pathlib.Path, rehearsal: str | None = None, must_write: bool = False) -> Verdict:
-    """Judges a stored run again and prints the verdict. With `must_write`, raises an error if the report cannot be
-    written."""
     folder, part = part_of_a_day(folder)
     kind = stored_kind_of(folder)
     if rehearsal is None and part is None and kind:

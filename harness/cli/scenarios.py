@@ -64,15 +64,15 @@ def plan(
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper without anchors: it writes a repeated value in full each time, which is easier to read."""
+    """A YAML dumper without anchors: a repeated value is written in full each time, which is easier to read."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def native_text(request: Any, output: str) -> str:
-    """Formats a request to the cluster engine as YAML or JSON, for people and for `kubectl apply -f -`. In YAML, a list
-    of objects becomes several documents."""
+    """Formats a request to the cluster engine as YAML or JSON. In YAML, a list of objects becomes several documents, as
+    `kubectl apply -f -` expects."""
     plain = json.loads(json.dumps(request, default=dataclasses.asdict))
     if output == "json":
         return json.dumps(plain, indent=2) + "\n"
@@ -81,7 +81,6 @@ def native_text(request: Any, output: str) -> str:
 
 
 def plan_of(name: str, backend: str, seed: int, profile: str | None, scenarios: pathlib.Path) -> tuple[Scenario, Plan]:
-    """Returns the scenario with this name or path, and its plan under a new run id."""
     load_backend(backend)
     if not name:
         raise UsageError("name a scenario, or a stored plan with --plan; `chaos list` shows the scenarios")
@@ -139,7 +138,8 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
 
 def untold(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
     """Returns lines that say what cannot be judged, because the trainer does not report it. `tells` holds the kinds of
-    evidence that the trainer declares, or is `None` without a declaration. `teller` is the trainer's name."""
+    evidence that the trainer declares to report (`None`: no declaration). `teller` is the trainer's name in these
+    lines."""
     if tells is None:
         text = "What its trainer reports is seen when it runs. Whatever is missing then will not be judged"
         return [f"{text}, and the verdict names it; what `trainer: {{tells: […]}}` names must be there."]
@@ -156,7 +156,6 @@ def untold(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str 
 
 
 def _needed(expect: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yields each key of `expect:` that is set, with the kinds of evidence that are needed to judge it."""
     asked = {name: bounds for name, bounds in expect.items() if isinstance(bounds, Mapping)}
     if "loss_continuity" in asked:
         exact = asked["loss_continuity"].get("mode", "exact") == "exact"
@@ -168,8 +167,6 @@ def _needed(expect: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _struck(planned: PlannedFault, work: Workload) -> list[int]:
-    """Returns the first ranks that a fault hits, at most `STRUCK_SHOWN`, or an empty list if the job's mesh is
-    unknown."""
     each = work.ranks_per_node
     nodes = (range(target.node_index * each, (target.node_index + 1) * each) for target in planned.targets)
     ranks = [target.rank for target in planned.targets if target.rank is not None] or itertools.chain(*nodes)

@@ -40,7 +40,6 @@ def _note_scenarios(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _given(folder: pathlib.Path, set_to: str | None, default: pathlib.Path) -> str:
-    """Returns the folder that printed commands must name, or an empty text if it is the default folder."""
     usual = pathlib.Path(set_to or default).absolute()
     return "" if folder.absolute() == usual else str(folder.absolute())
 
@@ -71,7 +70,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON on 
 
 
 def labels_of(given: list[str] | None) -> dict[str, str]:
-    """Converts the texts `key=value` of --label to a mapping. Raises `UsageError`."""
+    """Converts the texts `key=value` of the option --label to a mapping. Raises `UsageError` for a text of another
+    form."""
     labels = {}
     for text in given or ():
         key, equals, value = text.partition("=")
@@ -86,7 +86,7 @@ def labels_of(given: list[str] | None) -> dict[str, str]:
 
 
 def seconds_of(option: str, text: str) -> float:
-    """Parses a duration like 10m. Raises `UsageError`."""
+    """Parses a duration such as `10m` into seconds. Raises `UsageError` for a text of another form."""
     try:
         return parse_duration_ns(text) / 1e9
     except ValueError as error:
@@ -94,7 +94,8 @@ def seconds_of(option: str, text: str) -> float:
 
 
 def cap_of(gpu_hours: float | None) -> GpuCap | None:
-    """Returns the limit on GPU-hours, if any. Raises `UsageError` for a limit that is not above 0."""
+    """Returns the limit on GPU-hours, or `None` without a limit. Raises `UsageError` for a limit that is not above
+    0."""
     if gpu_hours is not None and not 0 < gpu_hours < math.inf:
         raise UsageError(f"--max-gpu-hours {gpu_hours:g}: it must be above 0")
     return None if gpu_hours is None else GpuCap(gpu_hours, "--max-gpu-hours")

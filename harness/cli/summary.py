@@ -17,13 +17,14 @@ SUMMARY_BYTES_MAX = 1_000_000  # of one report; GitHub takes 1 MiB of a step
 
 
 def summary_to(path: pathlib.Path | None) -> list[Callable[[pathlib.Path], None]]:
-    """Returns a list with one function, which takes a run's folder and appends the run's report to the file `path`.
-    Returns an empty list if `path` is `None`."""
+    """Returns a list with one function, which appends the report in a run's folder to the file `path`. Returns an empty
+    list if `path` is `None`."""
     return [] if path is None else [lambda run_dir: append_summary(path, (run_dir / "report.md").read_text())]
 
 
 def append_summary(path: pathlib.Path, report: str) -> None:
-    """Appends a Markdown report to the summary of a CI job, cut off where it would be too long."""
+    """Appends a Markdown report to a file. The report is cut to `SUMMARY_BYTES_MAX`, because GitHub rejects a longer
+    summary."""
     text = report.encode()
     if len(text) > SUMMARY_BYTES_MAX:
         text = text[:SUMMARY_BYTES_MAX].rpartition(b"\n")[0] + b"\n\n(cut: the whole report is in its folder)\n"

@@ -17,7 +17,6 @@ from harness.report.words import BEYOND, one_line
 
 
 def summary(report: Report, page: pathlib.Path | None = None) -> Group:
-    """Returns what the terminal shows of a run: verdict, reasons, figures, and where its HTML report is."""
     word = Text(f"{SIGNS[report.verdict]} {report.verdict.value.upper()}", style=STYLES[report.verdict])
     first = Text.assemble(word, "  ", Text(one_line(view.headline(report))))
     others = [Text(f"  - {one_line(reason)}") for reason in view.reasons(report)[1:6]]
@@ -44,12 +43,10 @@ def summary(report: Report, page: pathlib.Path | None = None) -> Group:
 
 
 def print_report(report: Report, page: pathlib.Path | None, console: Console) -> None:
-    """Prints the summary of a run's report, as plain, unwrapped text unless it goes to a terminal."""
     unwrapped(console).print(summary(report, page), crop=False)
 
 
 def print_result(result: Result, folder: pathlib.Path | None = None) -> Verdict:
-    """Prints the verdicts of several runs and of their parts, and where the report is, if it was written."""
     for part in result.parts:
         sign = f"[{STYLES[part.verdict]}]{part.verdict.value:13}[/]" if part.verdict else f"{'not judged':13}"
         out.print(f"  {sign} {safe(part.name)}: {safe((part.reasons or [''])[0])}", soft_wrap=True)

@@ -41,7 +41,8 @@ def validate(
 
 
 def check(path: pathlib.Path, scenarios: pathlib.Path) -> str:
-    """Returns a summary of a correct scenario, suite or plan. Raises `UsageError` with all mistakes."""
+    """Checks a scenario, suite or plan of a game day, and returns `ok` or a remark. Raises `UsageError` with all
+    mistakes in the file."""
     data = Document(read_text(path), str(path)).data
     if not isinstance(data, dict) or "faults" not in data:  # its keys tell its kind, else its folder does
         from harness.campaign.wings import wings

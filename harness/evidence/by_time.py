@@ -16,12 +16,12 @@ Target = Mapping[str, Any]  # a fault's target: a node, or a rank on it
 
 
 def healed_at(run: Timeline, fault: FaultRecord) -> int:
-    """Returns the time at which the fault was undone, or the end of the run if the fault was never undone."""
     return run.end if fault.healed is None else fault.healed
 
 
 def disturbed(run: Timeline) -> list[Window]:
-    """Returns the merged time windows of active faults and of outages. An outage ends once the job does a new step."""
+    """Returns the merged time windows in which a fault was active or the job was in an outage. An outage ends once the
+    job does a new step."""
     found = [(episode.t_stop, episode.end) for episode in run.episodes]
     over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last episode counts
     for fault in run.faults:
@@ -33,7 +33,6 @@ def disturbed(run: Timeline) -> list[Window]:
 
 
 def union(windows: Iterable[Window]) -> list[Window]:
-    """Merges time windows that overlap or touch, and sorts the merged windows by time."""
     merged: list[Window] = []
     for begin, end in sorted(windows):
         if merged and begin <= merged[-1][1]:
@@ -50,7 +49,7 @@ def touches(windows: Sequence[Window], first: int, last: int) -> bool:
 
 
 def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Marks the time intervals, given by `begin` and `end`, that overlap none of the time windows `disturbed`."""
+    """Marks the time intervals from `begin` to `end` that overlap none of the time windows `disturbed`."""
     if not disturbed:
         return np.ones(len(begin), np.bool_)
     lows, highs = np.array(disturbed, np.int64).T
@@ -59,13 +58,12 @@ def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
 
 
 def stretches(rows: Bools) -> list[slice]:
-    """Returns a slice for each sequence of consecutive `True` values in `rows`."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], rows, [False]]).astype(np.int8)))
     return [slice(int(begin), int(end)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
 class Places:
-    """Tells which nodes the job had at a given time, and which workers these nodes ran."""
+    """Tells which nodes the job had at a given time, and which workers ran on these nodes."""
 
     def __init__(self, run: Timeline):
         self._slots = grouped((slot.key, slot) for slot in run.slots)
@@ -82,7 +80,6 @@ class Places:
         self._exits = {node: Moments(each) for node, each in told.items()}
 
     def had(self, node: Key, moment: int) -> bool:
-        """Returns True if the node `node` was allocated to the job at the time `moment`."""
         return any(slot.allocated <= moment <= slot.released for slot in self._slots.get(node, ()))
 
     def alive(self, target: Target, moment: int) -> Iterator[int]:
@@ -90,6 +87,5 @@ class Places:
         return self._lives.at(key_of(target), target.get("rank"), moment)
 
     def exits(self, target: Target, first: int, last: int) -> Iterator[Mapping[str, Any]]:
-        """Yields the logged exits on the node of a fault's target, from the time `first` to the time `last`."""
         node = key_of(target)
         return self._exits[node].within(first, last) if node in self._exits else iter(())

@@ -12,7 +12,8 @@ DATA = {"dp", "fsdp"}  # a scenario may call any data parallelism dp
 
 
 def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> str:
-    """Returns how a rank's logged coordinates differ from the scenario's mesh, or an empty text if they do not."""
+    """Returns how a rank's logged coordinates differ from the scenario's mesh, or "" if the coordinates agree with the
+    mesh."""
     said = (run.plan.get("workload") or {}).get("mesh") or {}
     mesh = Mesh({axis: size for axis, size in said.items() if isinstance(size, int) and size > 0})
     if not told or not said or rank >= mesh.world_size:
@@ -24,8 +25,8 @@ def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> 
 
 
 def replicas(run: Timeline) -> Ints:
-    """Returns a group number for each process: the processes of one group are replicas, with equal weights. Processes
-    without logged coordinates form one group."""
+    """Returns a group number for each process: the processes of one group are replicas, which have equal weights.
+    Processes without logged coordinates form one group."""
     places = [tuple(sorted((a, *p) for a, p in each.coordinates.items() if a != REPLICATED)) for each in run.processes]
     return np.unique(np.array([str(place) for place in places] or [""]), return_inverse=True)[1].astype(np.int64)
 
@@ -39,7 +40,7 @@ def layouts(run: Timeline) -> frozenset[str]:
 
 
 def new_layout(run: Timeline, others: Sequence[Timeline]) -> str:
-    """Returns a split of the model, such as `tp 2`, that `run` logs and no run in `others` does, or an empty text if a
-    run in `others` logs no split."""
+    """Returns a split of the model, such as `tp 2`, that `run` logs and no run in `others` does. Returns "" if a run in
+    `others` logs no split."""
     known = [layouts(each) for each in others]
     return min(layouts(run) - frozenset().union(*known), default="") if known and all(known) else ""

@@ -4,15 +4,15 @@ A fault that only slows a job explains no death.
 
 * A fault that kills explains every kind of death of its *target* (the rank or node at which the fault aims).
 * A target's death explains deaths of its *peers* (the other workers), because collectives with the target fail. The
-  arrival of a replacement node explains deaths of running workers, because the job forms a new distributed process
-  group. A fault that can stop a healthy job, such as a network partition, explains every worker's death while it is
-  active, and later deaths of workers that were alive when it ended. A fault does not explain the death of a worker
-  outside its targets after a step of this worker in a new process group or long after the fault (see `_Root`). No
-  injected fault explains a segmentation fault of a worker that is not the fault's target. A fault that kills or stops
-  explains a worker's exit with a logged error only if it targets this worker.
+  arrival of a replacement node explains deaths of running workers, because the job forms a new process group. A fault
+  that can stop a healthy job, such as a network partition, explains every worker's death while the fault is active,
+  and later deaths of workers that were alive when the fault ended. A fault does not explain the death of a worker that
+  is no target if this worker has done a step in a new process group, or if the death comes long after the fault (see
+  `_Root`). No injected fault explains a segmentation fault of a worker that is not the fault's target. A fault that
+  kills or stops explains a worker's exit with a logged error only if the fault targets this worker.
 * A damaged checkpoint whose digests are correct explains the death of a worker that loaded it.
-* A fault that comes back after each restart of a node explains any later exit of its launcher with code 75 (the node
-  leaves the job).
+* A fault that comes back after each restart of a node explains any later exit of the node's launcher with code 75 (the
+  node leaves the job).
 * A confirmed notice to leave (see `given`), or a later start of the job with more ranks, explains a worker's clean
   exit.
 
@@ -47,8 +47,8 @@ _OWN_CRASHES = {code for n in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE) for
 
 
 class End(NamedTuple):
-    """The end of a process. For the end of a node's command, which stands for all processes of the node, `rank` is
-    `None`. The exit code `code` is `None` if no log has the exit. By the time `at`, the process had certainly ended."""
+    """The end of a process. `rank` is `None` for the end of a node's command, which stands for all processes of the
+    node. `code` is `None` if no log has the exit. `at` is a time (ns) by which the process had certainly ended."""
 
     node: str
     incarnation: int
@@ -70,7 +70,6 @@ class End(NamedTuple):
 
     @property
     def places(self) -> frozenset[_Place]:
-        """Returns the two fault targets that contain this process: the whole node, and the rank on this node."""
         return frozenset((*self.key, rank) for rank in (None, self.rank))
 
     def is_in(self, places: Set[_Place]) -> bool:
@@ -105,8 +104,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
-    """Yields the deaths during the run that no known cause explains, including workers' exits with code 0 before the
-    last step."""
+    """Yields the deaths during the run that no known cause explains. A worker's exit with code 0 before the last step
+    counts as a death."""
     released = max((slot.released for slot in run.slots), default=run.end)
     over = released if run.aborted is None else min(released, run.aborted)  # the harness itself causes later ends
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
@@ -118,8 +117,8 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
 
 
 def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
-    """Yields the time span from each notice to leave until the harness removes the node: a job may save and exit in
-    this span."""
+    """Yields the time span from each notice to leave until the harness removes the node. In this time span, a job may
+    save a checkpoint and exit."""
     doubt = _doubt(run)
     for fault in run.faults:
         if fault.injected is not None and fault.notice_ns:
@@ -130,8 +129,8 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 def given(run: Timeline) -> list[dict[str, Any]]:
     """Returns the logged notices to leave the job that a known cause confirms: a fault or the cluster manager removes
     the node, or a fault asks the rank to end. A node's notice that it is unfit is confirmed by a fault on this node
-    that does not kill; a peer's notice is confirmed by a cause that made another worker leave. Leaves out notices to
-    leave that only the trainer reports."""
+    that does not kill. A notice with the source `peer` is confirmed by a cause that made another worker leave. A notice
+    that only the trainer reports is left out."""
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") in GAVE_UP}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
     taken = {slot.key: slot.released for slot in run.slots if not slot.kept}
@@ -188,8 +187,8 @@ def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _vanished(run: Timeline) -> Iterator[End]:
-    """Yields the ends of workers that disappeared: other workers did steps without them, but no log has their exit.
-    Leaves out workers that did no step, because a launcher that writes no log may have replaced them."""
+    """Yields the ends of workers that disappeared: other workers did steps without them, but no log has their exit. A
+    worker that did no step is left out, because a launcher that writes no log may have replaced the worker."""
     ends = [(slot.released, slot.key) for slot in run.slots]
     ends += [(exit_["at"], key_of(exit_)) for exit_ in run.exits if exit_["rank"] is None]
     over = {node: at for at, node in sorted(ends, reverse=True)}  # the first end of each node
@@ -205,8 +204,6 @@ def _vanished(run: Timeline) -> Iterator[End]:
 
 
 def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
-    """Returns True if no log has the exit of `gone`, or if a newer worker in `world` (rows of `Timeline.processes`) has
-    the same rank and node."""
     later = (run.processes[row] for row in world if run.processes[row].started > gone.last_seen)
     return gone.exited is None or any((*each.key, each.rank) == (*gone.key, gone.rank) for each in later)
 
@@ -287,7 +284,6 @@ class _Inquest:
         return any(self._run.processes[row].world_size < largest for row in rows for largest in worlds)
 
     def _is_target(self, death: End) -> bool:
-        """Returns True if a fault that kills hit the process's node or rank while the process was alive."""
         strikes = (first_from(self._strikes.get(place, []), death.started - self._doubt) for place in death.places)
         return min(strikes) <= death.at + self._doubt
 
@@ -299,21 +295,19 @@ class _Inquest:
         return max([death.started - self._doubt, *settled])
 
     def _goes_with(self, death: End, root: _Root) -> bool:
-        """Returns True if the process lived at the time of the cause `root`, and no step proves that it survived."""
         if self._settled(death, root.unsettled) > root.at or death.is_in(root.beyond):
             return False
         last = max((int(self._last_step[row]) for row in death.processes), default=0)
         return last < root.survived and (not death.error or death.is_in(root.aim))
 
     def _alive(self, places: Set[_Place], moment: int) -> Iterator[End]:
-        """Yields the end of each process on these nodes or ranks that was alive at `moment`, within clock errors."""
         for node, incarnation, rank in places:
             yield from self._lives.at((node, incarnation), rank, moment)
 
     def _after_kill(self, fault: FaultRecord) -> Iterator[_Root]:
         """Yields the causes of other workers' deaths after a fault that kills: each time at which the fault killed, and
-        the end of each victim. A victim's end is a cause, too, because a launcher may start a worker between the kill
-        and this end."""
+        the end of each victim. The end of a killed process is a cause, too, because a launcher may start a worker
+        between the kill and this end."""
         aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
         targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
         left = [max(acted_at(fault), self._last_word(other)) for other in targets if other.at < first]
@@ -325,9 +319,9 @@ class _Inquest:
 
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
         """Yields the causes of workers' deaths after a fault that can stop a job: the fault's end, and the end of each
-        target that was alive at the fault's end. A process survived the fault if it begins a step over a minute after
-        the fault's end and after the next save. Launchers notice missing heartbeats within a minute; some trainers
-        notice a failed save only at the next save."""
+        target that was alive at the fault's end. A process has survived the fault if the process begins a step over a
+        minute after the fault's end and after the next checkpoint. Launchers notice missing heartbeats within a minute;
+        some trainers notice a failed checkpoint only when they save the next one."""
         healed, aim = healed_at(self._run, fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER
@@ -337,8 +331,8 @@ class _Inquest:
                 yield _Root(other.at, aim, survived=survived, aim=aim)
 
     def _last_word(self, death: End) -> int:
-        """Returns the time of the last log line of a worker, or of a node's workers. Exits are logged later than they
-        happen."""
+        """Returns the time of the last log line of a worker, or of a node's workers, because exits are logged later
+        than they happen."""
         seen = (self._run.processes[row].last_seen for row in death.processes)
         return max(seen, default=death.at if death.rank is None else death.started)
 

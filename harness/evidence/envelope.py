@@ -1,21 +1,21 @@
-"""The tolerance interval of mode `envelope`: the limits within which a run is allowed to differ from a fault-free run.
+"""Computes the tolerance limits of mode `envelope`: how far a run may differ from a fault-free run.
 
 The judged run and further fault-free runs (*repeats*) are compared with one fault-free run, in stretches of steps.
 Three limits (`single`, `lasting` and `soon`) apply to the differences from the fault-free run.
 
 The limit `single` for one step is 3 times the largest difference of any repeated fault-free run so far, but at most 5
-times the largest difference in this stretch of steps and in the stretches before and after it.
+times the largest difference in this stretch of steps and in the two stretches next to it.
 
 The limit `lasting` for the mean difference in a stretch of steps is 5 times the largest such mean of any repeated
 fault-free run so far. The limit `lasting` finds a lasting deviation long before `single` does, as means are smaller.
 
 The limit `soon` for the n-th step after a run diverges is 10 times the largest difference of any repeated fault-free
-run in its first n steps after it diverges. Runs that differ by rounding alone stay close for long. A difference above
-the limit `soon` is inconclusive, because rounding errors grow faster in some phases of a training.
+run in its first n steps after diverging. Runs that differ by rounding alone stay close for long. A difference above the
+limit `soon` is inconclusive, because rounding errors grow faster in some phases of a training.
 
 Each limit allows at least the possible rounding error (see `_rounding`). Limits from only two fault-free runs would
 fail up to 1 in 10 healthy runs, because two runs can be alike by chance. If fewer than `ENOUGH` repeated fault-free
-runs exist, no run fails, and the harness makes more of them.
+runs exist, no run fails, and the harness makes more fault-free runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +45,8 @@ class Sight(NamedTuple):
 
 
 class Lasts(NamedTuple):
-    """A lasting deviation: a quantity's mean difference `apart` in steps `first` to `last` exceeds the limit `most`."""
+    """A lasting deviation from the fault-free run: the mean difference `apart` of a value (`curve`) in steps `first` to
+    `last` exceeds the limit `most`."""
 
     curve: str
     first: int
@@ -66,11 +67,9 @@ class Envelope:
     sizes: frozenset[int]  # numbers of ranks in these runs
 
     def outside(self, found: Comparison) -> dict[str, Bools]:
-        """Marks the steps at which the run differs from the fault-free run by more than the limit `single`."""
         return {name: found.apart(name) > self.single[name][self._rows(found)] for name in CURVES}
 
     def lasts(self, found: Comparison) -> Lasts | None:
-        """Returns the first stretch of steps with a mean difference above the limit `lasting`, or else `None`."""
         for name in DRIFTS:
             means = self._means(found, name)
             for row in np.flatnonzero(means > self.lasting[name])[:1].tolist():
@@ -88,7 +87,7 @@ class Envelope:
 
     def spans(self, found: Comparison, too_soon: bool = False) -> Iterator[tuple[int, int]]:
         """Yields the first step that exceeds the limit `single`, and the first stretch of steps that exceeds the limit
-        `lasting`. If `too_soon` is True, each step is compared with the limit `soon` as well as with `single`."""
+        `lasting`. If `too_soon` is True, each step is compared with the limit `soon`, too."""
         early = self.too_soon(found).values() if too_soon else ()
         rows, lasts = np.logical_or.reduce([*self.outside(found).values(), *early]), self.lasts(found)
         if rows.any():
@@ -97,8 +96,8 @@ class Envelope:
             yield lasts.first, lasts.last
 
     def sees(self, found: Comparison) -> list[Sight]:
-        """Returns the smallest lasting loss deviation that the limits surely detect, for each stretch of steps since
-        the runs diverged."""
+        """Returns, for each stretch of steps since the runs diverged, the smallest lasting loss deviation that the
+        limits surely detect."""
         parted = _parted(found)
         if parted is None:
             return []
@@ -116,13 +115,15 @@ class Envelope:
 
     @property
     def blind(self) -> bool:
-        """Returns True if the limits detect nothing: they allow one step to differ by the whole range of the loss."""
+        """Returns True if the limits detect nothing, because they allow one step to differ by the whole range of the
+        loss."""
         finite = self.fault_free.loss[np.isfinite(self.fault_free.loss)]
         wide = self.single["loss"] > ulps(self.fault_free.loss)
         return bool(wide.any() and len(finite) and self.single["loss"].max() >= np.ptp(finite))
 
     def blind_from(self, step: int) -> bool:
-        """Returns True if the limit `soon` hides small errors at `step`, as it exceeds the loss's change per step."""
+        """Returns True if the limit `soon` hides small errors at `step`, because the limit exceeds the loss's change
+        per step."""
         first = int(np.searchsorted(self.edges, np.searchsorted(self.fault_free.step, step), side="right")) - 1
         level, rows = self._level(), len(self.fault_free) - self.edges[first]
         return bool(self.soon["loss"][:2].max() >= abs(level[-1] - level[first]) / rows)
@@ -131,7 +132,6 @@ class Envelope:
         return np.searchsorted(self.fault_free.step, found.step)
 
     def _means(self, found: Comparison, name: str) -> Floats:
-        """Returns two runs' mean absolute difference in each stretch of steps, or 0 for a stretch without values."""
         return _mean(_spread(found, self.fault_free, name), self.edges)
 
     def _level(self) -> Floats:
@@ -144,7 +144,7 @@ class Envelope:
 
 def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
     """Returns a text if the run exceeds the tolerance limits before any fault was injected, so that the limits are too
-    narrow for the run."""
+    narrow for the run, or else ""."""
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
@@ -156,7 +156,7 @@ def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | Non
 
 
 def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
-    """Returns the tolerance interval from repeats of the fault-free run, or the reason why these give no interval."""
+    """Returns the tolerance limits from repeats of the fault-free run, or the reason why the repeats give no limits."""
     flaws = [evidence.flaw(each) for each in evidence.calibration]
     others = [each for each, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if any(flaws) and not others:
@@ -170,8 +170,8 @@ def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Fault-free runs that stop at a save (`before`) or resume from a save. The run `same` resumes with as many ranks
-    as made the save. The runs `others` resume with more or fewer ranks than made the save."""
+    """Fault-free runs that stop at a checkpoint (`before`) or resume from a checkpoint (`same`, `others`). The run
+    `same` resumes with as many ranks as saved the checkpoint, and the runs `others` with more or fewer ranks."""
 
     before: Curve
     same: Curve
@@ -186,7 +186,7 @@ class Resumed:
 
 def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | None) -> tuple[str, str]:
     """Returns two texts on how a fault-free resume changes the computed values: on the same number of ranks, and on
-    another. A text is empty if no change of the computed values was found."""
+    another number. A text is empty if no change of the computed values was found."""
     if resumed is None or alone is None:
         return "", ""
     # Each run of a pair is compared with a band around the other, because all resumed runs may differ by as much.
@@ -204,7 +204,6 @@ def resume_alone(resumed: Resumed | None, band: Envelope | str, alone: Curve | N
 
 
 def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = False) -> str:
-    """Returns a text on the first steps at which the run `other` exceeds the limits, or else an empty text."""
     if isinstance(band, str):
         return ""
     first, last = next(iter(band.spans(compare(other, centre), too_soon)), (0, 0))
@@ -212,7 +211,8 @@ def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = F
 
 
 def resumed(evidence: Evidence) -> Resumed | None:
-    """Returns the fault-free runs that stop at or resume from a save, or `None` if these give no tolerance interval."""
+    """Returns the fault-free runs that stop at or resume from a checkpoint, or `None` if these runs give no tolerance
+    limits."""
     before, same = (evidence.resumed.get(name) for name in (BEFORE, SAME))
     others = [each for name, each in evidence.resumed.items() if name not in (BEFORE, SAME)]
     at = resize(evidence.run, evidence.fault_free)
@@ -279,13 +279,12 @@ def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: 
 
 
 def _distinct(found: Sequence[Comparison]) -> int:
-    """Counts independent runs: those that differ from the fault-free run in exactly the same way count as one."""
+    """Counts independent runs. Runs that differ from the fault-free run in exactly the same way count as one run."""
     parted = {tuple(each.apart(name).tobytes() for name in DRIFTS) for each in found if not each.identical}
     return len(parted) + sum(each.identical for each in found)
 
 
 def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
-    """Returns two runs' difference at each step of the fault-free run, or NaN at a step without a finite difference."""
     spread = np.full(len(fault_free), np.nan)
     apart = found.apart(name)
     spread[np.searchsorted(fault_free.step, found.step)] = np.where(np.isfinite(apart), apart, np.nan)
@@ -293,7 +292,8 @@ def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
 
 
 def _by_age(spread: Floats, found: Comparison) -> Floats:
-    """Returns, for each number n, the largest difference in the first n + `SOON` steps after the two runs diverged."""
+    """Returns an array whose n-th value is the largest difference in the first n + `SOON` steps after the two runs
+    diverged."""
     parted = found.first_divergent_step
     first = 0 if parted is None else int(np.searchsorted(found.fault_free.step, parted))
     grown = np.maximum.accumulate(np.nan_to_num(spread[first:]))
@@ -301,13 +301,11 @@ def _by_age(spread: Floats, found: Comparison) -> Floats:
 
 
 def _parted(found: Comparison) -> int | None:
-    """Returns the index of the first compared step at which the two runs differ, or `None` if they never differ."""
     rows = np.flatnonzero(np.logical_or.reduce([found.differs[name] for name in DRIFTS]))
     return int(rows[0]) if len(rows) else None
 
 
 def _mean(values: Floats, edges: Ints) -> Floats:
-    """Returns the mean of the finite values in each stretch of steps, or 0 for a stretch without finite values."""
     told = np.isfinite(values)
     count = np.add.reduceat(told.astype(np.int64), edges)
     return np.asarray(np.add.reduceat(np.where(told, values, 0.0), edges) / np.maximum(count, 1))

@@ -35,8 +35,6 @@ def stopped(work: Work, fault: FaultRecord) -> int | None:
 
 @dataclass(frozen=True)
 class Effect:
-    """One measurement that shows whether a fault acted, or whether the fault's effect ended."""
-
     measured: Any  # as logged; may not be a number
     expected: Any
     unit: str
@@ -54,9 +52,9 @@ class Effect:
 
     @property
     def acted(self) -> bool:
-        """Returns True if all planned victims were hit, or if an amount, such as a delay in ms, is above 0. If the
-        expected amount is 0, the measured amount must not be above 0. Returns False if a fault had no planned victims
-        (`expected` is 0 and `unit` ends in "gone")."""
+        """Returns True if the fault acted: all planned victims were hit or, for an amount such as a delay in ms, the
+        amount is above 0. If the expected amount is 0, the measured amount must not be above 0. Returns False if a
+        fault had no planned victims (`expected` is 0 and `unit` ends in "gone")."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:

@@ -24,7 +24,6 @@ def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
 
 
 def _listed(run: Timeline) -> frozenset[str] | str:
-    """Returns the names of the files that the harness listed for a run, or the reason why the list is incomplete."""
     if run.unseen:
         return f"the harness did not see all files: {run.unseen[0]}"
     if run.files_left is None:

@@ -61,8 +61,9 @@ def settle(
     own_steps: Mapping[int, StepTime] | None = None,
 ) -> Ledger:
     """Assigns the time of all GPU slots to accounts. `windows` holds the outages and slow intervals that faults caused;
-    `own_steps` holds step times at world sizes that no fault-free run has. A step counts to the time window in which it
-    ended; other time is split at window edges. Raises `AssertionError` if a slot's accounts do not sum to its time."""
+    `own_steps` holds step times at world sizes that no fault-free run has. A step counts to the time window in which
+    the step ended. Time outside of steps is split at the edges of time windows. Raises `AssertionError` if a slot's
+    accounts do not sum to its time."""
     windows = by_time.union(windows)
     segments = _split(timeline.segments, windows)
     of_faults = _inside(np.array([segment.end for segment in segments], np.int64), windows)
@@ -81,7 +82,6 @@ def settle(
 
 
 def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
-    """Returns the time of one GPU slot by account: time within steps (`of_steps`) plus time outside of steps."""
     sums = np.zeros(len(ACCOUNTS), np.int64)
     sums[[_INDEX[name] for name in _OF_STEPS]] = of_steps.sum(axis=1)
     np.add.at(sums, accounts, amounts)
@@ -89,7 +89,6 @@ def _booked(of_steps: Ints, accounts: Ints, amounts: Ints) -> Ints:
 
 
 def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
-    """Returns for each segment how many ns of the sorted, disjoint intervals (`begin`, `end`) lie in the segment."""
     edges = np.array([segment.begin for segment in segments] + [segments[-1].end], np.int64)
     lengths = np.concatenate([[0], np.cumsum(end - begin)])
     # Free time before an edge: all intervals that ended by then, plus the first part of an interval that the edge cuts.
@@ -149,7 +148,6 @@ class _StepShares:
 
 
 def _rows_by_slot(timeline: Timeline) -> list[Ints]:
-    """Returns for each GPU slot the rows of the slot's steps (in `timeline.steps`), in order of the steps' ends."""
     place = {(*slot.key, slot.local_rank): number for number, slot in enumerate(timeline.slots)}
     slot_of = [place.get((*p.key, p.local_rank), len(place)) for p in timeline.processes]
     small = np.int16 if len(place) < 2**15 else np.int64  # numpy sorts short integers in linear time
@@ -182,7 +180,6 @@ class _Between:
 
 
 def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segment]:
-    """Returns the segments of the job's time, cut wherever one of the time windows begins or ends."""
     edges = sorted({edge for window in windows for edge in window})
     result = []
     for segment in segments:
@@ -193,5 +190,4 @@ def _split(segments: Sequence[Segment], windows: Sequence[Window]) -> list[Segme
 
 
 def _inside(at: Ints, windows: Sequence[Window]) -> Bools:
-    """Marks the times after a window's begin, up to and including its end. `windows` are sorted and disjoint."""
     return ~by_time.quiet(at - 1, at, windows)

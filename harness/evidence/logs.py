@@ -1,4 +1,5 @@
-"""The evidence about a run: its event log, and the logs of fault-free runs and of later restarts from its saves."""
+"""The evidence about a run: its event log, and the logs of fault-free runs and of later restarts from the run's
+checkpoints."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,8 @@ DRILL, SECOND = "drill", "second-restart"  # restarts after the run, on copies o
 
 @dataclass(frozen=True)
 class Evidence:
-    """All logs by which a run is judged: of the run, of fault-free runs, and of later restarts from the run's saves."""
+    """All logs by which a run is judged: of the run, of fault-free runs, and of later restarts from the run's
+    checkpoints."""
 
     run: Timeline  # the event log of the run
     fault_free: Timeline | None = None  # the same job without a fault
@@ -47,7 +49,7 @@ class Evidence:
 
     @property
     def usual_run(self) -> Timeline | None:
-        """Returns the fault-free run, even if it is comparable only up to the step `run.changed_after`."""
+        """Returns the fault-free run, even if only its steps up to `run.changed_after` can be compared."""
         return self.before_change.fault_free if self.before_change else self.fault_free
 
     @cached_property
@@ -85,8 +87,8 @@ def load_evidence(run_dir: pathlib.Path, rehearsal: str | None = None) -> Eviden
 
 
 def beside(run: Timeline, folder: pathlib.Path) -> Evidence:
-    """Adds to a run's log the logs of the fault-free runs, restore drill and second restart in `folder`. Raises
-    `EventLogError` if the log of a fault-free run cannot be read."""
+    """Adds to a run's log the logs of fault-free runs and of test restarts (restore drill, second restart) in `folder`.
+    Raises `EventLogError` if the log of a fault-free run cannot be read."""
     held = next((folder / name for name in _FOLDERS if (folder / name / "events").is_dir()), None)
     return Evidence(
         run=run,
@@ -107,14 +109,13 @@ def _drill(folder: pathlib.Path) -> Timeline | str:
 
 def part_of(whole: Evidence) -> Evidence:
     """Returns the evidence of one rehearsal (one of several fault tests in a job): cuts the fault-free runs to the
-    rehearsal's steps, and leaves out runs that resume from a save."""
+    rehearsal's steps, and leaves out runs that resume from a checkpoint."""
     fault_free = None if whole.fault_free is None else window.fault_free_part(whole.fault_free, whole.run)
     calibration = [window.fault_free_part(each, whole.run) for each in whole.calibration]
     return replace(whole, fault_free=fault_free, calibration=calibration, resumed={})
 
 
 def _unfit(run: Timeline, other: Timeline) -> str:
-    """Returns why the fault-free run `other` shows nothing about `run`, or an empty text if `other` is usable."""
     if any(fault.injected is not None for fault in other.faults):
         return "a fault struck it"
     if any(not gap.full_disk for each in other.processes for gap in each.gaps or ()):
@@ -127,7 +128,8 @@ def _unfit(run: Timeline, other: Timeline) -> str:
 
 
 def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Comparison | None) -> str:
-    """Returns why the run cannot be compared with the fault-free run step by step, or an empty text if it can."""
+    """Returns why the run cannot be compared with the fault-free run step by step, or "" if the two runs can be
+    compared."""
     if comparison is None or fault_free is None:
         return "there is no fault-free run to compare with"
     died = any(deaths.unexplained(fault_free, deaths.ends_of(fault_free)))
@@ -157,8 +159,8 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
     """Returns a text if differences from the fault-free run are no errors because the trainer is not deterministic, or
     else an empty text. A trainer counts as not deterministic only if the differences begin well before the first fault
-    (in a run without faults and restarts: at any step), and at the first compared step or in nearly all steps from then
-    on."""
+    (in a run without faults and restarts: at any step). In addition, the first compared step or nearly all steps after
+    the first difference must differ."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

@@ -19,8 +19,7 @@ _COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied", "sync_ns")
 
 @dataclass(frozen=True)
 class Curve:
-    """The logged values of each step that was not rolled back: from the lowest rank that logs a loss, or with the mean
-    loss of all ranks (see `surviving`)."""
+    """The logged values of each step that was not rolled back, as `surviving` chooses them among the ranks."""
 
     step: Ints
     loss: Floats
@@ -46,7 +45,8 @@ class Curve:
 
 
 def surviving(steps: Steps, of_all: bool = False) -> Curve:
-    """Returns loss and norm of each step not rolled back. With `of_all`, the loss is the mean over all samples."""
+    """Returns the values of each step that was not rolled back, from the lowest rank that logs a loss. With `of_all`,
+    the loss is the mean over the samples of all ranks."""
     rows = np.flatnonzero(counted(steps))
     chosen = _one_row_per_step(steps, rows)
     columns = {name: getattr(steps, name)[chosen] for name in _COLUMNS}
@@ -59,7 +59,6 @@ def surviving(steps: Steps, of_all: bool = False) -> Curve:
 
 
 def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
-    """Returns each step's mean loss over all ranks, or the NaN for "not logged" if no rank logs a loss of the step."""
     samples, told = steps.rank_samples[rows], is_told(steps.loss[rows])
     weight = np.where(told, samples if (samples[told] > 0).all() else 1, 0)
     total = np.bincount(cell, weight, count)
@@ -76,8 +75,6 @@ def counted(steps: Steps) -> Bools:
 
 
 def _one_row_per_step(steps: Steps, rows: Ints) -> Ints:
-    """Returns one of `rows` for each step: the row of the lowest rank that ever logs a loss, or else of the lowest
-    rank."""
     rank = steps.rank[rows]
     telling = rank[np.isfinite(steps.loss[rows])]
     speaker = int(telling.min(initial=np.iinfo(np.int64).max))
@@ -105,7 +102,8 @@ class Comparison:
         return float(np.max(self.apart("loss"))) if len(self.step) else None
 
     def alone(self, curve: str) -> Ints:
-        """Returns the steps at which only one run logs `curve`, but ignores a single gap in the fault-free run."""
+        """Returns the steps at which only one of the two runs logs the value `curve`. A single gap in the fault-free
+        run is ignored."""
         mine, other = is_told(getattr(self.run, curve)), is_told(getattr(self.fault_free, curve))
         only_mine = mine & ~other
         return self.step[mine != other if only_mine.sum() > limits.HOLES_MAX else other & ~mine]
@@ -150,7 +148,6 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Returns True if at least one step was compared, and all values of both runs are equal bit for bit."""
         alone = any(len(self.alone(name)) for name in CURVES)
         return bool(len(self.step)) and self.first_divergent_step is None and not alone
 
@@ -208,7 +205,7 @@ def by_rank(steps: Steps) -> ByRank:
 
 
 def paired(run: Steps, fault_free: Steps) -> tuple[Ints, Ints]:
-    """Returns two arrays of rows, one for each run: the rows at equal indices have the same step and the same rank."""
+    """Returns the rows of both runs that have the same step and the same rank, as two arrays of equal length."""
     ours, theirs = by_rank(run), by_rank(fault_free)
     _, left, right = np.intersect1d(ours.key, theirs.key, assume_unique=True, return_indices=True)
     return ours.row[left], theirs.row[right]
@@ -226,7 +223,8 @@ def ulps(values: Floats) -> Floats:
 
 
 def terms(run: Timeline) -> int:
-    """Returns how many terms a loss or gradient norm sums: the number of parameters, estimated from a save's size."""
+    """Returns how many terms a loss or gradient norm sums: the number of parameters, estimated from a checkpoint's
+    size."""
     told = max((each.get("tensor_bytes") or 0 for each in run.published), default=0)
     return int(max(limits.TERMS_LEAST, told // limits.PARAMETER_BYTES))
 

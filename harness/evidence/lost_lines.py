@@ -17,7 +17,7 @@ from harness.units import counted, format_duration
 
 @dataclass(frozen=True)
 class Lost:
-    """A text on the lines that are missing from one log. Lines lost to a full disk do not count as missing."""
+    """A text about the lines that are missing from one log. Lines lost to a full disk do not count as missing."""
 
     words: str
     killed: bool  # the process was killed

@@ -1,8 +1,8 @@
 """Checks that each run that the harness makes for comparison with the judged run is as the harness requested.
 
 A comparison run with another seed or other code than the judged run proves nothing about the judged run. For a judged
-run that changed its number of nodes, the harness makes fault-free runs that stop at a save or resume from one. If a
-comparison run resumed from another save than requested, its losses cannot be compared with the judged run's.
+run that changed its number of nodes, the harness makes fault-free runs that stop at a checkpoint or resume from one. If
+a comparison run resumed from another checkpoint than requested, its losses cannot be compared with the judged run's.
 """
 
 import re
@@ -35,7 +35,6 @@ class Asked:
 
     @classmethod
     def by(cls, run: Timeline, **more: Any) -> Self:
-        """Returns the request for a fault-free run that can be compared with the judged run `run`."""
         as_planned = bool(run.epochs) and run.epochs[0].size == run.planned_size.world_size
         return cls(run.plan, run.environment, ranks_count=as_planned, **more)
 
@@ -74,7 +73,8 @@ class Asked:
 
 
 def committed(run: Timeline) -> set[int]:
-    """Returns the steps of all saves logged as committed or, if there are none, of the saves that the harness saw."""
+    """Returns the steps of all checkpoints that were logged as committed or, if there are none, of the checkpoints that
+    the harness saw."""
     told = {event["step"] for event in run.checkpoints if event["event"] == COMMITTED}
     return told or {event["step"] for event in run.published if type(event.get("step")) is int}
 
@@ -99,20 +99,19 @@ def _save(step: int) -> str:
 
 
 def _differ(mine: Any, other: Any) -> bool:
-    """Returns True if both values are known (not `None`) and unequal."""
     return None not in (mine, other) and mine != other
 
 
 class Resize(NamedTuple):
-    """A restart, from the save of step `step`, that changed the job's number of nodes to `nodes`."""
+    """A restart, from the checkpoint of step `step`, that changed the job's number of nodes to `nodes`."""
 
     step: int
     nodes: int
 
 
 def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Returns the first restart on another number of nodes, with the newest save before it in the fault-free run (or
-    else in the plan)."""
+    """Returns the first restart on another number of nodes, with the newest checkpoint before this restart, by the
+    fault-free run or else by the plan."""
     size = run.planned_size
     for epoch in run.epochs[1:]:
         nodes, rest = divmod(epoch.size, size.ranks_per_node)
@@ -124,7 +123,6 @@ def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
 
 
 def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
-    """Returns the request for the fault-free run in the folder `name`. The restart `at` changed the number of nodes."""
     if name == BEFORE:
         return Asked.by(run, resumes_at=0, stops_at=at.step)
     if name == SAME:

@@ -104,8 +104,8 @@ def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
 
 
 def same_samples(run: Timeline, size: int, least: int) -> dict[str, str]:
-    """Finds `least` kept steps in a row, on `size` ranks, in which a rank processed the samples of its previous step or
-    those of another rank. Returns for each of the two what the first of these steps shows, in words."""
+    """Finds `least` consecutive steps, not rolled back, on `size` ranks, in which a rank processed the samples of its
+    previous step, or those of another rank. Returns for each of these two cases a text about the first such step."""
     steps, lists, found = run.steps, run.samples, dict[str, str]()
     rows, sizes = by_rank(steps).row, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = rows[(steps.samples[rows] >= 0) & (sizes[steps.epoch[rows]] == size) & (steps.applied[rows] != 0)]

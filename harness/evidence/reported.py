@@ -1,8 +1,9 @@
 """Tells which kinds of evidence, such as losses or exits, a run's log holds, and which kinds the log should hold.
 
-A kind of evidence is *told* if the log holds some of it. A kind of evidence is *promised* if the header of a process's
-log (`tells`) or the plan declares it, or if a rank logs it in some steps. If the log lacks a kind of evidence that it
-should hold, the verdict is inconclusive. A kind of evidence that the log neither holds nor should hold is not judged.
+A kind of evidence is *told* if the log holds some evidence of this kind. A kind of evidence is *promised* if the header
+of a process's log (`tells`) or the plan declares this kind, or if a rank logs this kind in some steps. If the log lacks
+a kind of evidence that the log should hold, the verdict is inconclusive. A kind of evidence that the log neither holds
+nor should hold is not judged.
 """
 
 import bisect
@@ -104,7 +105,6 @@ def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
 
 
 def _never_saved(evidence: Evidence) -> bool:
-    """Returns True if the run went beyond the fault-free run's first checkpoint, but never restored a checkpoint."""
     run, fault_free = evidence.run, evidence.usual_run
     if fault_free is None or "checkpoints" not in told(fault_free):
         return False
@@ -126,7 +126,7 @@ def _was_due(run: Timeline, kind: str) -> bool:
 
 
 class _Lives:
-    """The steps for which each process logs one kind of value, such as the loss, without rolled-back steps."""
+    """The steps for which each process logs one kind of value, such as the loss. Rolled-back steps are left out."""
 
     def __init__(self, run: Timeline, kind: str):
         rows, counts = KINDS_OF_STEPS[kind](run.steps), run.steps.survives
@@ -143,15 +143,13 @@ class _Lives:
     def gaps(self, lives: Sequence[int]) -> list[int]:
         """Returns the number of steps from each logged value to the next one, for the processes `lives`. The first gap
         between a process's values counts only if there is no other gap, because many trainers log the first step and
-        then every n-th step. If no process logs two values, returns the number of steps that each process did."""
+        then every n-th step. If no process logs two values, the number of steps that each process did is returned."""
         told = [self.told[self.cuts[row] : self.cuts[row + 1]] for row in lives]
         first, later = ([gap for each in told for gap in np.diff(each[skip:]).tolist()] for skip in (0, 1))
         return later or first or [int(self.begins[row + 1] - self.begins[row]) for row in lives]
 
 
 def _ceased(evidence: Evidence, kind: str) -> str:
-    """Returns a text on the lowest rank with a process that logged no value of this kind in too many of its last
-    steps."""
     run, lives = evidence.run, _Lives(evidence.run, kind)
     usual = None if evidence.usual_run is None else _Lives(evidence.usual_run, kind)
     told = np.diff(lives.cuts)
@@ -174,8 +172,7 @@ def _ceased(evidence: Evidence, kind: str) -> str:
 
 
 def _too_long(gaps: Sequence[int]) -> float:
-    """Returns how many steps in a row are allowed to lack a value, given the usual gaps, or infinity if no gap is
-    known."""
+    """Returns how many steps in a row may lack a value, given the usual gaps, or infinity if no gap is known."""
     if not gaps:
         return np.inf
     usual = int(np.median(gaps))
@@ -183,8 +180,8 @@ def _too_long(gaps: Sequence[int]) -> float:
 
 
 def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (item, reason) for each item that is not judged: it is not logged, has no bound in the scenario, or was
-    not seen."""
+    """Yields (item, reason) for each item that is not judged: the log lacks it, the scenario has no bound on it, or the
+    harness did not see it."""
     if why := next(iter(evidence.run.unseen), "") or unseen_store(evidence.run):
         yield "checkpoints in their store", why
     here = stood_in_for(told(evidence.run))
@@ -199,8 +196,8 @@ def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def unseen_store(run: Timeline) -> str:
-    """Returns a text if the harness saw no checkpoint in the store, or no checkpoint with a logged name; else an empty
-    text."""
+    """Returns a text if the harness saw no checkpoint in the store, or no checkpoint whose name a worker logged; else
+    an empty text."""
     saw = {family(each.get("path")) for each in (*run.published, *((run.left or {}).get("checkpoints") or ()))}
     paths = (str(event.get("path") or "") for event in run.checkpoints if event["event"] == COMMITTED)
     other = next((path for path in paths if path and saw.isdisjoint(map(family, path.split("/")))), "")
@@ -209,15 +206,15 @@ def unseen_store(run: Timeline) -> str:
 
 
 def unmeasured_phase(run: Timeline, phase: str) -> str:
-    """Returns why the duration of a recovery phase cannot be measured, or an empty text if it can."""
+    """Returns why the duration of a recovery phase cannot be measured, or "" if the duration can be measured."""
     lacking = PHASE_NEEDS.get(phase, set()) - told(run)
     names = ", ".join(sorted(ITEMS[kind] for kind in lacking))
     return f"{phase} cannot be measured: the log does not report {names}" if names else ""
 
 
 def from_scratch(run: Timeline) -> str:
-    """Returns a text if a job restarted from its first step without any logged save, although a save was planned before
-    the restart; else an empty text."""
+    """Returns a text if a job restarted from its first step without any logged checkpoint, although a checkpoint was
+    planned before the restart; else an empty text."""
     every = run.saves_every
     kept = any(event["event"] == COMMITTED for event in run.checkpoints)
     kept |= any(process.restored_step for process in run.processes)

@@ -1,4 +1,5 @@
-"""Reads from the event log of a restarted job which step it restored, and the losses of the steps after the restore."""
+"""Reads from the event log of a restarted job which step the job restored, and the losses of the steps after the
+restore."""
 
 from __future__ import annotations
 
@@ -54,7 +55,6 @@ def _passed_over(restored: Sequence[Mapping[str, Any]], root: str) -> Iterator[M
 
 
 def _losses(log: reading.Log) -> tuple[Losses, int | None]:
-    """Returns all losses in the log of a restart, by rank and step, and the first logged step."""
     found: dict[tuple[int, int], float] = {}
     first: int | None = None
     for writer in (writer for writer in log.writers if writer.role == "trainer"):
@@ -67,7 +67,7 @@ def _losses(log: reading.Log) -> tuple[Losses, int | None]:
 
 def apart(losses: Losses, usual: Losses) -> float | None:
     """Returns the largest relative difference between a loss in `losses` and the loss of the same rank and step in
-    `usual`. Returns `None` if no loss is logged for any rank and step that are in both `losses` and `usual`."""
+    `usual`. Returns `None` if `losses` and `usual` have no logged loss of the same rank and step."""
     common = [(losses[key], usual[key]) for key in losses.keys() & usual.keys()]
     logged = ((one, other) for one, other in common if not (math.isnan(one) and math.isnan(other)))
     return max((_difference(one, other) for one, other in logged), default=None)

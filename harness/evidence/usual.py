@@ -30,7 +30,7 @@ UNMEASURABLE = "cannot be measured against the fault-free runs"
 
 @dataclass(frozen=True)
 class Times:
-    """The durations, in order of time, of all steps that follow another step without a restart in between. If a trainer
+    """The durations of all steps that follow another step without a restart in between, in order of time. If a trainer
     logs only some steps, the time between two logged steps is divided equally among the steps in between."""
 
     step: Ints
@@ -73,15 +73,15 @@ class Band:
 
 
 class Usual:
-    """How long steps usually take, by the fault-free runs `runs`. At a world size that no fault-free run has, the step
-    time is taken from the judged job's steps before any fault: so few steps can reveal only a standstill."""
+    """How long steps usually take, by the fault-free runs `runs`. For a world size (number of ranks) that no fault-free
+    run has, the step time is taken from the judged job's steps before any fault. These steps are so few that only a
+    standstill can be found."""
 
     def __init__(self, runs: Sequence[Timeline], own: Timeline | None = None):
         self.runs, self._own = runs, None if own is None else own.beside.job or own
         self.times = [Times.of(run) for run in runs]
 
     def longest(self, measured: Callable[[Timeline], int | None]) -> int | None:
-        """Returns the longest duration that the function `measured` finds in any fault-free run, or `None`."""
         return max((taken for run in self.runs if (taken := measured(run)) is not None), default=None)
 
     @cached_property
@@ -99,7 +99,7 @@ class Usual:
 
     @cached_property
     def bands(self) -> dict[int, Band]:
-        """Maps world sizes to the longest usual time of a step, and of the first step of a process, which is slower."""
+        """Maps world sizes to the longest usual time of a step, and of a process's first step, which is slower."""
         by_size: dict[int, list[tuple[Ints, Ints]]] = {}
         for run in self.runs:
             steps, first = run.steps, first_rows(run)
@@ -136,7 +136,6 @@ class Usual:
 
 
 def first_rows(run: Timeline) -> Bools:
-    """Marks the rows (of `run.steps`) that hold the first step of a process."""
     (order, begins), found = run.rows_by_process, np.zeros(len(run.steps), np.bool_)
     found[order[begins[:-1][np.diff(begins) > 0]]] = True
     return found
@@ -175,8 +174,6 @@ def standstill_ns(run: Timeline, interval: Degraded) -> int:
 
 @dataclass(frozen=True)
 class _Relative:
-    """The step times of a run, each as a multiple of the usual step time at the same world size."""
-
     begin: Ints
     end: Ints
     taken: Floats  # in multiples of the usual time; NaN if no usual time is known
@@ -218,8 +215,6 @@ class _Relative:
 
 
 class Slowed:
-    """Finds how faults changed the step times of a job without stopping the job."""
-
     def __init__(self, run: Timeline, usual: Usual):
         self._run = run
         self._steps = _Relative.of(run, usual)
@@ -229,8 +224,8 @@ class Slowed:
     @cached_property
     def degraded(self) -> list[Degraded]:
         """Returns time intervals in which a fault slowed the job without stopping it. An interval lasts from the
-        fault's injection to the last slow step before the fault was undone, or to the last of the slow steps that
-        closely follow this step. Leaves out faults that caused an outage."""
+        fault's injection to the last slow step before the fault was undone, plus the slow steps that closely follow.
+        Faults that caused an outage are left out."""
         steps = self._steps.known()
         is_slow = steps.slow()
         slow = np.flatnonzero(is_slow)
@@ -283,15 +278,13 @@ class Slowed:
 
     @property
     def another_pace(self) -> bool:
-        """Returns True if the job was much slower or faster than the fault-free runs before a fault that does not
-        kill."""
+        """Returns True if, before a fault that does not kill, the job was much slower or faster than the fault-free
+        runs."""
         gentle = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
         found_slow = any(interval.before is not None for interval in self.degraded)
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
 
     def _during(self, steps: _Relative, faults: Sequence[FaultRecord]) -> Iterable[tuple[FaultRecord, int, int]]:
-        """Returns for each fault the first step that ended after the fault's injection, and the first step that began
-        after its end."""
         first = np.searchsorted(steps.end, np.array([fault.injected for fault in faults], np.int64), "right")
         healed = np.array([by_time.healed_at(self._run, fault) for fault in faults], np.int64)
         return zip(faults, first.tolist(), np.searchsorted(steps.begin, healed).tolist(), strict=True)
@@ -314,8 +307,6 @@ def stood_frozen(run: Timeline) -> list[Window]:
 
 
 class Slow(enum.Enum):
-    """The result of comparing a job's pace with the slowest pace allowed."""
-
     NO = "fast enough"
     ON_THE_WHOLE = "slower than the fault-free run"
     IN_THE_END = "fast enough on the whole, but a quarter of the steps was not, nor was the last one"
@@ -410,7 +401,8 @@ def others_share(run: Timeline, begin: int, end: int) -> float:
 
 
 def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
-    """Returns the last `STEPS_MIN` or more undisturbed steps in a row at one world size, after `since`, as indices."""
+    """Returns the indices of the last `STEPS_MIN` or more consecutive undisturbed steps at one world size after the
+    time `since`."""
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])
@@ -422,7 +414,8 @@ def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
 
 @dataclass(frozen=True)
 class _Same:
-    """Steps of a run, each with the time of the same step in the fault-free run that was slowest around this step."""
+    """The times of some steps of a run, each with the time of the same step in a fault-free run. Of several fault-free
+    runs, the run that is slowest near this step counts."""
 
     taken: Floats
     usual: Floats  # the fault-free time of the same step, with pauses
@@ -446,9 +439,10 @@ class _Same:
         return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
-        """Returns a lower confidence bound of the pace. The bound is the larger of two: a bound of the median (5 %
-        chance, an order statistic in normal approximation) and one of the mean (2.5 %). A single pause raises the
-        variance and so lowers the bound for the mean; pauses at each save and steadily growing step times do not."""
+        """Returns a lower confidence bound of the pace: the larger of a bound of the median (5 % chance of an error, an
+        order statistic in normal approximation) and a bound of the mean (2.5 %). A single pause raises the variance of
+        the step times, and so lowers the bound of the mean. Pauses at each checkpoint and steadily growing step times
+        do not raise the variance."""
         n = len(self.taken)
         ratio = self.taken.sum() / self._in_all
         apart = self.taken - ratio * self.usual
@@ -460,7 +454,8 @@ class _Same:
         return float(max(median, ratio - limits.NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
-        """Returns for each window of a quarter of the steps its time, divided by its time in the array `beside`."""
+        """Divides the time of each window of consecutive steps, a quarter of all steps, by the time of the same steps
+        in `beside`."""
         length = self.quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
@@ -476,14 +471,14 @@ class _Same:
 
 def _scatter(kind: Floats) -> float:
     """Returns the smaller of two variance estimates: the sample variance, or von Neumann's mean square successive
-    difference (https://doi.org/10.1214/aoms/1177731677). The estimate from few values is enlarged."""
+    difference (https://doi.org/10.1214/aoms/1177731677). With few values, the estimate is enlarged, because it is less
+    certain."""
     n = len(kind)
     variance = min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2)
     return float(variance * (n + 1) / (n - 2))
 
 
 def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int | None) -> _Same:
-    """Returns the steps in `rows` with the times of the slowest of `references` at `size` (`None`: at any size)."""
     usual, typical = np.zeros(len(rows)), np.zeros(len(rows))
     for reference in references:
         for world in np.unique(reference.size).tolist() if size is None else [size]:

@@ -38,7 +38,7 @@ class Work:
 
     @cached_property
     def over(self) -> int:
-        """Returns the latest of the times at which a step ended, a save was logged, or a worker started."""
+        """Returns the latest of the times at which a step ended, a checkpoint event was logged, or a worker started."""
         saved = (event["at"] for event in self._run.checkpoints)
         return int(max([self.last_end, *saved, *(process.started for process in self._run.processes)]))
 
@@ -67,7 +67,6 @@ def reached(run: Timeline) -> str:
 
 
 def given_up_early(run: Timeline) -> bool:
-    """Returns True if the harness aborted the job before any planned fault was injected."""
     return run.outcome == "aborted" and bool(run.plan.get("faults")) and first_strike(run.faults) == NEVER
 
 
@@ -88,5 +87,4 @@ class Waited:
 
 
 def waited(log: Timeline, since: int) -> Waited | None:
-    """Returns the wait before a failure that may be a timeout, or `None` if the wait was too short for a timeout."""
     return Waited(log, since) if log.end - since >= TIMEOUT_MIN_NS else None

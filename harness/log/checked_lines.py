@@ -1,8 +1,8 @@
-"""Parses lines of an event log into records, and checks them by the vocabulary in `harness.log.vocabulary`.
+"""Parses each line of an event log into a record (a dictionary), and checks its fields against
+`harness.log.vocabulary`.
 
-A record is a dictionary. Each declared field must have the declared type, and be within the declared limits. Undeclared
-fields are kept as they are. A `null` in an optional field of an event counts as a missing field. A header must hold no
-`null`.
+Undeclared fields are kept unchecked. A `null` in an optional field of an event counts as a missing field. The header,
+which is the first line of a file, must not contain `null`.
 """
 
 import json
@@ -31,12 +31,10 @@ Record = dict[str, Any]
 
 
 class Damaged(ValueError):
-    """Raised for a line that is no valid record. The message says what is wrong with the line."""
+    """An invalid line of an event log; the message says what is wrong with the line."""
 
 
 def kind_of(field: Field, within: str = "") -> Any:
-    """Returns the type by which msgspec checks an event's field. `within` is the name of the record that holds the
-    field."""
     kinds: dict[str, Any] = {
         vocabulary.INTEGER: Annotated[int, msgspec.Meta(ge=field.least, le=field.most)],
         vocabulary.NUMBER: float | Literal["nan", "inf", "-inf"],
@@ -55,8 +53,7 @@ def kind_of(field: Field, within: str = "") -> Any:
 
 
 def struct(name: str, fields: Sequence[Field], about: str = "", untold: Any = None, **more: Any) -> Any:
-    """Returns a record type with the given fields. A missing optional field has the value `untold`, and is left out
-    when a record is written."""
+    """Returns a msgspec struct type with these fields. A missing optional field gets the value `untold`."""
     nothing = None if untold is None else msgspec.UnsetType
     told: list[Any] = []
     for field in fields:
@@ -83,7 +80,6 @@ _FOREIGN = {key: _READERS - {field.name for field in event.fields} for key, even
 
 
 def json_schema() -> dict[str, Any]:
-    """Returns a JSON Schema for the lines of an event file: the first line is a `header`, all others are `event`s."""
     types = (*TYPES.values(), Unknown, Header)
     (*events, _), parts = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     parts["unknown"]["properties"]["event"] = {"type": "string", "not": {"enum": [*TYPES]}}
@@ -96,7 +92,8 @@ def json_schema() -> dict[str, Any]:
 
 
 def parse(line: bytes) -> Record:
-    """Parses a log line as a record, without checking its fields. Raises `Damaged` for an invalid line."""
+    """Parses a line of an event log as a JSON object, without checking its fields. Raises `Damaged` if the line is not
+    a JSON object, or is nested too deeply."""
     try:
         try:
             record = msgspec.json.decode(line)
@@ -116,7 +113,7 @@ def parse(line: bytes) -> Record:
 
 
 def header(record: Record) -> Record:
-    """Checks the header, the first line of an event file. Raises `Damaged` if the header is invalid."""
+    """Checks the header, which is the first line of an event file. Raises `Damaged` if the header is invalid."""
     told = record.get("schema")
     if told != SCHEMA_VERSION or isinstance(told, bool):
         raise Damaged(f"event schema {shown(told)}; this version reads schema {SCHEMA_VERSION}")
@@ -125,8 +122,9 @@ def header(record: Record) -> Record:
 
 
 def event(record: Record, role: str) -> Record:
-    """Checks an event in a file whose writer has the role `role`. If the event's name is not declared, only the fields
-    common to all events are checked. Raises `Damaged`."""
+    """Checks the declared fields of an event, and returns the event without optional fields that are `null`. Raises
+    `Damaged` if a declared field is missing, has the wrong type, or exceeds its limits. If `role` (trainer, agent or
+    harness) does not declare the event, only the common fields are checked."""
     name = record.get("event")
     if not isinstance(name, str) or (role, name) not in DECLARED:
         _converted(record, Unknown, vocabulary.COMMON, "event")
@@ -146,8 +144,7 @@ def event(record: Record, role: str) -> Record:
 
 
 def own(record: Record, role: str) -> Record:
-    """Returns the record without undeclared fields whose names are reserved for fields that readers add, such as
-    `at`."""
+    """Removes undeclared fields whose names clash with fields that log readers add, such as `at`."""
     foreign = _FOREIGN.get((role, record["event"]), _READERS)
     return record if foreign.isdisjoint(record) else {k: v for k, v in record.items() if k not in foreign}
 
@@ -160,7 +157,6 @@ def _converted(record: Record, to: type[msgspec.Struct], fields: Sequence[Field]
 
 
 def _explained(message: str, record: Record, fields: Sequence[Field]) -> str:
-    """Turns msgspec's error message into a sentence with the field, its value, and the allowed values."""
     place = _PLACE.search(message)
     steps = re.findall(r"\w+", place[1]) if place else []
     missing = _MISSING.search(message)
@@ -182,7 +178,6 @@ def _explained(message: str, record: Record, fields: Sequence[Field]) -> str:
 
 
 def allowed(field: Field) -> str:
-    """Returns a text that says which values a field allows."""
     if field.closed:
         return " or ".join(json.dumps(value) for value in field.values)
     words = {
@@ -201,7 +196,7 @@ def allowed(field: Field) -> str:
 
 
 def shown(value: Any) -> str:
-    """Formats a value for a message: shortened, and without control characters."""
+    """Formats a value for an error message: shortened, and with control characters escaped."""
     try:
         text = visible(value if isinstance(value, str) else repr(value))
     except (ValueError, RecursionError):  # an integer of thousands of digits; lists in lists in lists
@@ -211,8 +206,6 @@ def shown(value: Any) -> str:
 
 
 def _clean_tree(value: Any, depth: int) -> Any:
-    """Returns the value with all control characters in texts escaped. Raises `Damaged` if the value is nested too
-    deeply."""
     if isinstance(value, str):
         return _clean(value)
     if not isinstance(value, (dict, list)):

@@ -1,4 +1,7 @@
-"""Defines the possible consequences of a fault, which the fault declares and the judge reads in the event log."""
+"""Declares which consequences a fault may have for a training job, such as killed processes.
+
+The event `fault.injected` records the consequences, so that the judge needs no code of the fault.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,8 +12,8 @@ from harness.units import Duration
 
 
 class May(StrEnum):
-    """The possible consequences of a fault, such as a dead process. The judge blames a fault only for consequences that
-    the fault declares."""
+    """A possible consequence of a fault for a training job, such as a killed process. The judge excuses a failure only
+    if a fault declares the failure as its consequence."""
 
     KILL = "kill"  # processes of the target are meant to die: their exits are explained
     STOP = "stop"  # a healthy job may have to stop and start again over it: a time-out, a watchdog
@@ -27,7 +30,8 @@ def _may(*any_of: May) -> property:
 
 @dataclass(frozen=True, kw_only=True)
 class Consequences:
-    """All consequences of a fault. The event `fault.injected` has fields of the same names."""
+    """Everything that a fault declares about its consequences. The event `fault.injected` has fields of the same
+    names."""
 
     may: frozenset[May] = frozenset()  # what may happen to a healthy job
     lasts: Duration | None = None  # it must act for all of it; `None`: as long as it takes
@@ -52,21 +56,22 @@ class Consequences:
     moves = _may(May.MOVE, May.DRIFT, May.DIVERGE)  # bool: it changes by itself what the job computes
 
     def to_event(self) -> dict[str, Any]:
-        """Returns the consequences as fields of the event `fault.injected`: `may`, and each field that does not have
-        its default value."""
+        """Returns the fields of the event `fault.injected` that state the consequences: `may`, and each field that
+        differs from its default."""
         told = {name: value for name, value in vars(self).items() if value != getattr(Consequences, name)}
         return told | {"may": sorted(self.may)} | ({"lasts": str(self.lasts)} if self.lasts else {})
 
     @classmethod
     def from_event(cls, event: Mapping[str, Any]) -> Self:
-        """Reads a fault's consequences from an event. Values that this version does not know are left out."""
+        """Reads a fault's consequences from the event `fault.injected`. Values of `may` that this version does not know
+        are ignored."""
         told = {each.name: event[each.name] for each in fields(Consequences) if each.name in event}
         may = frozenset(each for each in May if each in told["may"])
         return cls(**told | {"may": may, "lasts": duration(told.get("lasts"))})
 
 
 def duration(text: object) -> Duration | None:
-    """Parses a duration in a logged plan. Returns `None` for `forever` and for invalid texts."""
+    """Parses a duration such as `10s`, and returns `None` for any text that is not a duration, such as `forever`."""
     try:
         return Duration(text)  # type: ignore[arg-type]  # whatever it is: it is checked here
     except ValueError:

@@ -1,7 +1,7 @@
-"""Reads single lines of an event log, and follows the log while a run writes it.
+"""Reads lines of an event log, also while a run is still writing to the log.
 
-The folder and name of an event file (see `harness.log.files`) show its writer and node. If the first line of an event
-file contradicts the file's folder or name, the file counts as damaged.
+The folder and the name of an event file tell which process on which node wrote the file. An event file is rejected as
+damaged if its first line contradicts its folder or its name.
 """
 
 import os
@@ -27,8 +27,8 @@ _PLACE = {"rank": 0, "local_rank": 0, "incarnation": 1, "pid": 0}
 
 
 def read_header(source: EventFile, line: bytes) -> Record:
-    """Reads the first line of an event file, and checks that role and node agree with the file's folder and name.
-    Raises `EventLogError`."""
+    """Parses and checks the first line of an event file. Raises `EventLogError` if the line is invalid, or contradicts
+    the file's folder or name."""
     try:
         return _placed(source, checked_lines.header(checked_lines.parse(line)))
     except Damaged as damage:
@@ -36,7 +36,8 @@ def read_header(source: EventFile, line: bytes) -> Record:
 
 
 def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record:
-    """Reads and checks one event's line in an event file. Raises `EventLogError` with file and line number."""
+    """Parses and checks an event in an event file. Raises `EventLogError` with file name and line number if the line is
+    invalid."""
     try:
         return checked_lines.event(checked_lines.parse(line), role)
     except Damaged as damage:
@@ -44,8 +45,8 @@ def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record
 
 
 def named(source: EventFile) -> tuple[tuple[str, int], int | None, int] | None:
-    """Parses an event file's name: returns the node and its incarnation, the rank (`None` for a launcher), and the
-    start time by the writer's own clock. Returns `None` for any other name."""
+    """Splits the name of an event file into (node, incarnation), rank (`None` for a launcher), and start time (ns on
+    the writer's monotonic clock). Returns `None` if the name has another form."""
     name = _FILE_NAME.fullmatch(source.file)
     if name is None or source.folder not in (None, name["node"]):
         return None
@@ -88,9 +89,6 @@ def _agree(what: str, told: object, known: object, by: str) -> None:
 
 @dataclass
 class _Followed:
-    """The position up to which an event file has been read. `header` is `None` until the first line of the file was
-    read."""
-
     offset: int = 0
     lines: int = 0
     header: Record | None = None
@@ -100,9 +98,8 @@ class _Followed:
 
 @dataclass
 class Tail:
-    """Reads what is added to a growing event log. Each `poll()` returns the complete lines that were written since the
-    previous `poll()`, with their file's header. Damaged lines are left out and counted in `odd`; `notes` describes the
-    first of these lines. The judge later reads the log with `harness.log.reading`, which accepts no damaged line."""
+    """Follows a growing event log. Damaged lines are skipped and counted in `odd`; `notes` describes the first 20. The
+    judge uses `harness.log.reading` instead, which rejects damaged lines."""
 
     directory: pathlib.Path
     odd: int = 0
@@ -112,8 +109,7 @@ class Tail:
     _refused: set[str] = field(default_factory=set)
 
     def poll(self) -> list[tuple[Record, Record]]:
-        """Returns new events as pairs (header, event), in order within a file. A header holds the writer's rank, node
-        and pid."""
+        """Returns the events that were written since the previous call, as pairs (header of the file, event)."""
         found: list[tuple[Record, Record]] = []
         grown = [(self._files.setdefault(source.place, _Followed()), source) for source in self._sources()]
         grown = [(each, source) for each, source in grown if source.size > each.offset and not each.given_up]
@@ -128,8 +124,7 @@ class Tail:
         return found
 
     def rest(self) -> list[tuple[Record, Record]]:
-        """Returns all events that were not returned yet, after all processes have stopped writing. Makes at most
-        `POLLS_MAX` polls."""
+        """Returns all events that `poll` has not returned yet. Call `rest` after all writers have ended."""
         found, before = list[tuple[Record, Record]](), -1
         for _ in range(POLLS_MAX):
             read = sum(each.offset for each in self._files.values())

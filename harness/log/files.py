@@ -1,7 +1,7 @@
-"""Finds and opens the files of an event log, and guards against anything that nodes put into the log's folders.
+"""Finds and opens the files of an event log, without trusting what nodes put into the log's folders.
 
-Only regular files are opened. No link is followed, opening a file never blocks, and the sizes and the number of files
-are limited. An event log holds these files:
+Only regular files are opened. Links are not followed, opening a file never blocks, and the sizes and the number of
+files are limited. An event log holds these files:
 
     events/harness.jsonl             the harness's own events
     events/<node>/<writer>.jsonl     what one process on that node wrote (`control`: the control node)
@@ -33,7 +33,7 @@ _KINDS |= {stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a 
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Returns the text with each control character written as an escape (`\\x1b`), except for `keep`."""
+    """Returns the text with each control character, except those in `keep`, written as an escape such as `\\x1b`."""
     return _NOT_SHOWN.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
 
 
@@ -44,8 +44,8 @@ def _escaped(character: str) -> str:
 
 @dataclass(frozen=True)
 class EventFile:
-    """The event file of one process. `folder` is the folder of a node in `events/`, or `None` if the file lies in
-    `events/` itself."""
+    """An event file. `folder` is the folder of a node below `events/`, or `None` if the file lies in `events/`
+    itself."""
 
     events: pathlib.Path
     folder: str | None
@@ -54,7 +54,6 @@ class EventFile:
 
     @property
     def place(self) -> str:
-        """Returns the path of the event file, relative to the folder of the log."""
         return f"{self.folder}/{self.file}" if self.folder else self.file
 
     @property
@@ -79,13 +78,12 @@ class EventFile:
 
     @classmethod
     def of(cls, path: pathlib.Path) -> Self:
-        """Returns the event file at this path, in a log that has no folders for nodes."""
         return cls(path.parent, None, path.name)
 
 
 def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
-    """Returns all event files of a log, sorted by path, and an error message for each file that is too large or not a
-    regular file. Raises `EventLogError` if `events` is no folder."""
+    """Returns the event files of a log, sorted by path, and an error message for each entry that cannot be an event
+    file, such as a link. Raises `EventLogError` if `events` is not a folder, or holds too many files."""
     sources, problems, here = list[EventFile](), list[str](), events
     try:
         for folder in _entries(events, None, sources, problems):
@@ -97,7 +95,8 @@ def scan(events: pathlib.Path) -> tuple[list[EventFile], list[str]]:
 
 
 def find(events: pathlib.Path) -> list[EventFile]:
-    """Returns all event files of a log, sorted by path. Raises `EventLogError` if `scan` returns an error message."""
+    """Returns the event files of a log, sorted by path. Raises `EventLogError` if an entry cannot be an event file,
+    such as a link."""
     sources, problems = scan(events)
     if problems:
         raise EventLogError(problems[0])
@@ -105,7 +104,6 @@ def find(events: pathlib.Path) -> list[EventFile]:
 
 
 def _entries(events: pathlib.Path, folder: str | None, sources: list[EventFile], problems: list[str]) -> list[str]:
-    """Collects the event files of one folder of a log. Returns the names of the folders in this folder."""
     folders = []
     with _opened_folder(events, folder) as descriptor, os.scandir(descriptor) as entries:
         for entry in entries:
@@ -136,7 +134,6 @@ def _opened_folder(events: pathlib.Path, folder: str | None) -> Iterator[int]:
 
 
 def _refused(source: EventFile, found: os.stat_result) -> str:
-    """Returns the reason why a file cannot be an event file, or an empty text if it can."""
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         return f"{source.shown}: {kind}; an event file must be a regular file"
@@ -146,8 +143,8 @@ def _refused(source: EventFile, found: os.stat_result) -> str:
 
 
 def open_source(source: EventFile) -> int:
-    """Opens an event file, and returns the file descriptor. Raises `EventLogError` if the file is too large or not a
-    regular file."""
+    """Opens an event file, and returns its file descriptor. Raises `EventLogError` if the file is larger than 4 GiB or
+    not a regular file."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         with _opened_folder(source.events, source.folder) as folder:
@@ -161,8 +158,9 @@ def open_source(source: EventFile) -> int:
 
 
 class Blocks:
-    """Reads the whole lines of an event file, in blocks. After the last block, `torn` is True if the file ends with
-    half a line. Lines that are written after the file was opened are not read. Raises `EventLogError`."""
+    """Iterates over an event file in blocks of complete lines. Afterwards, `torn` is True if the file ends with an
+    incomplete line. Raises `EventLogError` if the file cannot be read or a line is too long. Lines that are written
+    after the file was opened are not read."""
 
     def __init__(self, source: EventFile):
         self.source = source
@@ -194,8 +192,8 @@ def too_long(source: EventFile) -> str:
 
 
 def attach(events: pathlib.Path, target: pathlib.Path) -> None:
-    """Copies a log's files into the new folder `target`. The files are copied, not linked, because writers may still
-    have them open."""
+    """Copies the event files of a log into the new folder `target`. Hard links would not do, because processes may
+    still be writing to the files."""
     target.mkdir(parents=True)
     for source in find(events):
         folder = target / (source.folder or "")

@@ -2,7 +2,7 @@
 
 The journal is the file `undo.jsonl` in the run's folder. Each line holds a JSON object. A change is recorded as
 `{"undo": ACTION, "arguments": {…}}`, and the end of a clean run as `{"closed": true}`. The harness may run as root when
-it undoes changes, so it trusts a journal only if no other user can write to it.
+it undoes changes, so it trusts a journal only if no other user can write to the file.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ SIZE_MAX = 16 * 2**20
 
 
 class Journal:
-    """The open undo journal of a run. The harness holds a lock on the journal file until the run ends."""
+    """The open undo journal of a run. The journal file is locked until the journal is closed or released."""
 
     def __init__(self, run_dir: pathlib.Path):
         self.run_dir = run_dir
@@ -29,16 +29,15 @@ class Journal:
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def record(self, action: str, arguments: dict[str, Any]) -> None:
-        """Appends an undo record. The record is on the disk when the call returns."""
+        """Appends an undo record, and returns once the record is on the disk."""
         self._write({"undo": action, "arguments": arguments})
 
     def mark_closed(self) -> None:
-        """Records in the undo journal that nothing is left to undo, and releases its lock."""
         with self._file:
             self._write({"closed": True})
 
     def release(self) -> None:
-        """Releases the journal's lock, but does not mark the journal as closed, because changes remain to be undone."""
+        """Releases the lock, but does not mark the journal as closed, because changes remain to be undone."""
         self._file.close()
 
     def _write(self, record: dict[str, Any]) -> None:
@@ -50,7 +49,8 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def mark_closed(run_dir: pathlib.Path) -> None:
-    """Closes a dead harness's undo journal. Ends a half-written last line first: a kill may have left one."""
+    """Marks the undo journal of a dead harness as closed. A line break comes first, because the kill may have left an
+    incomplete last line."""
     descriptor = os.open(run_dir / JOURNAL, _APPEND)
     try:
         os.write(descriptor, b"\n" + json.dumps({"closed": True}).encode() + b"\n")
@@ -60,8 +60,8 @@ def mark_closed(run_dir: pathlib.Path) -> None:
 
 
 def is_closed(run_dir: pathlib.Path) -> bool:
-    """Returns True if a run's undo journal leaves nothing to undo. Raises `FaultError` if the journal is not trusted,
-    as `records` does."""
+    """Returns True if a run's undo journal leaves nothing to undo. Raises `FaultError` if another user owns the
+    journal, or can write to it."""
     found = list(records(run_dir))
     return not found or "closed" in found[-1]
 
@@ -84,9 +84,9 @@ def is_running(run_dir: pathlib.Path) -> bool:
 
 
 def records(run_dir: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """Returns the records of a run's undo journal, the oldest first. A half-written last line is skipped, because the
-    harness makes a change only once its record is on the disk. Raises `FaultError` if another user owns the journal, or
-    could have written to it."""
+    """Yields the records of a run's undo journal, oldest first. An incomplete line is skipped, because the harness
+    makes a change only after its record is on the disk. Raises `FaultError` if another user owns the journal, or can
+    write to it."""
     for line in _content(run_dir).split(b"\n"):
         try:
             record = json.loads(line)

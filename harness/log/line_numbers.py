@@ -1,7 +1,7 @@
-"""Finds lines that a log lacks, by gaps in the numbers that its writer gave them (see `harness.node.emitter`).
+"""Finds missing lines of an event log by gaps in the line numbers that the writer puts into each line.
 
-Equal lines with the same number are copies, made when the log was transferred. Lines missing at the end of a file, for
-example after a kill, are not found, because they leave no gap.
+Equal lines with the same number are copies, for example from a repeated transfer of the log. Lines missing at the end
+of a file, for example after a kill, leave no gap and are not found.
 """
 
 import array
@@ -24,10 +24,9 @@ NONE = -1
 
 @dataclass
 class LineGap:
-    """Consecutive lines missing in a log. `since` and `until` are the times of the lines around the gap.
-
-    `after` is the last step logged before the gap, and `before` the first step after the gap (`None`: no step).
-    """
+    """Consecutive lines that are missing from an event file. `since` and `until` are the times (ns) of the lines around
+    the gap. `after` is the last step logged before the gap, and `before` the first step logged after the gap (`None`:
+    no step)."""
 
     lines: int
     since: int
@@ -37,16 +36,16 @@ class LineGap:
     full_disk: bool  # a full disk took them, as their writer says
 
     def may_hold(self, first: int, last: int) -> bool:
-        """Returns True if the gap may hold the line of a step from `first` to `last`. Takes into account that the
-        process may have gone back to an earlier step within the gap."""
+        """Returns True if the missing lines may include the line of a step from `first` to `last`. A rollback to an
+        earlier step within the gap is considered possible."""
         begins, ends = self.after is None or self.after < last, self.before is None or self.before > first
         back = self.after is not None and self.before is not None and self.before <= self.after
         return begins or ends if back else begins and ends
 
 
 def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[str]]:
-    """Returns the gaps in an event file's line numbers, and messages on lines without a number or with the number of
-    another line. Raises `EventLogError`."""
+    """Returns the gaps in an event file's line numbers, and messages about lines without a number or with the number of
+    another line. Raises `EventLogError` for a damaged line."""
     rows, untold = array.array("q", (0, NONE, header["mono_ns"], NONE, 0, 0)), 0
     lines = itertools.chain.from_iterable(files.Blocks(source))
     first = next(lines, b"")
@@ -73,8 +72,6 @@ def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[s
 
 
 def _gaps(table: Ints) -> Iterator[LineGap]:
-    """Yields the gaps in line numbers. The rows of `table` are sorted by forked process, the main process first, and
-    then by line number."""
     number, fork, at, step, dropped, _ = table.T
     begins = np.append(True, np.diff(fork) != 0)
     missing = number - np.where(begins, -1, np.roll(number, 1)) - 1

@@ -1,4 +1,5 @@
-"""Compares file names that hold a number which differs in each run, such as a step, a time or a process id."""
+"""Compares the file names of two runs, ignoring numbers that differ in each run, such as steps, times and process
+ids."""
 
 import re
 from collections import Counter
@@ -18,8 +19,8 @@ def pattern(name: str) -> str:
 
 
 def absent(due: Set[str], there: Set[str]) -> list[str]:
-    """Returns the expected names that are missing, sorted. An unexpected name that differs from an expected name only
-    in numbers makes up for one missing name."""
+    """Returns the expected names (`due`) that are missing, sorted. A name in `there` that differs from an expected name
+    only in numbers makes up for one missing name."""
     others = Counter(map(pattern, there - due))
     found = []
     for name in sorted(due - there):

@@ -1,6 +1,6 @@
-"""Finds the consequences of faults in logs of older versions, which do not state the consequences.
+"""Derives the consequences of faults from logs of older versions, which do not record the consequences.
 
-No other code that reads logs depends on the names of faults or of their parameters.
+No other reader of logs depends on the names or parameters of faults.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,6 @@ _DAMAGING = ("checkpoint_corruption", "checkpoint_torn_write")
 
 
 def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str) -> Consequences:
-    """Derives a fault's consequences from its event `fault.injected`, its entry in the log's plan, and its name."""
     parameters = planned.get("parameters") or {}
     freezes = kind == "hang" and parameters.get("how") in ("freeze_rank", "freeze_node")
     if "may" in event:

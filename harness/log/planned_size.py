@@ -1,4 +1,4 @@
-"""Reads the planned size of a job from the plan in its log. The ranks log the actual size."""
+"""Reads the planned number of nodes and ranks of a job from the plan in its event log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class PlannedSize:
-    """The planned size of a job in nodes and ranks. A field is `None` if no plan in the log states it."""
+    """The planned number of nodes and ranks of a job. A field is `None` if the plan does not state the number."""
 
     nodes: int | None  # that the job is given, spares included
     max_nodes: int | None  # most nodes that it uses at a time; by default all
@@ -24,20 +24,16 @@ class PlannedSize:
 
     @property
     def world_size(self) -> int | None:
-        """Returns the number of ranks of the whole job."""
         return self.max_nodes and self.max_nodes * self.ranks_per_node
 
     @property
     def spares(self) -> int:
-        """Returns the number of spare nodes: nodes that the job has but does not use."""
         return (self.nodes or 0) - (self.max_nodes or 0)
 
     @property
     def assumed_world_size(self) -> int:
-        """Returns the planned number of ranks or, if that is unknown, the number of ranks of one node."""
         return self.world_size or self.ranks_per_node
 
     @property
     def min_world_size(self) -> int | None:
-        """Returns the smallest number of ranks with which the job may continue."""
         return self.min_nodes and self.min_nodes * self.ranks_per_node

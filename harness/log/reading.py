@@ -1,13 +1,13 @@
 """Reads the event files of a run, with all times on one clock and with the steps as columns.
 
-All times are shifted onto the harness's monotonic clock as soon as they are read. A writer on the harness's own machine
-(same boot id) already uses the harness's monotonic clock. The times of any other writer are shifted by a constant. A
-writer's time shift is computed from the wall and monotonic times in the first lines of its file and of the harness's
-file, and from the offset between the wall clocks of both hosts, which a `clock` event holds. If the wall clock of a
-host jumps during the run, the times of running writers do not change. If a writer's time shift differs too much from
-that of others on its host, as after a jump of the wall clock, the host's most reliable time shift is used.
+Processes on the harness's own machine (same kernel boot id) already log times on the harness's monotonic clock. All
+times in a file from another machine are shifted by a constant. The constant for a file is computed from the wall and
+monotonic times in the first lines of the file and of the harness's file, and from the offset between the wall clocks of
+the two machines, which a `clock` event holds. A jump of a wall clock during the run does not change the times of
+processes that are already running. If the constant of a file differs too much from the constants of other files of its
+machine, as after a jump of the wall clock, the machine's most reliable constant is used.
 
-`step` events, which are by far the most frequent, are decoded straight into columns, and never into dictionaries.
+`step` events, which are by far the most frequent, are decoded directly into columns, and never into dictionaries.
 """
 
 import contextlib
@@ -58,7 +58,6 @@ UNTOLD = -math.nan  # of a float column; "nan" is read without the sign
 
 
 def _in_line(each: Field) -> tuple[str, Any, Any]:
-    """Returns the name and type of a step field, and the value that stands for "not logged" in the field's column."""
     if each.kind == vocabulary.NUMBER:
         return each.name, checked_lines.kind_of(each) | None, UNTOLD
     if each.kind == vocabulary.LABEL:
@@ -82,25 +81,22 @@ _UNTOLD["samples"] = sample_indices.UNTOLD
 
 
 class Columns(dict[str, Column]):
-    """A log's steps as columns, by name. A column that no line logs is absent; reading it gives "not logged" in each
+    """The steps of a log as columns, by name. Reading a column that the log lacks returns a "not logged" marker in each
     row."""
 
     def __missing__(self, name: str) -> Column:
         return np.broadcast_to(np.array(_UNTOLD[name], COLUMNS[name]), len(dict.__getitem__(self, "end")))
 
     def rows(self, mine: slice | npt.NDArray[Any]) -> "Columns":
-        """Returns the columns with only the rows `mine`: as views if `mine` is a slice, and else as copies."""
+        """Returns only the rows `mine` of each column: as views if `mine` is a slice, otherwise as copies."""
         taken = ((name, column[mine]) for name, column in self.items())
         return Columns({name: column if len(column) else np.zeros(0, column.dtype) for name, column in taken})
 
 
 @dataclass(frozen=True)
 class Writer:
-    """The contents of one event file: its header, its events other than steps (each with its time `at`), and its steps.
-
-    `dropped` counts events lost to a full disk. If lines are numbered, `dropped` counts only missing lines in `gaps`
-    that a full disk explains.
-    """
+    """The contents of one event file: the header, the events other than steps (each with its time `at` in ns), and the
+    steps. `dropped` counts events that were lost because the disk was full."""
 
     name: str
     header: Record
@@ -124,10 +120,9 @@ class Writer:
 
 @dataclass(frozen=True)
 class Log:
-    """All events of a run, on the harness's clock. `uncertainty_ns` is the largest clock uncertainty of any writer.
-
-    `steps` holds the steps of all writers, one after the other; the `steps` of each writer are views of it.
-    """
+    """All events of a run, with times in ns on the harness's clock. `uncertainty_ns` is the largest clock uncertainty
+    of any event file. `steps` holds the steps of all files, one file after the other; the `steps` of each `Writer` are
+    views of these columns."""
 
     writers: Sequence[Writer]
     steps: Columns
@@ -139,8 +134,8 @@ class Log:
 
 
 def read(directory: pathlib.Path) -> Log:
-    """Reads all event files of a run. Raises `EventLogError` for a damaged line, unless it is the half-written last
-    line of a file."""
+    """Reads all event files of a run. Raises `EventLogError` if a line is damaged, except for an incomplete last
+    line."""
     writers, problems, wordless, table = list[Writer](), list[str](), list[EventFile](), _Table()
     sources = files.find(directory)
     for source, writer in zip(sources, _read_files(sources), strict=True):
@@ -158,7 +153,7 @@ def read(directory: pathlib.Path) -> Log:
 
 
 class _Table:
-    """Gathers the steps of many event files in one table, because thousands of small arrays would fragment memory."""
+    """Collects the steps of all event files in one table, because thousands of small arrays would fragment memory."""
 
     def __init__(self) -> None:
         self.rows = self._room = 0
@@ -167,7 +162,8 @@ class _Table:
         self._told = 0  # steps that tell their samples
 
     def add(self, writer: Writer) -> int:
-        """Moves the steps of one event file into the common table, and returns the row at which they begin."""
+        """Moves the steps of `writer` into the table, which leaves `writer.steps` empty. Returns the index of the first
+        moved row."""
         start = self.rows
         steps = Columns(writer.steps)
         writer.steps.clear()
@@ -199,7 +195,6 @@ class _Table:
 
 
 def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
-    """Reads event files one by one, or in parallel on all cores if they are large, and yields the contents in order."""
     done = 0
     if sum(source.size for source in sources) >= PARALLEL_BYTES_MIN:
         # Children are started afresh, not forked: a caller may have threads. They break where its main module cannot
@@ -214,8 +209,8 @@ def _read_files(sources: Sequence[EventFile]) -> Iterator[Writer | None]:
 
 
 def _end_with_its_parent() -> None:
-    """Ends this child process as soon as its parent ends. The child cannot see this from the pipes between both,
-    because it holds both ends of the pipes."""
+    """Ends this child process as soon as its parent ends. A closed pipe does not show the end of the parent, because
+    the child holds both ends of each pipe."""
 
     def follow() -> None:
         if parent := multiprocessing.parent_process():
@@ -226,7 +221,7 @@ def _end_with_its_parent() -> None:
 
 
 def read_source(source: EventFile) -> Writer | None:
-    """Reads one event file, on the clock of its process. Returns `None` if even its first line is missing."""
+    """Reads one event file, with times on the clock of its writer. Returns `None` if the file has no complete line."""
     parts, header, first, number, blocks = list[_Part](), None, b"", 1, files.Blocks(source)
     for lines in blocks:
         if header is None and lines:
@@ -259,8 +254,6 @@ def read_source(source: EventFile) -> Writer | None:
 
 
 class _Part(NamedTuple):
-    """The contents of a block of lines of an event file. `numbers` holds the line number of each line in the block."""
-
     events: list[Record]
     columns: Columns
     dropped: int
@@ -269,7 +262,7 @@ class _Part(NamedTuple):
 
 
 def _steps_of(parts: Sequence[_Part]) -> Columns:
-    """Returns a log's steps in order of time. A step without a logged begin counts as begun when the step before it
+    """Joins blocks of steps, sorted by end time. A step without a logged begin counts as begun when the previous step
     ended."""
     told = [part for part in parts if "end" in part.columns]
     for part, base in zip(told, itertools.accumulate((len(part.samples) for part in told), initial=0), strict=False):
@@ -292,8 +285,6 @@ def _steps_of(parts: Sequence[_Part]) -> Columns:
 
 
 def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
-    """Reads a block of lines of an event file: all lines at once or, if this fails, one by one. Copies of the header
-    are left out."""
     if role == "trainer":
         with contextlib.suppress(ValueError, OverflowError, RecursionError):
             lines = list(map(_decoder.decode, raw))
@@ -308,7 +299,6 @@ def _read_block(source: EventFile, number: int, raw: Sequence[bytes], role: str,
 
 
 def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str, header: bytes) -> _Part:
-    """Reads a log line by line, with all checks. Raises `EventLogError` with the number of a damaged line."""
     lines = ((index, line) for index, line in enumerate(raw, number) if line != header)
     found = [event_log.read_event(source, index, line, role) for index, line in lines]
     steps = [record for record in found if record["event"] == "step" and role == "trainer"]
@@ -323,13 +313,12 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
 
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:
-    """Drops events with an undeclared name, except the last event, which shows how long the file's writer lived."""
+    """Drops events with an undeclared name, but keeps the last event, which shows how long the process lived."""
     declared = [record for record in rest[:-1] if (role, record["event"]) in checked_lines.DECLARED]
     return [checked_lines.own(record, role) for record in (*declared, *rest[-1:])]
 
 
 def _columns(lines: Sequence[Any]) -> tuple[Columns, Samples]:
-    """Reads a log's lines of steps into columns. Raises `ValueError` for a step without a required field."""
     columns = Columns()
     for kind, names in _OF_KIND.items():
         told = itertools.chain.from_iterable(map(_told[kind], lines))
@@ -353,13 +342,13 @@ def _columns(lines: Sequence[Any]) -> tuple[Columns, Samples]:
 
 
 def is_told(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Marks the values of a column that were logged, including a logged "nan"."""
+    """Marks the values of a column that were logged. A logged "nan" counts as logged."""
     return np.asarray(~(np.isnan(values) & np.signbit(values)), np.bool_)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _fingerprint(text: str | int | None) -> int:
-    """Returns a digest as a 63-bit number that is the same in every run, or 0 if there is no digest."""
+    """Returns a 63-bit hash that is the same in every run, or 0 for `None`."""
     if text is None:
         return 0
     return int.from_bytes(hashlib.blake2b(str(text).encode(), digest_size=8).digest()) >> 1
@@ -386,7 +375,6 @@ def _on_one_clock(writers: Sequence[Writer], steps: Columns, problems: list[str]
 
 
 def _move_all(writers: Sequence[Writer], reference: Record, compared: Sequence[Record], problems: list[str]) -> int:
-    """Moves writers' times onto the reference clock, using `clock` events. Returns the largest uncertainty in ns."""
     by_host: dict[str, list[Record]] = {}
     for event in compared:
         by_host.setdefault(event["host"], []).append(event)
@@ -411,16 +399,14 @@ def _move_all(writers: Sequence[Writer], reference: Record, compared: Sequence[R
 
 
 class _Shift(NamedTuple):
-    """The shift from another host's monotonic clock to the harness's, in ns."""
-
     ns: int
     uncertain_ns: int
     apart_ns: int  # from the file's first line to the clock comparison in use
 
 
 def _shift(header: Record, reference: Record, known: Sequence[Record]) -> _Shift:
-    """Returns the shift from a file's monotonic clock to the harness's, by the comparison of both hosts' clocks that is
-    nearest in time to the file's first line."""
+    """Returns the shift (ns) from a file's monotonic clock to the harness's. The clock comparison nearest in time to
+    the file's first line is used."""
     foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
     measured = [(each["at"], each["offset_ns"], each.get("uncertainty_ns", 0)) for each in known]
     nearest = ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in measured)
@@ -441,8 +427,8 @@ def _move(writer: Writer, shift: int) -> None:
 
 
 def _check_near(writer: Writer, reference_ns: int) -> None:
-    """Raises `EventLogError` for times over a year away from the harness's. No run has such times, and sums of them
-    would not fit into 64 bits."""
+    """Raises `EventLogError` for times over a year away from the harness's: sums of such times might not fit into 64
+    bits."""
     times = [record["at"] for record in (writer.header, *writer.events)]
     for column in (writer.steps["begin"], writer.steps["end"]):
         times += [int(column.min()), int(column.max())] if len(column) else []

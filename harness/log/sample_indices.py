@@ -1,4 +1,4 @@
-"""Reads the indices of the samples that each step consumed, as the trainer logged them, and keeps them as columns.
+"""Parses the indices of the samples that each step consumed, as the trainer logged them, and stores them as columns.
 
 The trainer logs runs of indices: `[first, count]` or `[first, count, stride]` stands for `count` indices from `first`
 on, each larger by `stride` (1 if not given).
@@ -23,8 +23,8 @@ _decoder: msgspec.json.Decoder[list[list[int]] | None] = msgspec.json.Decoder(li
 
 @dataclass(frozen=True)
 class Samples:
-    """Lists of sample indices, one for each step that logs samples. The sample list `i` is in the rows `offsets[i]` to
-    `offsets[i + 1]` of `runs`. A row of `runs` is (first, count, stride)."""
+    """Lists of sample indices, one for each step that logs samples. List `i` is in the rows `offsets[i]` to `offsets[i
+    + 1]` (excluded) of `runs`. A row of `runs` is (first, count, stride)."""
 
     offsets: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     runs: Ints = field(default_factory=lambda: np.zeros((0, 3), np.int32))
@@ -33,13 +33,11 @@ class Samples:
         return len(self.offsets) - 1
 
     def counts(self, numbers: Ints) -> Ints:
-        """Returns the number of samples in each of the sample lists `numbers`."""
         sums = np.concatenate([[0], np.cumsum(self.runs[:, 1], dtype=np.int64)])
         return np.asarray(sums[self.offsets[numbers + 1]] - sums[self.offsets[numbers]])
 
     def equal(self, mine: Ints, other: Self, theirs: Ints) -> Ints:
-        """Compares this object's lists `mine` with the lists `theirs` of `other`, pair by pair, and marks the equal
-        pairs."""
+        """Returns a boolean array that tells for each `i` whether list `mine[i]` equals list `theirs[i]` of `other`."""
         pieces = [slice(at, at + _AT_ONCE) for at in range(0, len(mine), _AT_ONCE)]
         parts = [self._equal(mine[piece], other, theirs[piece]) for piece in pieces]
         return np.concatenate([np.zeros(0, np.bool_), *parts])
@@ -55,7 +53,6 @@ class Samples:
         return found
 
     def expanded(self, numbers: Ints) -> Ints:
-        """Returns all sample indices of the lists `numbers` as one array, list after list."""
         begin, length = self.offsets[numbers], self.offsets[numbers + 1] - self.offsets[numbers]
         first, count, stride = self.runs[_ranges(begin, length)].astype(np.int64).T
         return np.asarray(np.repeat(first, count) + _ranges(np.zeros(len(count), np.int64), count, stride))
@@ -69,8 +66,8 @@ def _ranges(begin: Ints, length: Ints, stride: Ints | int = 1) -> Ints:
 
 
 def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
-    """Parses lists of sample indices, and returns for each text the number of its list (`UNTOLD` for `None`). Raises
-    `ValueError` for a text that is no list of runs of sample indices."""
+    """Parses JSON lists of runs of sample indices. Returns for each text the index of its list in the returned
+    `Samples` (`UNTOLD` for `None`). Raises `ValueError` for a text that is not a list of runs."""
     if not any(texts):
         return np.full(len(texts), UNTOLD, np.int32), Samples()
     numbers, told = list[int](), list[Ints]()
@@ -107,13 +104,13 @@ def checked(runs: Sequence[Sequence[int]]) -> Ints:
 
 
 def narrow(runs: Ints) -> Ints:
-    """Converts an array to 32-bit integers if all its numbers fit."""
     fits = not runs.size or (int(runs.max()) <= _INT32_MAX and int(runs.min()) >= -_INT32_MAX)
     return runs.astype(np.int32) if fits else runs
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
-    """Joins the sample lists of several event files. Lists of later files get higher numbers: see `renumbered`."""
+    """Concatenates the sample lists of several event files. The lists of later files get higher numbers (see
+    `renumbered`)."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(part.runs) for part in parts)])
@@ -123,6 +120,5 @@ def joined(parts: Sequence[Samples]) -> Samples:
 
 
 def renumbered(numbers: Ints, base: int) -> Ints:
-    """Returns the numbers of sample lists, increased by `base`, the number of sample lists in earlier parts of the
-    log."""
+    """Adds `base`, the number of sample lists in earlier parts of the log, to all list numbers except `UNTOLD`."""
     return np.where(numbers == UNTOLD, UNTOLD, numbers + base).astype(np.int32) if base else numbers

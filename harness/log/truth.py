@@ -1,7 +1,7 @@
-"""Defines the terms of a diagnosis, and the class `Truth`, with which each fault's code states the right diagnosis.
+"""Defines what a diagnosis of a failure says, and `Truth`, the right diagnosis that each fault declares.
 
 A diagnosis names what broke (`Kind`), which rank or node it was, and what to do about it (`Decision`). `chaos diagnose`
-and `expect: {diagnosis: …}` compare diagnoses with the `Truth` of each fault.
+and `expect: {diagnosis: …}` compare a diagnosis with the `Truth` of each fault.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,8 @@ PAUSE_S = 5.0  # a shorter pause is benign: no watchdog of a real job fires so s
 
 
 class Kind(StrEnum):
-    """The kind of a failure. `NONE`: nothing is wrong. `UNKNOWN`: something is wrong, but nobody can say what."""
+    """The kind of a failure. `NONE` means that nothing is wrong, `UNKNOWN` that something is wrong, but nobody can say
+    what."""
 
     HANG = "hang"
     STRAGGLER = "straggler"
@@ -29,7 +30,7 @@ class Kind(StrEnum):
 
 
 class Decision(StrEnum):
-    """The reaction of the job, or of its operator, to a failure."""
+    """A reaction to a failure, by the job itself or by its operator."""
 
     RESTART_IN_PLACE = "restart-in-place"
     RESTART_ELSEWHERE = "restart-elsewhere"
@@ -40,7 +41,7 @@ class Decision(StrEnum):
 
 
 class Place(StrEnum):
-    """How exactly a diagnosis can name the victim of a fault, such as its rank or its node."""
+    """How precisely a diagnosis can locate a fault: by its rank, its node, its file, or only by the job."""
 
     RANK = "rank"
     NODE = "node"
@@ -50,7 +51,7 @@ class Place(StrEnum):
 
 @dataclass(frozen=True)
 class Truth:
-    """The right diagnosis of a fault, as exact as a job's logs can show it."""
+    """The right diagnosis of a fault, as precise as a job's logs can show."""
 
     kinds: tuple[Kind, ...]  # the first one names the fault in tables; with `Kind.NONE` nobody need say anything
     place: Place  # coarser is "right, but coarse"
@@ -69,5 +70,6 @@ class Truth:
         return not self.benign and Decision.EVICT_NODE in self.decisions and leaving.issuperset(self.decisions)
 
     def of_pause(self, lasts: Duration | None) -> Self:
-        """Returns the right diagnosis of a pause. A pause of less than 5 s is benign."""
+        """Returns the right diagnosis of a pause of length `lasts`. For a pause of less than 5 s, "nothing is wrong" is
+        a right diagnosis, too."""
         return replace(self, kinds=(Kind.NONE, *self.kinds)) if lasts and lasts.s < PAUSE_S else self

@@ -1,9 +1,8 @@
-"""Opens and changes files in folders that a node can write. No link is followed, opening a file never blocks, and the
-size of each read is limited.
+"""Opens and changes files in folders that an untrusted node can write.
 
-A node can replace any part of a path by a link at any moment. The harness opens each path name by name, without
-following links, starting from a folder `root` that only the harness writes. Only regular files are opened: a pipe would
-block, and a device could do anything.
+A node can replace any part of a path by a link at any moment. Therefore the harness opens each path name by name,
+without following links, starting from a folder `root` that only the harness can write. Only regular files are opened:
+opening a pipe could block, and opening a device could have any effect. The size of each read is limited.
 """
 
 import contextlib
@@ -27,7 +26,8 @@ _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def below(path: str) -> str:
-    """Returns `path` if it is relative and does not lead out of its folder. Raises `ValueError` for any other path."""
+    """Returns `path` if the path is relative and does not lead out of its folder. Raises `ValueError` for any other
+    path."""
     if not path or path.startswith("/") or "\0" in path or ".." in path.split("/"):
         raise ValueError(f"{path!r} is not below the run's folder; write it relative to that folder, without '..'")
     return path
@@ -38,8 +38,8 @@ def below(path: str) -> str:
 
 @contextlib.contextmanager
 def folder_of(root: pathlib.Path, path: str) -> Iterator[tuple[int, str]]:
-    """Opens the folder that holds `root/path`, as a context that returns the folder's descriptor and the last name of
-    the path. Raises `FaultError` if a part of the path is a link or no folder, and `FileNotFoundError` if a part is
+    """Opens the folder that holds `root/path` as a context, which gives the folder's descriptor and the last name of
+    the path. Raises `FaultError` if a part of the path is a link or not a folder, and `FileNotFoundError` if a part is
     missing."""
     *parents, name = _parts(path)
     with _walked(root, parents, root / path) as descriptor:
@@ -47,7 +47,7 @@ def folder_of(root: pathlib.Path, path: str) -> Iterator[tuple[int, str]]:
 
 
 def opened_folder(root: pathlib.Path, path: str) -> contextlib.AbstractContextManager[int]:
-    """Opens the folder `root/path` as a context, without following links. Raises errors as `folder_of` does."""
+    """Opens the folder `root/path` as a context, without following links. Raises the same errors as `folder_of`."""
     return _walked(root, _parts(path), root / path)
 
 
@@ -57,7 +57,6 @@ def _parts(path: str) -> list[str]:
 
 @contextlib.contextmanager
 def _walked(root: pathlib.Path, parts: Sequence[str], path: pathlib.Path, made: int | None = None) -> Iterator[int]:
-    """Opens a path name by name as a context, following no link. Makes missing folders if `made` gives their mode."""
     descriptor = os.open(root, _FOLDER)
     try:
         for part in parts:
@@ -79,15 +78,15 @@ def _walked(root: pathlib.Path, parts: Sequence[str], path: pathlib.Path, made: 
 
 
 def make_folder(root: pathlib.Path, path: str, owner: tuple[int, int] | None = None, mode: int = 0o755) -> None:
-    """Makes the folder `root/path` and missing parent folders, and gives the folder `root/path` to `owner` (user,
-    group). Raises `FaultError` if a part of the path is a link or a file."""
+    """Makes the folder `root/path` and missing parent folders, and gives the folder `root/path` to `owner` (user id,
+    group id). Raises `FaultError` if a part of the path is a link or a file."""
     with _walked(root, _parts(path), root / path, made=mode) as descriptor:
         if owner is not None:
             os.fchown(descriptor, *owner)
 
 
 def names_in(root: pathlib.Path, path: str) -> list[str]:
-    """Returns at most `ENTRIES_MAX` sorted names in the folder `root/path`, or an empty list if this folder is
+    """Returns the sorted names in the folder `root/path`, at most `ENTRIES_MAX`, or an empty list if the folder is
     missing."""
     try:
         with opened_folder(root, path) as descriptor, os.scandir(descriptor) as entries:
@@ -97,7 +96,7 @@ def names_in(root: pathlib.Path, path: str) -> list[str]:
 
 
 def files_below(root: pathlib.Path, path: str) -> list[str]:
-    """Returns the sorted paths, relative to `root`, of regular files below `root/path`, at most `ENTRIES_MAX`."""
+    """Returns the sorted paths, relative to `root`, of at most `ENTRIES_MAX` regular files below `root/path`."""
     found: list[str] = []
     with contextlib.suppress(FileNotFoundError), opened_folder(root, path) as descriptor:
         for place, folders, names, here in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
@@ -119,8 +118,8 @@ def _is_regular(name: str, folder: int) -> bool:
 
 
 def remove_tree(root: pathlib.Path, path: str) -> None:
-    """Removes `root/path` and everything below it. If a path is a link, only the link is removed, not its target. A
-    missing path is no error. Removes as much as possible. Raises `FaultError` with the first path that is left."""
+    """Removes `root/path` and everything below it, without following links. A missing path is no error. As much as
+    possible is removed; then `FaultError` is raised with the first path that is left."""
     try:
         with contextlib.suppress(FileNotFoundError), folder_of(root, path) as (parent, name):
             if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
@@ -136,8 +135,8 @@ def remove_tree(root: pathlib.Path, path: str) -> None:
 
 
 def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY) -> int:
-    """Returns a descriptor of the regular file `root/path`. Raises `FileNotFoundError` if the file is missing, and
-    `FaultError` if it is a link or not a regular file."""
+    """Opens the regular file `root/path`, and returns its descriptor. Raises `FileNotFoundError` if the file is
+    missing, and `FaultError` if the path is a link or not a regular file."""
     with folder_of(root, path) as (parent, name):
         try:
             descriptor = os.open(name, flags & ~os.O_TRUNC | _PLAIN, 0o644, dir_fd=parent)
@@ -158,13 +157,13 @@ def open_file(root: pathlib.Path, path: str, flags: int = os.O_RDONLY) -> int:
 
 
 def open_reader(root: pathlib.Path, path: str) -> IO[bytes]:
-    """Opens the regular file `root/path` for reading. Raises errors as `open_file` does."""
+    """Opens the regular file `root/path` for reading. Raises the same errors as `open_file`."""
     return os.fdopen(open_file(root, path), "rb")
 
 
 def read(root: pathlib.Path, path: str, limit_bytes: int = FILE_BYTES_MAX) -> bytes:
     """Returns the content of the file `root/path`. Raises `FaultError` if the file is longer than `limit_bytes`, and
-    other errors as `open_file` does."""
+    the same errors as `open_file`."""
     with open_reader(root, path) as file:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
@@ -173,8 +172,8 @@ def read(root: pathlib.Path, path: str, limit_bytes: int = FILE_BYTES_MAX) -> by
 
 
 def tail(root: pathlib.Path, path: str, limit_bytes: int = TAIL_BYTES) -> str:
-    """Returns the last `limit_bytes` of a file as text, with invalid bytes replaced. Raises errors as `open_file`
-    does."""
+    """Returns the last `limit_bytes` of a file as text, with invalid bytes replaced. Raises the same errors as
+    `open_file`."""
     with open_reader(root, path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
         return file.read(limit_bytes).decode(errors="replace")
@@ -182,7 +181,8 @@ def tail(root: pathlib.Path, path: str, limit_bytes: int = TAIL_BYTES) -> str:
 
 def replace(root: pathlib.Path, path: str, content: bytes, mode: int = 0o644, durable: bool = False) -> None:
     """Replaces the file `root/path` atomically. If `root/path` is a link, the link itself is replaced. With `durable`,
-    the data is on the disk when the call returns. If an `OSError` is raised, it names the file."""
+    the data is on the disk when the call returns. Raises `OSError` with the path of the file if the file cannot be
+    replaced."""
     temporary = f".{secrets.token_hex(8)}"
     with folder_of(root, path) as (parent, name):
         try:
@@ -209,7 +209,7 @@ def remove(root: pathlib.Path, path: str) -> None:
 
 
 def status_of(root: pathlib.Path, path: str) -> os.stat_result | None:
-    """Returns the status of `root/path` without following a link, or `None` if the path does not exist."""
+    """Returns the status of `root/path` (as `os.lstat` does), or `None` if the path does not exist."""
     try:
         with folder_of(root, path) as (parent, name):
             return os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -218,14 +218,13 @@ def status_of(root: pathlib.Path, path: str) -> os.stat_result | None:
 
 
 def link_of(root: pathlib.Path, path: str) -> str:
-    """Returns the target of the link `root/path`, as it is stored in the link."""
     with folder_of(root, path) as (parent, name):
         return os.readlink(name, dir_fd=parent)
 
 
 def move_inside(root: pathlib.Path, source: str, target: str) -> None:
     """Renames the file or link `root/source` to `root/target`, and replaces an existing file at `root/target`. Raises
-    errors as `folder_of` does."""
+    `FaultError` if `root/source` is neither a regular file nor a link."""
     with folder_of(root, source) as (here, name), folder_of(root, target) as (there, new):
         mode = os.stat(name, dir_fd=here, follow_symlinks=False).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
@@ -234,7 +233,7 @@ def move_inside(root: pathlib.Path, source: str, target: str) -> None:
 
 
 def copy_out(root: pathlib.Path, path: str, target: pathlib.Path) -> None:
-    """Copies the regular file `root/path` to `target`, outside of `root`. Raises errors as `open_file` does."""
+    """Copies the regular file `root/path` to `target`, outside of `root`. Raises the same errors as `open_file`."""
     with open_reader(root, path) as source, target.open("xb") as copy:
         shutil.copyfileobj(source, copy, 2**20)
         status: Any = os.fstat(source.fileno())

@@ -3,8 +3,8 @@
 The declarations in this file define the readers' checks and table columns, docs/events.md, and the JSON Schema of
 `chaos schema --events`.
 
-A reader of an event log ignores undeclared events and fields, because newer trainers may log more. A declared field
-counts as damaged evidence if it has the wrong type or exceeds its limits.
+A reader of an event log ignores undeclared events and fields, because newer trainers may log more. A line is damaged
+evidence if a declared field has the wrong type or exceeds its limits.
 """
 
 from dataclasses import dataclass
@@ -115,7 +115,6 @@ def _spent(name: str, meaning: str) -> Field:
 
 
 def _column(name: str, meaning: str, column: str, unit: str = "samples", most: int = SAMPLE_MAX) -> Field:
-    """Returns an optional integer field, whose column holds -1 where the field is not logged."""
     return Field(INTEGER, name, meaning, unit, optional=True, least=-1, most=most, column=column, otherwise=-1)
 
 

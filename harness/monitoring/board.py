@@ -1,4 +1,4 @@
-"""Holds the present values of all metrics that a job's monitoring serves. A metric that was never measured is absent.
+"""Holds the current values of all metrics that a job's monitoring serves. A metric that was never measured is absent.
 Each metric has at most `SERIES_MAX` time series, one for each combination of label values."""
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ class Distribution:
 
 @dataclass
 class Board:
-    """The present values of all metrics. A `Board` is not thread-safe: threads that use it must share a lock."""
+    """The current values of all metrics. A `Board` is not thread-safe: threads that use the same `Board` must share a
+    lock."""
 
     values: dict[str, dict[Labels, float]] = field(default_factory=dict)
     distributions: dict[str, dict[Labels, Distribution]] = field(default_factory=dict)
 
     def set(self, name: str, value: float, *labels: str) -> None:
-        """Sets the value of a gauge, or of a counter whose count is kept elsewhere. `labels` holds the values of the
+        """Sets the value of a gauge, or of a counter that is counted elsewhere. `labels` holds the values of the
         metric's labels, in the order in which the metric declares them."""
         series = self._series(name, labels, self.values)
         if series is not None:
             series[_short(labels)] = value
 
     def add(self, name: str, amount: float = 1, *labels: str) -> None:
-        """Adds to a metric's value. A counter takes only finite amounts that are not negative."""
+        """Adds to a metric's value. An amount that is not finite is ignored, and so is a negative amount for a
+        counter."""
         series = self._series(name, labels, self.values)
         if series is not None and math.isfinite(amount) and (amount >= 0 or BY_NAME[name].kind == "gauge"):
             series[_short(labels)] = series.get(_short(labels), 0) + amount
@@ -61,11 +63,9 @@ class Board:
         found.total += value
 
     def value(self, name: str, *labels: str) -> float | None:
-        """Returns the current value of a metric, or `None` if the metric was not measured."""
         return self.values.get(name, {}).get(labels)
 
     def _series(self, name: str, labels: Labels, kept: dict[str, dict[Labels, T]]) -> dict[Labels, T] | None:
-        """Returns one metric's values by labels, or `None` if new labels would exceed the limit `SERIES_MAX`."""
         assert len(labels) == len(BY_NAME[name].labels), f"{name} has the labels {BY_NAME[name].label_names}"
         series = kept.setdefault(name, {})
         if len(series) < SERIES_MAX or _short(labels) in series:
@@ -74,7 +74,6 @@ class Board:
         return None
 
     def families(self) -> Iterator[Family]:
-        """Yields all measured metrics as objects of Prometheus' client library."""
         for metric in METRICS:
             if metric.kind == "histogram":
                 if series := self.distributions.get(metric.name):

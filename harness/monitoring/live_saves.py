@@ -1,8 +1,8 @@
 """Counts complete and failed checkpoints during a run, and measures the usual time between two commits.
 
-Each rank may commit its own part of a checkpoint. A checkpoint is complete when all ranks that began it have committed
-their parts, and it has at least as many parts as each earlier checkpoint since the job's restart. After the run, the
-judge counts the checkpoints again from the complete log.
+Each rank may commit its own part of a checkpoint. A checkpoint is complete when all ranks that began to save have
+committed their parts, and when the checkpoint has at least as many parts as each earlier checkpoint since the job's
+restart. After the run, the judge counts the checkpoints again from the complete log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class _Save:
 
 @dataclass(frozen=True)
 class Done:
-    """A complete or failed checkpoint. `took_s` is its duration, or `None` if it failed or the duration is unknown."""
+    """A complete or failed checkpoint. `took_s` is the duration, or `None` if the checkpoint failed or the duration is
+    unknown."""
 
     step: int
     whole: bool
@@ -45,7 +46,8 @@ class Saves:
     _commits_s: deque[float] = field(default_factory=lambda: deque(maxlen=COMMITS_KEPT))
 
     def absorb(self, restarts: int, rank: int, name: str, event: Mapping[str, Any], now_s: float) -> Done | None:
-        """Counts an event after `restarts` job restarts. Returns a checkpoint that the event completes or fails."""
+        """Counts a checkpoint event that `rank` logged after `restarts` restarts of the job. Returns the checkpoint
+        that the event completes or fails, or `None`."""
         if restarts > self._restarts:  # workers were replaced: those that saved are gone
             self._open.clear()
             self._restarts, self._parts = restarts, 1

@@ -19,8 +19,8 @@ RANK = f"0 to {RANKS_SHOWN - 1}; the higher ones together are `{OTHER}`"
 
 @dataclass(frozen=True)
 class Metric:
-    """The declaration of one metric that is served: name, kind, labels and meaning. `labels`: the meaning of each
-    label. A metric's name ends with its unit, and the name of a counter ends with `_total`."""
+    """The declaration of one metric. `labels` pairs each label's name with its meaning. A metric's name ends with its
+    unit, and the name of a counter ends with `_total`."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
@@ -137,7 +137,6 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def table() -> str:
-    """Returns all metrics as a Markdown table."""
     rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     for metric in METRICS:
         labels = "; ".join(f"`{name}`: {holds}" for name, holds in metric.labels)

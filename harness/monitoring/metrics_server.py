@@ -1,4 +1,4 @@
-"""Serves the metrics over HTTP, from its own threads beside the job's loop."""
+"""Serves the metrics of a job over HTTP, from threads beside the job's loop."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ def place(where: str) -> tuple[str, int]:
 
 def is_own_host(host: str) -> bool:
     """Returns False for a public host name, because a web page could read the metrics in a browser by DNS rebinding.
-    Returns True for IP addresses, names that are not public, and this host's own names. Returns True for an empty name,
-    which old scrapers send."""
+    Returns True for IP addresses, private names, this host's own names, and an empty name, which old scrapers send."""
     name = re.sub(r":\d*\Z", "", host.lower())
     if "." not in name:
         return True
@@ -70,8 +69,8 @@ def _full_name() -> str:
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """A web server for metrics, whose threads end with this process. Above `CONNECTIONS_MAX` connections, a new
-    connection replaces the oldest connection. The server does not look up host names."""
+    """A web server for metrics. Above `CONNECTIONS_MAX` connections, a new connection replaces the oldest
+    connection."""
 
     daemon_threads = True
     request_queue_size = 32
@@ -114,7 +113,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Shuts a connection down. The shutdown also ends the thread that serves the connection."""
+    """Shuts a connection down, which also ends the thread that serves the connection."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 

@@ -68,7 +68,6 @@ def _log(client: MlflowClient, run_dir: pathlib.Path, report: Report, losses: li
 
 
 def _figures(report: Report) -> list[Metric]:
-    """Returns a report's numbers as metrics of MLflow, with names such as `wasted_gpu_hours.percent`."""
     from mlflow.entities import Metric
 
     now_ms = int(time.time() * 1000)

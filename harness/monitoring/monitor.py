@@ -30,7 +30,7 @@ Books = Callable[[pathlib.Path, pathlib.Path | None], Mapping[str, object] | Non
 
 @dataclass
 class _Job:
-    """The data that the loop of a job passes to the monitoring. Only the thread of the job's loop sets the fields."""
+    """The data that the loop of a job passes to the monitoring. Only the thread of this loop sets the fields."""
 
     stage: Stage | None = None
     status: Status | None = None
@@ -55,9 +55,10 @@ class _Job:
 
 
 class Monitor(CampaignObserver):
-    """Watches one job at a time, and gives its metrics to Prometheus' client library. Each job starts with empty
+    """Watches one job at a time, and gives the job's metrics to Prometheus' client library. Each job starts with empty
     metrics. `books` computes the ledger (the use of GPU time) from the folders of a run and its fault-free runs, or
-    returns `None` if this fails. `budget` is the allowed share of wasted GPU time if the scenario states no share."""
+    returns `None` if the ledger cannot be computed. `budget` is the allowed share of wasted GPU time if the scenario
+    states no share."""
 
     def __init__(self, books: Books | None = None, budget: float | None = None) -> None:
         self._books, self._budget = books, budget
@@ -94,12 +95,13 @@ class Monitor(CampaignObserver):
     # By threads of its own
 
     def watch(self) -> None:
-        """Counts a job's events until `close` is called. Runs in a thread."""
+        """Counts a job's events until `close` is called. Run `watch` in a thread."""
         while not self._end.wait(COUNTED_EVERY_S):
             self.count()
 
     def keep_books(self) -> None:
-        """Computes the wasted GPU time of a running job again and again, until `close` is called. Runs in a thread."""
+        """Computes the wasted GPU time of a running job again and again, until `close` is called. Run `keep_books` in a
+        thread."""
         pause_s = LEDGER_EVERY_S
         while self._books is not None and not self._end.wait(pause_s):
             pause_s = self._settle(self._books)
@@ -125,7 +127,6 @@ class Monitor(CampaignObserver):
                 self._board.set("chaos_job_up", 0)
 
     def collect(self) -> Iterator[Family]:
-        """Yields the present metrics as objects of Prometheus' client library."""
         self.count()
         with self._lock:
             yield from list(self._board.families())
@@ -148,7 +149,6 @@ class Monitor(CampaignObserver):
         self._board.set("chaos_harness_longest_tick_seconds", max(recent, default=0.0))
 
     def _settle(self, books: Books) -> float:
-        """Computes the wasted GPU time of a running job once. Returns the seconds until the next computation."""
         job, stage = self._job, self._job.stage
         if stage is None or job.status is None or job.over:
             return LEDGER_EVERY_S
@@ -166,7 +166,6 @@ class Monitor(CampaignObserver):
 
 
 def show_ledger(board: Board, told: Mapping[str, object]) -> None:
-    """Sets the metrics of GPU time from values that `harness.campaign.ledger_so_far` has computed."""
     accounts = told["accounts"]
     assert isinstance(accounts, Mapping)
     for account, seconds in accounts.items():

@@ -37,7 +37,8 @@ TEXT_MAX = 1000
 
 
 def endpoint(url: str) -> str:
-    """Returns the collector's address for traces: `url`, with the path `/v1/traces` if `url` has no path."""
+    """Returns the collector's address for traces: `url`, with the path `/v1/traces` if `url` has no path. Raises
+    `UsageError` if `url` is not an HTTP address."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"--otlp {url!r}: write the address of a collector, e.g. http://127.0.0.1:4318")
@@ -76,7 +77,7 @@ def _send(exporter: SpanExporter, spans: Sequence[ReadableSpan], to: str) -> Non
 
 
 class _Ids(IdGenerator):
-    """Generates the ids of traces and spans from the run's id, so that each export of a run has the same ids."""
+    """Derives the ids of traces and spans from the run's id, so that each export of a run has the same ids."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id, self._number = run_id, itertools.count()
@@ -93,7 +94,6 @@ class _Ids(IdGenerator):
 
 
 def _finished(spans: Sequence[Span], run_id: str, offset_ns: int) -> Sequence[ReadableSpan]:
-    """Returns the run's spans as objects of the OpenTelemetry SDK, with wall times."""
     kept = InMemorySpanExporter()
     provider = TracerProvider(
         resource=Resource.create({"service.name": "chaos-harness", "service.instance.id": run_id}),

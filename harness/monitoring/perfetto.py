@@ -1,8 +1,8 @@
-"""Defines the export `perfetto`: a run as a trace for ui.perfetto.dev. The trace has a track for each rank with its
-processes and steps, tracks for phases, recoveries, faults and checkpoints, and the loss as a counter.
+"""Defines the export `perfetto`: a run as a trace for ui.perfetto.dev.
 
-The format is Chrome's JSON trace, which Perfetto reads. Times are in microseconds. Slices of one track must nest, so
-events that may overlap (faults, checkpoints) are written as asynchronous pairs.
+The trace has a track for each rank with its processes and steps, tracks for phases, recoveries, faults and checkpoints,
+and the loss as a counter. The format is Chrome's JSON trace, which Perfetto reads. Times are in microseconds. Slices of
+one track must nest, so events that may overlap (faults, checkpoints) are written as asynchronous pairs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Event = dict[str, Any]
 
 
 def write(run: Timeline, file: IO[str]) -> int:
-    """Writes a run as a trace for ui.perfetto.dev, in JSON. Returns how many steps each slice of the trace holds."""
+    """Writes a run as a trace for ui.perfetto.dev, in JSON. Returns how many consecutive steps of a process share a
+    slice of the trace."""
     together = max(1, math.ceil(len(run.steps) / SLICES_MAX))
     file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
     for number, event in enumerate(events_of(run, together)):
@@ -42,7 +43,7 @@ def write(run: Timeline, file: IO[str]) -> int:
 
 def events_of(run: Timeline, together: int = 1) -> Iterator[Event]:
     """Yields the events of a run's trace for ui.perfetto.dev. `together` is the number of consecutive steps of a
-    process that one slice shows."""
+    process that share a slice."""
     yield from _names(run)
     for number, span in enumerate(spans_of(run)):
         yield from _span(run, span, number)
@@ -79,7 +80,8 @@ def _span(run: Timeline, span: Span, number: int) -> Iterator[Event]:
 
 
 def _lives(run: Timeline) -> Iterator[Event]:
-    """Yields a slice for each worker process, which ends at the latest when the next process of the rank starts."""
+    """Yields a slice for each worker process. The slice ends at the latest when the next process of the rank starts,
+    because slices of one track must not overlap."""
     after: dict[int, int] = {}
     for process in sorted(run.processes, key=lambda each: -each.started):
         end = process.last_seen if process.exited is None else max(process.exited, process.last_seen)
@@ -118,7 +120,6 @@ def _steps(run: Timeline, together: int) -> Iterator[Event]:
 
 
 def _groups(run: Timeline, together: int) -> Iterator[Ints]:
-    """Yields groups of consecutive steps of one process, as row numbers of `run.steps`, sorted by rank and time."""
     steps = run.steps
     order = np.lexsort((steps.end, steps.process, steps.rank))
     cuts = np.flatnonzero(np.diff(steps.process[order])) + 1
@@ -128,7 +129,6 @@ def _groups(run: Timeline, together: int) -> Iterator[Ints]:
 
 
 def _losses(run: Timeline) -> Iterator[Event]:
-    """Yields the losses of the lowest rank as events of a trace."""
     steps = run.steps
     rows = np.flatnonzero(steps.rank == steps.rank.min()) if len(steps) else np.zeros(0, np.int64)
     for row in rows[:: max(1, math.ceil(len(rows) / SLICES_MAX))]:
@@ -138,7 +138,7 @@ def _losses(run: Timeline) -> Iterator[Event]:
 
 
 def _finite(args: dict[str, Any]) -> dict[str, Any]:
-    """Replaces floats that are not finite by texts, because JSON has no numbers for them."""
+    """Replaces floats that are not finite by texts, because JSON has no such numbers."""
     return {
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in args.items()

@@ -28,7 +28,6 @@ class Span:
 
 
 def spans_of(run: Timeline) -> list[Span]:
-    """Returns the spans of a run: first the run itself, then its recoveries, phases, faults and checkpoints."""
     plan, scenario = run.plan, run.plan.get("scenario") or {}
     told = {"run_id": plan.get("run_id"), "scenario": scenario.get("name"), "backend": plan.get("backend")}
     told |= {"seed": plan.get("seed"), "outcome": run.outcome, "reached_step": run.reached_step}
@@ -65,7 +64,6 @@ def _fault(run: Timeline, fault: FaultRecord) -> Span:
 
 
 def _checkpoints(run: Timeline) -> Iterator[Span]:
-    """Yields a span for each checkpoint, from its begin to its commit or failure, or else to the run's end."""
     begun: dict[int, int] = {}
     for event in run.checkpoints:
         step = int(event.get("step", -1))

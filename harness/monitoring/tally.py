@@ -34,8 +34,8 @@ _SPENT = {
 
 @dataclass
 class Tally:
-    """The metrics of one job that are computed from its events and its live state. The argument `now_s` is the
-    wall-clock time at which the harness read the events."""
+    """The metrics of one job that are computed from its events and its live state. The argument `now_s` of each method
+    is the wall-clock time at which the harness read the events."""
 
     board: Board
     progress: LiveProgress = field(default_factory=lambda: LiveProgress(steps_kept=1))
@@ -90,7 +90,8 @@ class Tally:
             self.board.set("chaos_checkpoint_interval_seconds", interval)
 
     def absorb(self, header: Mapping[str, Any], event: Mapping[str, Any], now_s: float) -> None:
-        """Counts one event of the job. An event with impossible values is counted as odd."""
+        """Counts one event of the job. An event with impossible values is counted as odd, and changes no other
+        metric."""
         role, name = header.get("role"), event["event"]
         self.board.add("chaos_harness_events_total", 1, role if role in ROLES else OTHER)
         odd = not self.progress.absorb(header, event, int(now_s * 1e9))

@@ -1,4 +1,4 @@
-"""Makes the commands and page names that reports print. Each command can be copied and run as it is."""
+"""Makes the commands and page names that reports print, so that a reader can copy and run each command."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ _STEP = re.compile(r"(.*?)(?:(chaos [a-z].*))?", re.DOTALL)
 @dataclass
 class Places:
     """The folders of runs, scenarios and documentation that printed commands name. An empty text means the default
-    folder; an empty `docs` means that the documentation is not installed here."""
+    folder; an empty `docs` means that the documentation is not installed."""
 
     reports: str = ""
     scenarios: str = ""
@@ -32,23 +32,23 @@ def command(*words: str) -> str:
 
 
 def copied(name: str) -> str:
-    """Returns a name from a log for use in a command; the text `…` if it is a path, option or several words."""
+    """Returns a name from a log for use in a printed command, or `…` if the name is a path, an option or several
+    words."""
     return name if _NAME.fullmatch(name) else "…"
 
 
 def run_again(name: str, *more: str) -> str:
-    """Returns a command that repeats the plan of the run `name` under a new run id."""
     return " ".join(["chaos run --plan", name, *more])
 
 
 def split(step: str) -> tuple[str, str]:
-    """Splits advice on what to do next into its words and the command at its end, if any."""
+    """Splits advice such as "Run it again: chaos run …" into the words and the command at the end ("" if there is no
+    command)."""
     before, found = _STEP.fullmatch(plain(step)).groups("")  # type: ignore[union-attr]  # it fits anything
     return pages_here(before), as_here(found)
 
 
 def step_here(step: str) -> str:
-    """Returns advice on what to do next, with the folders of runs or scenarios added to its command."""
     return "".join(split(step))
 
 
@@ -60,7 +60,7 @@ def pages_here(text: str) -> str:
 
 
 def as_here(text: str) -> str:
-    """Adds the folder of runs or scenarios to a command as an option, unless it is the default folder."""
+    """Adds the folder of runs or scenarios to a command as an option, unless this folder is the default."""
     verb = text.split()[1:2]
     if verb and verb[0] in FIND_RUNS and here.reports:
         text += f" --reports {shlex.quote(here.reports)}"

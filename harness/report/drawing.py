@@ -21,14 +21,14 @@ EventRow = tuple[str, str, str]  # when, where, what
 
 
 def log_lists(run: Timeline) -> dict[str, list[EventRow]]:
-    """Returns lists of logged events, each event as a row of texts."""
     ended = [event for event in run.checkpoints if event.get("event") != "checkpoint.started"]
     lists = {"notices": run.notices, "anomalies": run.anomalies, "checkpoints": ended}
     return {name: [_row(event, run) for event in events] for name, events in lists.items()}
 
 
 def trainer(plan: Mapping[str, Any]) -> str:
-    """Returns a plan's trainer: `reference`, or a command such as `torchrun ../train.py`; "" if the plan has none."""
+    """Returns a plan's trainer: `reference`, a command such as `torchrun ../train.py`, or "" if the plan names no
+    trainer."""
     workload = plan.get("workload")
     written = workload.get("trainer") if isinstance(workload, Mapping) else None
     if not isinstance(written, Mapping):
@@ -40,7 +40,6 @@ def trainer(plan: Mapping[str, Any]) -> str:
 
 
 def curves(analysis: Analysis) -> Curves:
-    """Returns the data for the charts of losses and of step times."""
     run = analysis.run
     steps = run.steps
     # Of what was rolled back: what the lowest rank had done, process by process.
@@ -60,7 +59,6 @@ def curves(analysis: Analysis) -> Curves:
 
 
 def _under_way(run: Timeline, at: int) -> float:
-    """Returns the number of the step that was in progress at a time: the step after the last complete one."""
     done = int(np.searchsorted(run.progress.end, at, side="right"))
     return float(run.progress.step[done - 1] + run.stride) if done else 0.0
 
@@ -80,7 +78,6 @@ _NOT_SHOWN = {"at", "node", "rank", "incarnation", "process", "event", "wall_ns"
 
 
 def _what(event: Mapping[str, Any]) -> str:
-    """Formats an event as a text such as `committed: step 20, kind periodic, 15 MiB, duration 27 ms`."""
     fields = ", ".join(_field(key, value) for key, value in event.items() if key not in _NOT_SHOWN)
     _, dot, edge = str(event.get("event", "")).partition(".")
     return f"{edge}: {fields}" if dot else fields

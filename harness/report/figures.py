@@ -26,7 +26,8 @@ _LOST = ("interrupted_step", "recompute")
 
 
 def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
-    """Returns all figures of a run by criterion, such as `recovery_time`: the judge's figures, and this module's."""
+    """Returns all figures of a run by criterion, such as `recovery_time`: the judge's figures, and those of this
+    module."""
     table = {
         "recovery_time": _recoveries,
         "wasted_gpu_hours": _waste,
@@ -39,12 +40,12 @@ def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
 
 
 def metrics(card: Scorecard) -> dict[str, Any]:
-    """Returns all figures of the job as a whole, such as its duration: the judge's figures, and this module's."""
     return {**_worked_out(_of_the_job, card.evidence), **card.metrics}
 
 
 def _worked_out(figures: Callable[[Analysis], dict[str, Any]], evidence: Analysis) -> dict[str, Any]:
-    """Returns the figures that a function computes. If it raises an exception, the only figure is the text `error`."""
+    """Calls the function `figures`. If `figures` raises an exception, the only figure is the text `error`, so that a
+    bug in one figure does not prevent the report."""
     try:
         return figures(evidence)
     except Exception as error:
@@ -55,7 +56,6 @@ def _worked_out(figures: Callable[[Analysis], dict[str, Any]], evidence: Analysi
 
 
 def _recoveries(evidence: Analysis) -> dict[str, Any]:
-    """Returns the job's outages (`episodes`), the longest first, and its slowdowns by faults (`degraded`)."""
     run = evidence.run
     above: dict[str, Any] = {"first_step_seconds": None, "phases": {}}
     if episode := longest(run):
@@ -67,7 +67,6 @@ def _recoveries(evidence: Analysis) -> dict[str, Any]:
 
 
 def longest(run: Timeline) -> Episode | None:
-    """Returns a run's longest outage. An outage that had not ended counts as longer than all others."""
     return max(run.episodes, key=lambda each: (each.t_regained is None, each.end - each.t_stop), default=None)
 
 
@@ -106,7 +105,6 @@ def _pace(evidence: Analysis) -> dict[str, Any]:
 
 
 def _waste(evidence: Analysis) -> dict[str, Any]:
-    """Returns GPU time by kind of use, and ETTR: productive GPU time divided by the planned GPUs' total time."""
     run, booked = evidence.run, evidence.ledger
     begin = min((slot.allocated for slot in run.slots), default=run.end)
     possible = (run.planned_size.world_size or 0) * (run.end - begin)  # 0: the plan is lost, or no GPU was allocated
@@ -131,13 +129,11 @@ def _waste(evidence: Analysis) -> dict[str, Any]:
 
 
 def price_per_gpu_hour(run: Timeline) -> float | None:
-    """Returns the price of one GPU-hour in dollars."""
     price = (run.plan.get("scenario") or {}).get("price_per_gpu_hour")
     return None if price is None else float(price)
 
 
 def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
-    """Returns a text on where the usual step times come from: how many fault-free runs and steps, by world size."""
     known, others = [], []
     for size in sorted({epoch.size for epoch in run.epochs}):
         band, ranks = bands.get(size), f"{size} rank{'' if size == 1 else 's'}"
@@ -149,10 +145,10 @@ def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
 
 
 def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
-    """Returns measured figures beside those that formulas (Young, Daly) predict; figures are `None` without a failure.
-    Measured and predicted figures may differ: a run has one or two failures at chosen times, but the formulas assume
-    many at random times. `restart_s` and `lost_s` are seconds for each failure, `interval_s` is the work between two
-    checkpoints, `checkpoint_s` the stop of training for a checkpoint, and `ettr` covers the first step to the last."""
+    """Returns measured figures beside those that formulas (Young, Daly) predict; all figures are `None` without a
+    failure. Measured and predicted figures may differ, because the formulas assume many failures at random times.
+    `restart_s` and `lost_s` are seconds for each failure, `interval_s` is the work between two checkpoints,
+    `checkpoint_s` the stop of training for a checkpoint, and `ettr` covers the first step to the last."""
     values: dict[str, Any] = dict.fromkeys((*_NAMES, *_FORMS))
     over = [episode for episode in run.episodes if episode.t_regained is not None and episode.furthest_step > 0]
     values["failures"] = len(over)
@@ -180,7 +176,6 @@ def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
 
 
 def _interval_s(run: Timeline) -> float | None:
-    """Returns the planned seconds between checkpoints. An interval in steps is multiplied by the median step time."""
     if run.saves_every_s is not None:
         return run.saves_every_s
     every, taken = run.saves_every, Times.of(run).taken
@@ -188,7 +183,6 @@ def _interval_s(run: Timeline) -> float | None:
 
 
 def _checkpoint_s(run: Timeline) -> float | None:
-    """Returns a rank's mean wait for a checkpoint in s; `None` without checkpoints or logged waits."""
     saved = {event.get("step") for event in run.checkpoints if event["event"] == "checkpoint.committed"}
     stalls = float(run.steps.checkpoint_ns[run.steps.survives].sum()) / max(1, run.largest_world) / S
     return stalls / len(saved) if saved and stalls else None
@@ -198,8 +192,8 @@ def _checkpoint_s(run: Timeline) -> float | None:
 
 
 def _of_the_job(evidence: Analysis) -> dict[str, Any]:
-    """Returns the figures of the job as a whole. Samples per second exclude undone steps, and cover the time from the
-    first step to the last. The prices of a million samples and of an epoch include all allocated GPU time."""
+    """Returns the figures of the job as a whole. Samples per second exclude rolled-back steps, and cover the time from
+    the first step to the last. The prices of a million samples and of an epoch include all allocated GPU time."""
     run, here = evidence.run, reported.told(evidence.run)
     sync = run.steps.sync_ns[run.steps.sync_ns > 0]
     took = grouped((save.kind, save.duration_ns) for save in evidence.saves.whole)
@@ -236,7 +230,6 @@ def _of_the_job(evidence: Analysis) -> dict[str, Any]:
 
 
 def _samples(run: Timeline) -> float | None:
-    """Returns the number of samples in steps that no restore undid, each step counted once; `None` if not logged."""
     steps = run.steps
     rows = np.flatnonzero(steps.survives & steps.complete)
     if not len(rows) or (steps.count[rows] < 0).any():
@@ -246,7 +239,7 @@ def _samples(run: Timeline) -> float | None:
 
 
 def _fell_back(run: Timeline) -> str:
-    """Returns a text such as `to step 80, past checkpoints/save_000100.pth` for each restore that skipped saves."""
+    """Describes each restore that skipped checkpoints, as `to step 80, past checkpoints/save_000100.pth`."""
     restored = ((each.restored_step, save.get("source")) for each in run.processes for save in each.fallback)
     told = ((step, pathlib.PurePath(source).parts[-2:]) for step, source in restored if step and source)
     past = grouped((step, "/".join(parts)) for step, parts in told)

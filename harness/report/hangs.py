@@ -14,7 +14,8 @@ Told = Mapping[str, Any]
 
 
 def hangs(run: Timeline) -> list[str]:
-    """Returns sentences on at most `HANGS_SHOWN` hangs of process groups and on as many of the job's diagnoses."""
+    """Returns sentences about hangs: at most `HANGS_SHOWN` on process groups, and as many on diagnoses by the job
+    itself."""
     groups = grouped((str(event["group"]), event) for event in run.collectives)
     found = sorted((hang for events in groups.values() for hang in _hangs(events)), key=lambda hang: int(hang[0]["at"]))
     sizes = {process: epoch.size for epoch in run.epochs for process in epoch.processes}  # of its last world
@@ -25,7 +26,6 @@ def hangs(run: Timeline) -> list[str]:
 
 
 def _answer(event: Told) -> str:
-    """Returns a sentence on the ranks that the job itself blames for a hang, and its reason."""
     ranks = sorted(each["rank"] for each in event.get("who") or () if each.get("rank") is not None)
     return f"the job named {_named(ranks) if ranks else 'no rank'}: {event['why'][:WORDS_MAX]}"
 
@@ -44,7 +44,6 @@ def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
 
 
 def _in_words(size: int, hang: Sequence[Told]) -> str:
-    """Describes a hang in a sentence. `size` is the last world size of the process that reported first, or 0."""
     newest = max(event["number"] for event in hang)
     waiting = [event for event in hang if event["number"] == newest]
     behind = [event for event in hang if event["number"] < newest]

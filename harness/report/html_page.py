@@ -1,4 +1,5 @@
-"""Makes the HTML report, a file without network access: texts are from a `Report`, charts from the event log."""
+"""Makes the HTML report, a single file without network access. Texts come from a `Report`, charts from the event
+log."""
 
 import base64
 import functools
@@ -38,13 +39,13 @@ EPISODES_MAX = 3  # drawn; the table lists all
 
 
 def render(report: Report, analysis: Analysis | None = None, sections: Sequence[Section] = ()) -> str:
-    """Returns a run's report as an HTML page with escaped texts. Charts and event lists need the `analysis`."""
     values = {**_page(report, analysis), **_log(report, analysis), "sections": sections}
     return fill("report.jinja", with_script=True, **values)
 
 
 def fill(template: str, with_script: bool = False, **values: Any) -> str:
-    """Fills a template of ours, with our style sheet and script. The page uses no network and no other scripts."""
+    """Fills a template of this package, with its style sheet and script. The page uses no network and no other
+    scripts."""
     css, js = Markup(resource("report.css")), Markup(resource("report.js"))  # not escaped: our own files
     policy = script_policy(js) if with_script else NOTHING_LOADED
     return _environment().get_template(template).render(css=css, js=js, policy=policy, **values)
@@ -70,13 +71,11 @@ _BEFORE_UNIT = re.compile(r"(?<=[≤≥]) (?=\d)|(?<=\d) (?=(?:%|×|µs|ms|s|min
 
 
 def unbroken(words: object) -> str:
-    """Replaces the space between a number and its unit by a space at which no line breaks."""
     text = _BEFORE_UNIT.sub("\u00a0", str(words))
     return Markup(text) if isinstance(words, Markup) else text
 
 
 def next_step(text: str) -> Markup:
-    """Returns advice on what to do next as HTML: words, and the command to copy, if there is one."""
     before, command = commands.split(text)
     code = Markup("<code>{}</code>").format(command) if command else ""
     return Markup("{}{}").format(unbroken(before), code)
@@ -84,13 +83,13 @@ def next_step(text: str) -> Markup:
 
 @functools.cache
 def resource(name: str) -> str:
-    """Returns the text of the file `PACKAGE/FILE`; a name without a package is a file in this folder."""
+    """Returns the text of the file `PACKAGE/FILE`. A name without a package is a file in this folder."""
     package, _, file = name.rpartition("/")
     return (importlib.resources.files(package or __package__) / file).read_text(encoding="utf-8")
 
 
 def script_policy(script: str) -> str:
-    """Returns a security policy by which browsers run only our own script, in case escaping fails."""
+    """Returns a content security policy by which browsers run only this script, in case the escaping of texts fails."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"{NOTHING_LOADED}; script-src 'sha256-{digest}'"
 
@@ -120,13 +119,11 @@ def _page(report: Report, analysis: Analysis | None) -> dict[str, Any]:
 
 
 def _not_here(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns the names of missing figures, in small letters: `Step time p50` → `step time p50`; `GPU busy` stays."""
     names = [name for name, value in rows if value == NOT_HERE]
     return [name if name[:2].isupper() else name[:1].lower() + name[1:] for name in names]
 
 
 def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
-    """Returns the charts and lists of a page that need the event log. Each chart is drawn twice, wide and narrow."""
     if analysis is None:
         return {"log": None, "charts": None}
     shown, few = drawing.curves(analysis), lanes.choose(analysis.run, RECOVERY_LANES_MAX)
@@ -143,7 +140,6 @@ def _log(report: Report, analysis: Analysis | None) -> dict[str, Any]:
 
 
 def timeline_charts(analysis: Analysis) -> dict[str, Any]:
-    """Returns the timeline charts of a job, and the entries of their legend."""
     run, cast = analysis.run, lanes.choose(analysis.run)
     draw, used = timeline_chart.timeline_chart, {phase.phase for phase in timeline_chart.job_phases(run)}
     return {

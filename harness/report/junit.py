@@ -25,7 +25,6 @@ def document(suites: Iterable[ElementTree.Element]) -> str:
 
 
 def suite_of(report: Report, name: str = "") -> ElementTree.Element:
-    """Returns the test suite of one run. `name` tells the run apart from other runs of its scenario."""
     name = name or report.scenario
     verdicts = [report.verdict, *(e.verdict for e in report.expectations)]
     suite = empty_suite(name, verdicts, time=f"{report.run.duration_s or 0:.3f}")
@@ -39,7 +38,6 @@ def suite_of(report: Report, name: str = "") -> ElementTree.Element:
 
 
 def empty_suite(name: str, verdicts: Sequence[Verdict | None], **more: str) -> ElementTree.Element:
-    """Returns a test suite without test cases, whose counts (of tests, failures, errors) match these verdicts."""
     failures = verdicts.count(Verdict.FAIL)
     errors = verdicts.count(Verdict.INCONCLUSIVE) + verdicts.count(Verdict.INVALID)
     counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": str(errors)}
@@ -73,7 +71,8 @@ def case(
     body: str,
     took_s: float | None = None,
 ) -> None:
-    """Adds a test case: the verdict `fail` is a failure, `inconclusive` is an error, `None` (not judged) is skipped."""
+    """Adds a test case: the verdict `fail` becomes a failure, `inconclusive` and `invalid` an error, `None` (not
+    judged) skipped."""
     named = {"classname": f"chaos.{clean(scenario)}", "name": clean(name), "time": f"{took_s or 0:.3f}"}
     made = ElementTree.SubElement(suite, "testcase", named)
     if verdict is Verdict.PASS:

@@ -29,8 +29,6 @@ SHADES = 4
 
 @dataclass(frozen=True)
 class Lane:
-    """The row of one rank in a chart."""
-
     rank: int
     lives: Sequence[Process]  # in order of their starts
     targeted: bool  # a fault aimed at it
@@ -41,8 +39,6 @@ class Lane:
 
 @dataclass(frozen=True)
 class Cast:
-    """The ranks that a chart shows as rows, the number of all ranks, and the usual duration of their steps."""
-
     run: Timeline
     lanes: Sequence[Lane]
     total: int
@@ -55,7 +51,7 @@ class Cast:
 
 def choose(run: Timeline, most: int = LANES_MAX) -> Cast:
     """Chooses at most `most` ranks for a chart: first those hit by a fault, then those that died or lost the most time.
-    Ranks of an outermost mesh group stay together; if a fault hit a group, each other group may get one row."""
+    Ranks of an outermost mesh group stay together. A mesh group that no fault hit may get a single row."""
     steps = run.steps
     took = steps.end - steps.begin
     # Time in surviving steps, for each rank that did any step.
@@ -93,7 +89,6 @@ def choose(run: Timeline, most: int = LANES_MAX) -> Cast:
 
 
 def _hit(run: Timeline) -> set[int]:
-    """Returns the ranks that a fault aimed at, by their number or by their node."""
     hit: set[int] = set()
     for target in (target for fault in run.faults for target in fault.targets):
         if target.get("rank") is not None:
@@ -105,7 +100,7 @@ def _hit(run: Timeline) -> set[int]:
 
 
 def _group(place: Coordinates) -> str:
-    """Returns a rank's group, such as `pp 1`, on the outermost mesh axis; empty if fewer than two axes are used."""
+    """Returns a rank's group, such as `pp 1`, on the outermost mesh axis, or "" if fewer than two axes are used."""
     axes = [axis for axis in AXES if place.get(axis, (0, 1))[1] > 1]
     return f"{axes[0]} {place[axes[0]][0]}" if len(axes) > 1 else ""
 
@@ -121,20 +116,20 @@ def died(process: Process) -> bool:
 
 
 def ended(process: Process) -> int:
-    """Returns when a process ended or, without a logged end, when it last logged anything."""
     return process.last_seen if process.exited is None else process.exited
 
 
 def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
-    """Returns the number of steps done in each time bin between the ascending `edges`, with shape (len(edges) - 1,).
-    Each step counts evenly over its duration. The computation takes linear time."""
+    """Returns the number of steps done in each time bin between the ascending `edges`, with shape (len(edges) - 1,). A
+    step that spans several bins counts in each bin by its share of time."""
     rate = 1.0 / np.maximum(end - begin, 1e-9)
     done = _ramps(begin, rate, edges) - _ramps(end, rate, edges)
     return np.asarray(np.maximum(np.diff(done), 0.0))
 
 
 def _ramps(start: Floats, rate: Floats, edges: Floats) -> Floats:
-    """Returns, at each time in `edges`, the sum of ramps that begin at the times `start` and rise at `rate`."""
+    """Returns, at each time in `edges`, the sum of ramps that begin at the times `start` and rise at `rate`. The
+    computation takes linear time."""
     place = np.searchsorted(edges, start)
     slopes = np.bincount(place, weights=rate, minlength=len(edges) + 1).cumsum()[: len(edges)]
     offsets = np.bincount(place, weights=rate * start, minlength=len(edges) + 1).cumsum()[: len(edges)]
@@ -142,7 +137,6 @@ def _ramps(start: Floats, rate: Floats, edges: Floats) -> Floats:
 
 
 def draw_lane(cast: Cast, lane: Lane, x: svg.Scale, y: float, height: float, single: bool) -> Markup:
-    """Draws the bars of one rank: start-up, restore, steps (or their density), and the ends of its processes."""
     parts = [_draw_life(life, x, y, height) for life in lane.lives]
     seen = _seen(cast, lane.rows, x)
     if single:
@@ -157,7 +151,6 @@ def draw_lane(cast: Cast, lane: Lane, x: svg.Scale, y: float, height: float, sin
 
 
 def draw_together(cast: Cast, x: svg.Scale, y: float, height: float) -> Markup:
-    """Draws one row for all ranks together: dark if all have their usual pace, with crosses where processes died."""
     parts = _density(cast, _seen(cast, cast.rows, x), x, y, height, cast.usual_ns / max(cast.total, 1))
     for times in svg.near([at for at in cast.died if x.low <= at <= x.high], x):
         title = f"{cast.name}: {counted(len(times), 'process', 'processes')} died"
@@ -173,13 +166,11 @@ def can_draw_single(cast: Cast, x: svg.Scale) -> bool:
 
 
 def _seen(cast: Cast, rows: Ints, x: svg.Scale) -> Ints:
-    """Returns the `rows` (indexes of steps) whose steps overlap a chart's time axis."""
     steps = cast.run.steps
     return np.asarray(rows[(steps.end[rows] > x.low) & (steps.begin[rows] < x.high)])
 
 
 def _draw_life(life: Process, x: svg.Scale, y: float, height: float) -> Markup:
-    """Draws a process as a pale band with its start-up phases inside."""
     place, bands = _place(life), [("alive", life.started, ended(life), _story(life))]
     for phase, begin, end in (("startup", life.started, life.rendezvous), ("restore", life.rendezvous, life.restored)):
         if begin is not None and end is not None:
@@ -192,14 +183,12 @@ def _draw_life(life: Process, x: svg.Scale, y: float, height: float) -> Markup:
 
 
 def _place(life: Process) -> str:
-    """Returns a text such as `Rank 1 on node-0, incarnation 2, pid 4711`."""
     axes = ", ".join(f"{axis} {at} of {size}" for axis, (at, size) in life.coordinates.items())
     rank = f"Rank {life.rank} ({axes})" if axes else f"Rank {life.rank}"
     return f"{rank} on {life.node}, incarnation {life.incarnation}, pid {life.pid}"
 
 
 def _story(life: Process) -> str:
-    """Returns a sentence on a process: from which step it started, and how it ended."""
     source = short_path(life.source or "an unknown place")
     state = "a state of an unknown step" if life.restored_step is None else f"step {life.restored_step}"
     fresh = not life.restored_step and (life.restored is None or life.restored_step == 0)
@@ -242,6 +231,5 @@ def _density(cast: Cast, rows: Ints, x: svg.Scale, y: float, height: float, usua
 
 
 def _runs(marked: Bools, places: Floats) -> list[tuple[float, float]]:
-    """Joins neighbouring marked time bins into bars, and returns both ends of each bar in pixels."""
     change = np.flatnonzero(np.diff(np.concatenate(([False], marked, [False]))))
     return [(float(places[a]), float(places[b])) for a, b in change.reshape(-1, 2)]

@@ -38,7 +38,6 @@ def render(report: Report, sections: Sequence[Section] = ()) -> str:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    """Returns the template of the Markdown report. The template escapes each value, except our own `Markup`."""
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -61,7 +60,7 @@ def _template() -> jinja2.Template:
 
 
 def text(value: object) -> str:
-    """Escapes Markdown and HTML in a text from a log, and joins its lines, so that it fits into a table."""
+    """Escapes Markdown and HTML in a text from a log, and joins its lines, so that the text fits into a table."""
     return _SPECIAL.sub(r"\\\1", one_line(value))
 
 
@@ -70,7 +69,7 @@ def code(value: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Returns a Markdown table. The columns in `right` are aligned to the right, for numbers."""
+    """Returns a Markdown table. `right` holds the indexes of columns that are aligned to the right, for numbers."""
     rule = ["--:" if i in right else ":--" for i in range(len(head))]
     lines = [head, rule, *([text(cell) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

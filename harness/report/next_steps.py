@@ -1,4 +1,4 @@
-"""Makes the next steps after a verdict: commands to run, or lines to add to the scenario."""
+"""Makes the advice that follows a verdict: commands to run, or lines to add to the scenario."""
 
 import math
 import operator
@@ -97,12 +97,12 @@ def _to_settle(card: Scorecard) -> Iterator[str]:
 
 
 def _takes_s(card: Scorecard) -> float:
-    """Estimates how many seconds another run takes: the sum for this run, its fault-free run and its restarts."""
     return _whole_s(card.evidence) + sum(_restart_s(card, score) for score in ("last_checkpoint", "second_restart"))
 
 
 def _whole_s(evidence: Evidence) -> float:
-    """Returns the total seconds of a run (for a rehearsal: of the game day's whole job) and of its fault-free run."""
+    """Returns the total seconds of a run and of its fault-free run. For one rehearsal of a game day, the game day's
+    whole job counts."""
     job = evidence.run.beside.job
     if job is None:
         alone = evidence.fault_free or evidence.run
@@ -115,7 +115,6 @@ def _whole_s(evidence: Evidence) -> float:
 
 
 def _restart_s(card: Scorecard, score: str) -> float:
-    """Returns the measured seconds of a restart after the run; if unknown, of a rehearsed job's start, or else 0."""
     told = card.scores.get(score, {}).get("seconds")
     if isinstance(told, float):
         return told
@@ -124,7 +123,6 @@ def _restart_s(card: Scorecard, score: str) -> float:
 
 
 def _to_compare(card: Scorecard) -> str:
-    """Returns how to get a fault-free run for comparison, or an empty text if such a run is not missing."""
     bounds = (card.evidence.run.plan.get("expect") or {}).get("loss_continuity")
     if card.evidence.run.beside.job and card.evidence.fault_free is None:
         return OF_A_DAY
@@ -132,7 +130,8 @@ def _to_compare(card: Scorecard) -> str:
 
 
 def kept_as(card: Scorecard) -> str:
-    """Returns a run's name for use in commands: its folder's name, or a rehearsal's path in the game day's folder."""
+    """Returns a run's name for use in commands: its folder's name or, for one rehearsal of a game day, the path in the
+    game day's folder."""
     run = card.evidence.run
     day = str(run.plan.get("run_id") or card.run_id)
     rehearsal = run.beside.job is not None and card.run_id != day

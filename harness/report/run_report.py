@@ -42,16 +42,13 @@ S = 1_000_000_000
 
 
 class ReportError(ChaosError):
-    """Raised for a report.json that cannot be read."""
+    """Raised if a report.json cannot be read."""
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the parts of a run's report. Fields without a default are required."""
+class _Part(msgspec.Struct, frozen=True, kw_only=True): ...
 
 
 class Effect(_Part, frozen=True):
-    """The measured and the expected effect of a fault, both in `unit`."""
-
     measured: Scalar = None
     expected: Scalar = None
     unit: str | None = None
@@ -88,7 +85,6 @@ class Expectation(_Part, frozen=True):
 
     @property
     def share(self) -> float | None:
-        """Returns the observed value divided by its bound: the used share of an upper bound."""
         if self.observed_value is None or not self.bound_value:
             return None
         return self.observed_value / self.bound_value
@@ -119,8 +115,6 @@ class Episode(_Part, frozen=True):
 
 
 class Slowdown(_Part, frozen=True):
-    """One interval in `scores.recovery_time` in which the job was slower than usual, but did not stop."""
-
     fault: str = ""
     seconds: float = 0.0
     recovered: bool = False
@@ -140,7 +134,8 @@ class RecoveryTime(_Part, frozen=True):
 
 
 class ClosedForms(_Part, frozen=True):
-    """Figures that formulas (Young, Daly) predict, and measured ones. A figure is `None` if no failure was measured."""
+    """Figures that formulas (Young, Daly) predict, beside measured figures. A figure is `None` if no failure was
+    measured."""
 
     failures: int | None = None
     mean_time_to_failure_s: float | None = None
@@ -171,7 +166,8 @@ class WastedGpuHours(_Part, frozen=True):
 
 
 class LossContinuity(_Part, frozen=True):
-    """The contents of `scores.loss_continuity`: the run's surviving losses compared with the fault-free run's."""
+    """The contents of `scores.loss_continuity`: the run's losses, without rolled-back steps, compared with the
+    fault-free run's."""
 
     mode: str | None = None
     max_abs_diff: float | None = None
@@ -271,7 +267,8 @@ def from_scorecard(card: Scorecard) -> Report:
 
 
 def _provenance(card: Scorecard) -> dict[str, str]:
-    """Returns the versions of code, data and GPUs, but no GPUs if the nodes are other machines."""
+    """Returns the versions of code, data and GPUs. GPUs are left out if the nodes are other machines, whose GPUs are
+    unknown."""
     other = card.backend not in _ON_THIS_MACHINE
     found = {}
     for name in PROVENANCE:
@@ -320,7 +317,6 @@ def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
 
 
 def _domain(fault: FaultRecord, evidence: Analysis) -> str:
-    """Returns the node labels (such as a rack) that exactly the planned nodes have; empty if no label fits."""
     targets = evidence.planned_faults.get(fault.id, {}).get("targets") or ()
     places = {target.get("node_index") for target in targets}
     labels = (evidence.run.plan.get("workload") or {}).get("node_labels") or {}
@@ -342,7 +338,8 @@ def read(path: pathlib.Path) -> Report:
 
 
 def read_as(path: pathlib.Path, kind: type[T]) -> T:
-    """Reads a JSON file as a value of this type. Raises `ReportError` if the file cannot be read as this type."""
+    """Reads a JSON file as a value of type `kind`. Raises `ReportError` if the file has another form, is too large or
+    cannot be read."""
     try:
         content = read_regular(path)
         if len(content) <= MAX_BYTES:
@@ -359,7 +356,6 @@ class _Committed(msgspec.Struct):
 
 
 def commit_in(path: pathlib.Path) -> str | None:
-    """Reads only the commit of the project under test from a report; `None` if the report cannot be read."""
     try:
         return read_as(path, _Committed).commit
     except ReportError:
@@ -367,7 +363,8 @@ def commit_in(path: pathlib.Path) -> str | None:
 
 
 def read_regular(path: pathlib.Path) -> bytes:
-    """Reads a regular file up to just over `MAX_BYTES`, without following links or blocking. Raises `OSError`."""
+    """Reads a regular file up to just over `MAX_BYTES`, without following links or blocking. Raises `OSError` if the
+    path is not a regular file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Section:
     """Paragraphs, and possibly a table with texts in the first column and numbers in the others. With `all_text`, all
-    columns hold texts. With `top`, the section is at the top of the page."""
+    columns of the table hold texts. `top` is a line of text that a report shows at the top of the page."""
 
     title: str
     words: Sequence[str] = ()

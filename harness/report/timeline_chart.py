@@ -34,8 +34,6 @@ SHAPES: dict[str, Callable[[float, float], str]] = {  # of the end of a checkpoi
 
 @dataclass(frozen=True)
 class Layout:
-    """The sizes of one variant of a chart. The narrow variant, for phones, has short labels and tight rows."""
-
     width: float
     label: float  # width of the column of row labels
     lane: float  # height of a rank's bar
@@ -55,7 +53,6 @@ def layout(narrow: bool, lanes: int) -> Layout:
 
 
 def timeline_chart(cast: ranks.Cast, narrow: bool = False) -> Markup:
-    """Draws the whole run: phases of the job, faults, checkpoints, and a lane for each rank."""
     run = cast.run
     form = layout(narrow, len(cast.lanes) + len(cast.folded))
     x = form.scale(run.begin, max(run.end, run.begin + 1000))
@@ -82,7 +79,7 @@ def timeline_chart(cast: ranks.Cast, narrow: bool = False) -> Markup:
 
 
 def recovery_chart(episode: Episode, cast: ranks.Cast, narrow: bool = False) -> Markup:
-    """Draws one recovery: a row for each phase, above the lanes of the ranks. Time 0 is when the job stopped."""
+    """Draws one recovery: a row for each phase, above a row for each rank. Time 0 is when the job stopped."""
     run = cast.run
     form = replace(layout(narrow, len(cast.lanes)), label=112.0 if narrow else 140.0, lane=12.0, pitch=17.0)
     stop, end = episode.t_stop, episode.end
@@ -109,13 +106,14 @@ def struck(run: Timeline) -> list[FaultRecord]:
 
 
 def finished_saves(run: Timeline) -> list[tuple[str, int, object]]:
-    """Returns (outcome, time, step) of each finished checkpoint; the outcome is, for example, `committed`."""
+    """Returns (outcome, time, step) of each finished checkpoint. The outcome is `committed` or `failed`."""
     ended = ((str(each.get("event", "")).rpartition(".")[2], each["at"], each.get("step")) for each in run.checkpoints)
     return [save for save in ended if save[0] in SHAPES]
 
 
 def job_phases(run: Timeline) -> Iterator[Segment]:
-    """Yields the phases of the job. A phase with steps is split into parts with steps and standstills."""
+    """Yields the phases of the job. The phase `running` is split at standstills, in which no step ended for a long
+    time."""
     usual = int(np.median(np.diff(run.progress.end))) if len(run.progress) > 1 else 0
     for segment in run.segments:
         begin = segment.begin
@@ -138,7 +136,6 @@ def _in_seconds(x: svg.Scale, zero_ns: int) -> svg.Scale:
 
 
 def _moments(run: Timeline, episode: Episode, x: svg.Scale) -> Markup:
-    """Draws labels above the marked moments of an outage, from right to left, except those that would overlap."""
     named = [("recovered", episode.t_regained, "tick"), ("steps again", episode.t_first, "tick")]
     named += [(short(each.id, 24), each.injected, "fault-label") for each in run.faults if each.id in episode.faults]
     moments = [(name, x(at), class_) for name, at, class_ in named if at is not None]
@@ -169,7 +166,6 @@ def _row_label(form: Layout, label: str, y: float, class_: str = "label") -> Mar
 
 
 def _job(phases: Iterable[Segment], x: svg.Scale, y: float, height: float) -> Markup:
-    """Draws the phases of the whole job, with their names if there is room."""
     parts = []
     for each in phases:
         left, label = x.clamp(each.begin), words(each.phase)
@@ -182,7 +178,6 @@ def _job(phases: Iterable[Segment], x: svg.Scale, y: float, height: float) -> Ma
 
 
 def _faults(run: Timeline, form: Layout, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
-    """Draws a labelled bar for each fault, from its injection to its end. Bars that would overlap move down a row."""
     faults = sorted(struck(run), key=acted_at)[:60]
     if not faults:
         return [], top
@@ -207,7 +202,6 @@ def _faults(run: Timeline, form: Layout, x: svg.Scale, top: float) -> tuple[list
 
 
 def _story(run: Timeline, fault: FaultRecord, ended: int) -> str:
-    """Describes a fault for a chart: its victims, its time and its measured effects."""
     effects = [f"measured {quantity(each.get('measured'), str(each.get('unit') or ''))}" for each in fault.effects]
     target = f"{fault.id}: {fault.kind} of {target_text(fault.targets)}"
     lasted = f"lasted {seconds((ended - acted_at(fault)) / 1e9)}" + " and was not undone" * (fault.healed is None)
@@ -220,7 +214,6 @@ def _injection(fault: FaultRecord, x: svg.Scale, top: float, bottom: float) -> M
 
 
 def _checkpoints(saves: Sequence[tuple[str, int, object]], x: svg.Scale, y: float) -> Markup:
-    """Draws a diamond for each committed checkpoint and a cross for each failed one. Close checkpoints share a mark."""
     parts = []
     for kind, shape in SHAPES.items():
         for group in svg.near([save for save in saves if save[0] == kind], lambda save: x(save[1])):
@@ -265,7 +258,6 @@ def _lanes(cast: ranks.Cast, form: Layout, x: svg.Scale, top: float) -> tuple[li
 
 
 def _captions(lives: Sequence[Process], x: svg.Scale, y: float) -> Markup:
-    """Writes where each process of a rank ran, above the start of the process's bar, if there is room."""
     parts = []
     for life, until in zip(lives, [*(later.started for later in lives[1:]), x.high], strict=False):
         room = x.clamp(until) - x.clamp(life.started)
@@ -277,7 +269,6 @@ def _captions(lives: Sequence[Process], x: svg.Scale, y: float) -> Markup:
 
 
 def _phase_row(phases: Sequence[Segment], total_ns: int, form: Layout, x: svg.Scale, y: float) -> Markup:
-    """Draws all segments of one phase: its name on the left, its bars, and the seconds beside the last bar."""
     took, name = format_duration(total_ns), phases[0].phase
     parts = [_row_label(form, words(name), y + 12)]
     right = x.start

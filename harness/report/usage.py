@@ -36,7 +36,8 @@ def figures(run: Timeline) -> dict[str, Any]:
 
 
 def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
-    """Yields a network link's traffic: (counter, time in ns, bytes so far). Nodes that share links count once."""
+    """Yields the traffic of network links as (link, time in ns, bytes so far). Links that several nodes share count
+    once."""
     shared = [str(event.get("namespace") or event["node"]) for event in run.usage]
     owner: dict[str, str] = {}
     for namespace, event in zip(shared, run.usage, strict=True):
@@ -48,7 +49,7 @@ def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
 
 
 def _rates(counters: Iterator[tuple[Counter, int, int]]) -> dict[Counter, float]:
-    """Returns the bytes per second of each link from its counters; intervals with a counter reset are left out."""
+    """Returns the bytes per second of each link from its counters. Intervals with a counter reset are left out."""
     last: dict[Counter, tuple[int, int]] = {}
     moved: dict[Counter, tuple[int, int]] = {}
     for what, at, count in counters:

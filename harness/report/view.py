@@ -61,7 +61,6 @@ class Account:
 
 
 def guarantee_name(name: str) -> str:
-    """Formats `restart.same_step` as `Restart · same step`."""
     family, _, rest = name.partition(".")
     return f"{family.capitalize()} · {rest.replace('_', ' ')}"
 
@@ -91,19 +90,18 @@ def in_words(reason: str) -> str:
 
 
 def headline_alone(report: Report) -> str:
-    """Returns the headline without its list of unjudged items, for a page that shows the list elsewhere."""
     return headline(report).removesuffix(f"; not judged: {', '.join(report.not_judged_because)}")
 
 
 def not_judged(report: Report) -> str:
-    """Returns a text on what was not judged and why, and on what a pass does not prove; may be an empty text."""
     alike = grouped((why, item) for item, why in report.not_judged_because.items())
     told = "; ".join(f"{', '.join(items)} ({why})" for why, items in alike.items())
     return " ".join([f"Not judged: {told}."] * bool(told) + beyond(report))
 
 
 def beyond(report: Report) -> list[str]:
-    """Returns what a pass does not prove: guarantees that were not tested, and the limits of every pass."""
+    """Returns sentences on what a pass does not prove: guarantees that were not tested, and the limits of every
+    pass."""
     if report.verdict is not Verdict.PASS:
         return []
     if mute := [each.name for each in report.guarantees if each.state == "not judged"]:
@@ -114,18 +112,15 @@ def beyond(report: Report) -> list[str]:
 
 
 def figures(report: Report) -> list[Figure]:
-    """Returns the figures at the top of a report: what prevented a pass, four of every run, restarts and files."""
     found = [*lasting_figures(report), *_restarts(report), *_files(report)]
     return [*_deciding(report, {figure.of for figure in found}), *found]
 
 
 def lasting_figures(report: Report) -> list[Figure]:
-    """Returns recovery time, first new step, waste by faults and loss continuity, each compared with its bound."""
     return [_recovery(report), _first_step(report), _waste(report), _continuity(report)]
 
 
 def _deciding(report: Report, shown: Container[str]) -> Iterator[Figure]:
-    """Yields figures that decided the verdict and are not shown yet; if no expectation decided, the main reason."""
     if report.verdict is Verdict.PASS:
         return
     gave = [each for each in report.expectations if each.verdict is report.verdict]
@@ -165,7 +160,6 @@ def _bound(report: Report, score: str, *, having: str = "", lacking: str = "\0")
 
 
 def _figure(name: str, value: str, detail: str, expectation: Expectation | None, measured: bool = False) -> Figure:
-    """Makes a figure of a report. With `measured`, the figure has a share of its bound."""
     if expectation is None:
         return Figure(name, value, detail)
     bound = expectation.bound.strip()
@@ -225,7 +219,8 @@ _WASTED_BY_FAULTS = ("wasted_gpu_hours.max_percent_by_faults", "wasted_gpu_hours
 
 
 def wasted_percent(report: Report) -> float | None:
-    """Returns the percentage of GPU time that faults wasted; `None` if unknown, or if no step was done."""
+    """Returns the percentage of GPU time that faults wasted, or `None` if this percentage is unknown, or if no step was
+    done."""
     bounds = [each for each in report.expectations if each.name in _WASTED_BY_FAULTS]
     unknown = WASTED_BY_FAULTS in report.not_judged_because or any(each.observed_value is None for each in bounds)
     return None if unknown or report.run.furthest_step == 0 else report.wasted_gpu_hours.percent_by_faults
@@ -270,7 +265,6 @@ def _continuity(report: Report) -> Figure:
 
 
 def continuity_words(report: Report) -> str:
-    """Returns the finding on losses as a clause, such as `identical bit for bit; every sample once`."""
     values = report.loss_continuity
     difference, at = values.max_abs_diff, values.first_divergent_step
     if difference == 0 and at is None and report.run.outcome not in (None, "completed"):
@@ -295,7 +289,8 @@ def _samples(report: Report) -> str:
 
 
 def accounts(report: Report) -> tuple[list[Account], Account | None]:
-    """Returns GPU time by kind of use (productive first, then the largest), and the total; empty if unknown."""
+    """Returns GPU time by kind of use (productive first, then the largest), and the total. If GPU time is unknown, an
+    empty list and `None` are returned."""
     booked, allocated = report.wasted_gpu_hours.accounts, report.wasted_gpu_hours.gpu_seconds_allocated
     if not booked or allocated is None:
         return [], None
@@ -315,7 +310,8 @@ def accounts(report: Report) -> tuple[list[Account], Account | None]:
 
 
 def closed_forms(report: Report) -> list[tuple[str, str, str]]:
-    """Returns rows (name, measured value, value that a formula predicts); none if the job recovered from no failure."""
+    """Returns rows (name, measured value, value that a formula predicts), or no rows if the job recovered from no
+    failure."""
     found = report.wasted_gpu_hours.closed_forms
     if not found.failures or found.ettr is None or found.ettr_expected is None:
         return []
@@ -341,7 +337,6 @@ def closed_forms_words(report: Report) -> str:
 
 
 def baseline_words(report: Report) -> str:
-    """Describes the usual range of step times that stragglers exceeded; empty if no time was lost to stragglers."""
     if not report.wasted_gpu_hours.accounts.get("straggler_drag"):
         return ""
     return f"Straggler drag: step time above the band of {report.wasted_gpu_hours.baseline}."
@@ -361,18 +356,15 @@ def _rounded(amounts: Sequence[float], total: float, digits: int) -> list[float]
 
 
 def longest_first(report: Report) -> list[tuple[int, Episode]]:
-    """Returns numbered outages: first those that never ended, then from the longest to the shortest."""
     numbered = enumerate(report.recovery_time.episodes, start=1)
     return sorted(numbered, key=lambda item: (item[1].seconds is not None, -(lasted_s(report, item[1]) or 0)))
 
 
 def lasted_s(report: Report, episode: Episode) -> float | None:
-    """Returns the seconds from the last step before the outage until new progress, or until the run's end."""
     return episode.seconds if episode.seconds is not None else report.run.duration_s - episode.t_stop
 
 
 def fault_rows(report: Report) -> list[dict[str, str]]:
-    """Returns rows of the table of faults: fault, target, time, measured effect, and whether the fault was undone."""
     return [
         {
             "id": fault.id,
@@ -389,7 +381,6 @@ def fault_rows(report: Report) -> list[dict[str, str]]:
 
 
 def target_text(target: object) -> str:
-    """Formats the target of a fault as `node-1, rank 3`."""
     if isinstance(target, Mapping):
         node, rank = target.get("node"), target.get("rank")
         parts = [str(node)] * (node is not None) + [f"rank {rank}"] * (rank is not None)
@@ -414,13 +405,11 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def hangs(report: Report) -> list[str]:
-    """Returns a sentence for each hang of the training, which says where each rank was."""
     told = report.scores.get("collectives", {}).get("hangs", [])
     return [str(each) for each in told] if isinstance(told, list) else []
 
 
 def metric_rows(report: Report) -> list[tuple[str, str]]:
-    """Returns for each metric its name without the unit, and its value with the unit."""
     rows = []
     for name, value in report.metrics.items():
         unit = "" if "time" in name else "_time"
@@ -453,6 +442,5 @@ def metric_text(name: str, value: object) -> str:
 
 
 def reproduce(report: Report) -> list[str]:
-    """Returns the commands that repeat this run, and the one that judges it again."""
     name = report.kept_as or copied(report.run_id)
     return [as_here(run_again(name)), as_here(f"chaos score {name}")]

@@ -61,17 +61,15 @@ def plain(value: object) -> str:
 
 
 def short(text: str, most: int) -> str:
-    """Shortens a text to at most `most` characters; `…` replaces the end that is cut off."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def minute(iso: str) -> str:
-    """Formats a UTC time (ISO 8601) as `2026-11-27 06:43 UTC`."""
     return f"{iso[:16].replace('T', ' ')} UTC"
 
 
 def clock_time(iso: str, after_s: float) -> str:
-    """Formats the time `after_s` seconds after a UTC time as `06:43:17`; returns "" for an invalid time."""
+    """Formats the time `after_s` seconds after a UTC time as `06:43:17`. Returns "" for an invalid time."""
     try:
         return f"{datetime.datetime.fromisoformat(iso) + datetime.timedelta(seconds=after_s):%H:%M:%S}"
     except (ValueError, OverflowError):
@@ -79,7 +77,6 @@ def clock_time(iso: str, after_s: float) -> str:
 
 
 def one_line(value: object) -> str:
-    """Returns a value as text on one line, without tabs or control characters."""
     return " ".join(plain(value).split())
 
 
@@ -92,7 +89,7 @@ def words(name: str) -> str:
 
 
 def expectation_name(name: str) -> str:
-    """Formats `wasted_gpu_hours.max_percent` as `Wasted GPU-hours, percent`. The text omits `max` and `min`."""
+    """Formats `wasted_gpu_hours.max_percent` as `Wasted GPU-hours, percent`, without `max` and `min`."""
     score, _, bound = name.partition(".")
     if bound.startswith("phases."):
         return f"{words(score)}, {words(bound.removeprefix('phases.')).lower()}"
@@ -115,7 +112,6 @@ def seconds(value: float | None, missing: str = DASH) -> str:
 
 
 def quantity(value: object, unit: str = "") -> str:
-    """Formats a number with few digits and its unit. Returns a text value unchanged, with the unit."""
     if value is None:
         return DASH
     if isinstance(value, float) and unit == "s":
@@ -128,7 +124,6 @@ def quantity(value: object, unit: str = "") -> str:
 
 
 def _of_one(unit: str) -> str:
-    """Returns a unit in the singular: `processes gone` → `process gone`. Only the unit's first word changes."""
     if unit in _SINGULAR:
         return _SINGULAR[unit]
     noun, space, rest = unit.partition(" ")
@@ -145,7 +140,6 @@ def gpu_seconds(value: float) -> str:
 
 
 def size(amount: float) -> str:
-    """Formats bytes as `15.0 MiB`."""
     power = next((power for power in range(1, 5) if amount < 1024 ** (power + 1)), 5)
     if amount < 1024:
         return f"{amount:.0f} B"
@@ -156,7 +150,6 @@ _DIRECTORIES = re.compile(r"(?<![\w/])/(?:[^\s/,;]+/)+(?=[^\s/,;]+/[^\s/,;]+)")
 
 
 def short_commit(commit: str) -> str:
-    """Returns the first 8 characters of a commit, with a star if files had uncommitted changes."""
     return commit[:8] + ("*" if commit.endswith("-dirty") else "")
 
 

@@ -1,9 +1,5 @@
 """Computes the cost of failures by closed forms, for comparison with measurements. Times are in s, rates per s.
 
-    λ   failures of the whole job per second                    u0  what one failure costs besides lost work
-    w   what one checkpoint stops training for                  Δt  between two checkpoints
-    M   mean time between failures of the job, 1/λ
-
 Sources: Young 1974 (first order), Daly 2006 (higher order); expected ETTR: Kokolis et al. 2025, "Revisiting Reliability
 in Large-Scale Machine Learning Research Clusters"; categories: ml-goodput-measurement.
 """
@@ -28,19 +24,25 @@ BADPUT = {  # account of the ledger → category of ml-goodput-measurement
 
 
 def expected_ettr(rate: float, restart_s: float, interval_s: float, checkpoint_s: float = 0.0) -> float:
-    """Returns E[ETTR] ≈ (1 − λ(u0 + Δt/2)) / (1 + w/Δt), at least 0: each failure costs a restart and half an interval
-    of work, each interval a checkpoint. This formula is accurate if failures are much rarer than checkpoints."""
+    """Returns the expected effective training time ratio (ETTR), the share of time that is productive:
+
+        max(0, 1 − rate·(restart_s + interval_s/2)) / (1 + checkpoint_s/interval_s)
+
+    `rate` is the number of failures of the whole job per second. The formula is accurate if failures are much rarer
+    than checkpoints.
+    """
     lost = rate * (restart_s + interval_s / 2)
     return max(0.0, 1 - lost) / (1 + checkpoint_s / interval_s)
 
 
 def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
-    """Returns Young's first-order approximation of the best interval between checkpoints: √(2wM)."""
+    """Returns Young's first-order approximation of the best interval between checkpoints: √(2·checkpoint_s·mtbf_s)."""
     return math.sqrt(2 * checkpoint_s * mtbf_s)
 
 
 def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
-    """Returns Daly's best checkpoint interval: √(2wM)·(1 + ⅓√(w/2M) + ⅑·w/2M) − w if w < 2M, else M.
+    """Returns Daly's best interval between checkpoints: √(2wM)·(1 + ⅓√(w/2M) + ⅑·w/2M) − w if w < 2M, else M, with w =
+    `checkpoint_s` and M = `mtbf_s`.
 
     >>> round(daly_interval_s(60, 8 * 3600), 1)
     1819.2
@@ -52,7 +54,8 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def badput(accounts: Mapping[str, float]) -> dict[str, float]:
-    """Returns unproductive time by category of ml-goodput-measurement; categories add up to all unproductive time."""
+    """Returns the unproductive time in each category of the library ml-goodput-measurement. The categories add up to
+    all unproductive time."""
     categories: dict[str, float] = {}
     for name, amount in accounts.items():
         if name != "productive":
@@ -62,8 +65,9 @@ def badput(accounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def renewal_time_s(work_s: float, interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Returns the mean time for `work_s` if failures come at random, also during restarts, and each costs all work
-    since the last checkpoint. An interval takes exactly M·e^(u0/M)·(e^((Δt+w)/M) − 1), even if failures are frequent.
+    """Returns the mean time for `work_s` of work if failures come at random, also during restarts, and each failure
+    costs all work since the last checkpoint. With M = `mtbf_s`, one interval takes M·e^(restart_s/M)·(e^((interval_s +
+    checkpoint_s)/M) − 1), which is exact even if failures are frequent.
 
     >>> round(renewal_time_s(3600, 300, 0, 300, 6490) / 3600, 3)
     1.072
@@ -78,7 +82,7 @@ def renewal_time_s(work_s: float, interval_s: float, checkpoint_s: float, restar
 
 def spares_needed(nodes: int, chance: float, share: float = 0.99) -> int:
     """Returns the fewest spare nodes that suffice on `share` of all days, if each node fails on a day with probability
-    `chance`: a quantile of the binomial distribution.
+    `chance`. The result is a quantile of the binomial distribution.
 
     >>> [spares_needed(nodes, 0.0012) for nodes in (128, 256, 512, 1024)]
     [2, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Finds contradictions between times in a log, such as a log whose times do not fit the clock that its header names."""
+"""Finds contradictions between times in an event log, such as a step that ended before its process began."""
 
 import bisect
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,8 @@ from harness.units import format_duration
 
 
 def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
-    """Yields contradictions between times in a log. `skewed` is True if a fault sets clocks wrong on purpose."""
+    """Yields a message for each contradiction between times in a log. `skewed` is True if a fault sets clocks wrong on
+    purpose."""
     for life in lives:
         if len(life.step_ends) and int(life.step_ends.min()) < life.started - log.uncertainty_ns - JUMP_NS_MIN:
             text = f"steps of rank {life.rank} on {life.key[0]} ended before their process began"
@@ -19,7 +20,8 @@ def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
 
 
 def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
-    """Yields a text for each log whose header names the harness's monotonic clock, but whose times do not fit it."""
+    """Yields a message for each event file whose header names the harness's monotonic clock, but whose times do not fit
+    this clock."""
     known = sorted({one["wall_ns"] - one["mono_ns"] for one in (harness.header, *harness.events) if "wall_ns" in one})
     for writer in writers:
         same = writer.header.get("clock") == harness.header.get("clock")

@@ -1,8 +1,8 @@
-"""Renumbers steps after a restart: a process that restored a state of an unknown step counts its steps from 1 again.
+"""Renumbers the steps of a process that counts from 1 again after it restored a checkpoint.
 
-A process may log the path of the checkpoint that it restored, or a digest of the checkpoint's content. If any log names
-the step of the restored checkpoint, the process's steps after the restore are renumbered to follow this step. If no log
-names the step of the restored checkpoint, the steps after the restore keep their numbers and are not judged.
+A `restored` event may lack the checkpoint's step, but hold the checkpoint's path or a digest of its content. If a
+process logged the commit of the same checkpoint with its step, the steps after the restore are renumbered to follow
+this step. If no commit shows the step, the steps after the restore keep their numbers and are not judged.
 """
 
 import bisect
@@ -19,7 +19,8 @@ _Commits = dict[tuple[str, object], list[tuple[int, int]]]  # (field, its value)
 
 
 def step_of(restored: Mapping[str, Any]) -> int | None:
-    """Returns the step that a `restored` event names, 0 for a start from scratch, or `None` if the step is unknown."""
+    """Returns the step of the restored state, 0 for a start from scratch, or `None` if the event does not tell the
+    step."""
     if "step" in restored:
         return int(restored["step"])
     return 0 if restored.get("source") == SCRATCH else None
@@ -41,7 +42,7 @@ def join(writers: Sequence[Writer]) -> None:
 
 
 def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: int) -> int:
-    """Renumbers a process's steps after one restore. Replaces the earlier offset `base`, and returns the new one."""
+    """Renumbers the steps after one restore, and returns the offset that was added to the step numbers."""
     rows = slice(int(np.searchsorted(writer.steps["end"], restored["at"], "right")), None)
     mine = writer.steps["step"][rows]
     if step_of(restored) is not None:  # the steps from here on have their right numbers
@@ -60,7 +61,6 @@ def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: i
 
 
 def _names(event: Mapping[str, Any], place: str) -> Iterator[tuple[str, object]]:
-    """Yields the names by which a checkpoint can be looked up: the digest of its content first, then its path."""
     for kind, field in (("content", "content"), ("path", place)):
         if event.get(field):
             yield kind, event[field]

@@ -1,11 +1,12 @@
-"""Derives from the log when each process ran, in which process groups, and which steps were not rolled back.
+"""Derives from an event log when each worker process ran, in which process groups, and which steps were not rolled
+back.
 
-A *life* is one worker process, and a *world* one process group. A process that outlives a peer may join several process
-groups, one at each `rendezvous`. An *epoch* here is a training period: the steps of one group up to a rollback, or
-until a new group takes over. A *stretch* is the steps of one process in one epoch. A step is *complete* when every rank
-of its group that has a log has done it. The *lineage* is the chain of epochs that led to the job's final state: each
-epoch started from a checkpoint that the one before it wrote. A step *survives* if the final state includes it; else it
-was rolled back.
+A `Life` is one worker process, and a `World` one process group. A process that outlives a peer may join several process
+groups, one at each `rendezvous` event. An `Epoch` is a training period: the steps of one process group until a
+rollback, or until a new group takes over. A `Stretch` is the steps of one process in one training period. A step is
+*complete* when every rank of the process group that has a log has done the step. The *lineage* is the chain of training
+periods that led to the job's final state: each period started from a checkpoint of the period before. A step *survives*
+if the final state includes the step; otherwise the step was rolled back.
 """
 
 import bisect
@@ -36,7 +37,8 @@ CLEAN_CODES = (0, EXIT_LEFT)
 
 @dataclass(eq=False)
 class Life:
-    """One worker process. The process began to exit at time `leaving`, and had certainly ended at time `gone`."""
+    """One worker process. `leaving` is the time (ns) at which the process began to exit, and `gone` when it had
+    certainly ended."""
 
     index: int
     writer: Writer
@@ -63,12 +65,12 @@ class Life:
 
     @property
     def restored(self) -> dict[str, Any] | None:
-        """Returns the first `restored` event of the process."""
         return self.restores[0] if self.restores else None
 
     @property
     def step_ends(self) -> Ints:
-        """Returns the end times of the process's steps. Fails after `gather`, which moves all steps into one table."""
+        """Returns the end times (ns) of the process's steps. Raises `KeyError` after `gather` has moved all steps into
+        one table."""
         return self.writer.steps["end"]
 
     @property
@@ -78,7 +80,6 @@ class Life:
 
     @property
     def last_useful(self) -> int:
-        """Returns when the process last started, joined a process group, restored a state or ended a step."""
         return max(self.started, self.last_step_end, *self.joins, *(int(event["at"]) for event in self.restores))
 
     @property
@@ -86,19 +87,20 @@ class Life:
         return min(self.gone, self.exiting["at"]) if self.exiting else self.gone
 
     def join(self, at: int, size: int, world: int) -> None:
-        """Records that the process joined a process group at time `at`, although the process logged no join."""
         place = bisect.bisect(self.joins, at)
         for told, value in ((self.joins, at), (self.sizes, size), (self.worlds, world)):
             told.insert(place, value)
 
     def world_at(self, moment: int) -> int:
-        """Returns the index of the process's group at this time, or of its first if later; -1 if it had no group."""
+        """Returns the index of the process's group at time `moment`, or -1 if the process never joined a group. Before
+        the first join, the index of the first group is returned."""
         return self.worlds[max(bisect.bisect_right(self.joins, moment) - 1, 0)] if self.worlds else -1
 
 
 @dataclass
 class World:
-    """One process group. `members` maps each rank to its process. `joined` is when the last member joined."""
+    """One process group. `members` maps each rank to its process. `joined` is the time at which the last member
+    joined."""
 
     size: int
     members: dict[int, Life] = field(default_factory=dict)
@@ -136,9 +138,10 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The steps `first` to `last` that one process did in one training period. The process did step `before` just
-    before `first`, and `restored` is the restore event between both steps. `later` pairs each later restore with its
-    next step. `stride` is the smallest gap between steps; `jumps` holds steps around larger gaps."""
+    """The steps `first` to `last` that one process did in one training period. `before` is the previous step of the
+    process, and `restored` the restore event between `before` and `first`. `later` pairs each later restore event with
+    the step that follows the restore. `stride` is the smallest gap between step numbers; `jumps` holds the steps around
+    larger gaps."""
 
     process: int  # row in Timeline.processes
     epoch: int  # row in Timeline.epochs
@@ -156,7 +159,8 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Progress:
-    """The complete steps as columns, sorted by `end`, which is the time at which the last rank finished the step."""
+    """The complete steps (done by every rank) as columns, sorted by `end`, the time at which the last rank ended the
+    step."""
 
     step: Ints
     begin: Ints  # when the first rank began it
@@ -169,7 +173,8 @@ class Progress:
 
 
 def find_lives(log: Log, planned_world_size: int) -> list[Life]:
-    """Returns each worker process with a log, in order of start. If a log exists twice, the longer copy counts."""
+    """Returns the worker processes that left an event file, in order of start. If a file exists twice, the longer copy
+    counts."""
     found: list[Life] = []
     originals = _originals(log)
     joined_steps.join(originals)
@@ -192,7 +197,6 @@ def find_lives(log: Log, planned_world_size: int) -> list[Life]:
 
 
 def _originals(log: Log) -> list[Writer]:
-    """Returns the logs of worker processes in order of start. Of logs with equal first lines, the longest counts."""
     found: dict[str, Writer] = {}
     for writer in log.writers:
         if writer.role == "trainer":
@@ -234,7 +238,6 @@ def _read_life(life: Life) -> None:
 
 
 def _logged_before(step: Ints, end: Ints) -> Bools | None:
-    """Marks steps with the number and end time of an earlier line. Returns `None` if no step is repeated."""
     if not (np.diff(step) <= 0).any():
         return None
     order = np.lexsort((step, end))
@@ -244,7 +247,6 @@ def _logged_before(step: Ints, end: Ints) -> Bools | None:
 
 
 def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
-    """Assigns each `worker.exit` event of a launcher to the exited process, by process id, or else by local rank."""
     by_place = grouped(((life.key, life.local_rank), life) for life in lives)
     by_pid = grouped(((life.key, life.pid), life) for life in lives)
     for event in exits:
@@ -256,7 +258,8 @@ def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
 
 
 def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[tuple[Key, int], list[int]]) -> None:
-    """Sets when each process ended: with its node, when its successor started, or at its logged exit or kill."""
+    """Sets the end (`gone`) of each process: the loss of its node, the start of its successor, or its logged exit or
+    kill, whichever came first."""
     successor: dict[int, int] = {}
     latest: dict[tuple[Key, int], Life] = {}
     for life in lives:
@@ -276,9 +279,9 @@ def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mappi
 
 
 def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
-    """Marks processes that exited without an error, but whose log is incomplete: the log ends within a line, or before
-    the job's last step and without the exit event that its header declares. `codes` holds each node command's exit
-    code, which counts for the node's last worker if the worker's own code is unknown."""
+    """Marks each process that exited without an error, but whose log is incomplete: the log ends within a line, or
+    before the job's last step and without the exit event that its header promises. `codes` maps a node to the exit code
+    of its command, which stands in for the unknown exit code of the node's last worker."""
     last = {(life.key, life.local_rank): life for life in lives}
     over = max((life.last_step_end for life in lives), default=0)
     furthest = max((life.last_step for life in lives), default=0)
@@ -292,7 +295,7 @@ def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
 
 
 def form_worlds(lives: Sequence[Life]) -> list[World]:
-    """Returns the process groups that the logged joins formed. A join begins a new process group if the newest group is
+    """Reconstructs the process groups from the logged joins. A join begins a new process group if the newest group is
     full, differs in size from the logged size, already has the rank, or has lost a member."""
     joins = sorted((at, life.index, order) for life in lives for order, at in enumerate(life.joins))
     worlds: list[World] = []
@@ -314,7 +317,6 @@ def form_worlds(lives: Sequence[Life]) -> list[World]:
 
 
 def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
-    """Returns a message on the first process group whose ranks logged different names for the group."""
     names: dict[int, dict[str, int]] = {}
     for life in lives:
         told = {e["at"]: e.get("world") for e in life.writer.events if e.get("event") == "rendezvous"}
@@ -328,7 +330,7 @@ def groups_of_two_names(lives: Sequence[Life]) -> list[str]:
 
 
 def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
-    """Returns a message on the first worker that logged one group size at its start, but joined only groups of other
+    """Returns a message about the first worker that logged one group size at its start, but joined only groups of other
     sizes. A worker of an elastic job may join a smaller group before a group of the logged size."""
     for life in lives:
         told = life.writer.header.get("world_size")
@@ -339,7 +341,6 @@ def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
 
 
 def impossible_places(lives: Sequence[Life]) -> list[str]:
-    """Returns a message on the first worker with impossible mesh coordinates, an axis twice, or a changed mesh size."""
     usual: dict[tuple[Any, ...], int] = {}
     for life in lives:
         told = [event.get("axes") or () for event in life.writer.events if event.get("event") == "coordinates"]
@@ -354,8 +355,8 @@ def impossible_places(lives: Sequence[Life]) -> list[str]:
 
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
-    """Returns True if a process can have joined this group. The group must have lost no member before time `at` or, for
-    a new process (`order` 0), before its start. If a member of an earlier group joins, ranks may change."""
+    """Returns True if a process can have joined this group. Ranks are not compared once a member of an earlier group
+    has joined, because ranks may then be reassigned."""
     if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
         return False
     renumbered = order > 0 or world.renumbered
@@ -363,7 +364,6 @@ def _fits(world: World, life: Life, order: int, at: int) -> bool:
 
 
 def _unheard(world: World, lives: Sequence[Life]) -> int:
-    """Counts the ranks of a process group for which no process left a log while the group existed."""
     if world.whole:
         return 0
     until = max(life.last_step_end for life in world.members.values())
@@ -373,7 +373,8 @@ def _unheard(world: World, lives: Sequence[Life]) -> int:
 
 
 def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
-    """Adds surviving processes to a new process group if they do steps in its time, but logged no join."""
+    """Adds surviving processes to a new process group if they did steps in the time of this group, but logged no
+    join."""
     going = [life for life in lives if life.worlds]
     for number, world in enumerate(worlds):
         if world.whole:
@@ -389,7 +390,8 @@ def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
 
 
 def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
-    """Returns all groups in order of time, with the groups that survivors of a loss form without logging a join."""
+    """Adds the process groups that survivors of a loss form without logging a join. Returns all groups in order of
+    time."""
     if any(life.told_joins for life in lives):
         return worlds
     for number in range(len(worlds)):
@@ -410,7 +412,6 @@ def _shrunk(worlds: list[World], lives: Sequence[Life]) -> list[World]:
 
 
 def _steps_on(life: Life, number: int, at: int) -> bool:
-    """Returns True if a process ended at least two steps after time `at` in the process group `number`."""
     place = life.worlds.index(number) + 1
     until = life.joins[place] if place < len(life.joins) else NEVER
     first, last = np.searchsorted(life.step_ends, [at, until], "right")
@@ -421,7 +422,8 @@ def gather(
     table: Columns, lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
 ) -> tuple[dict[str, Column], list[Epoch], Progress, list[Stretch]]:
     """Returns all steps as columns, sorted by end, the training periods, the complete steps, and the stretches. Columns
-    of `table` are freed one by one, so that memory holds each step once. `committed` maps steps to commit times."""
+    of `table` are freed one by one, so that memory holds each step once. `committed` maps each step to the times at
+    which its checkpoint was committed."""
     rows = len(table["end"])
     process, label = np.full(rows, -1, np.int32), np.zeros(rows, np.int64)
     stretches: list[Stretch] = []
@@ -460,7 +462,8 @@ def gather(
 
 
 def cells(*keys: Ints) -> tuple[Ints, int]:
-    """Numbers the rows of `keys`, equal rows alike. Returns the numbers, and an exclusive upper bound of them."""
+    """Numbers the rows of the columns `keys`, so that equal rows get equal numbers. Returns the numbers of the rows,
+    and an exclusive upper bound of these numbers."""
     number, span = np.zeros(len(keys[0]), np.int64), 1
     for key in keys:
         low, high = (int(key.min()), int(key.max())) if len(key) else (0, 0)
@@ -474,7 +477,8 @@ def cells(*keys: Ints) -> tuple[Ints, int]:
 
 
 def _labels(life: Life) -> Ints:
-    """Returns a label for each step: the index of its process group, and the group's number of rollbacks so far."""
+    """Returns a label for each step: the index of its process group, combined with the number of rollbacks of this
+    group so far."""
     step, end = life.writer.steps["step"], life.step_ends
     if not len(step):
         return np.zeros(0, np.int64)
@@ -493,7 +497,8 @@ def _labels(life: Life) -> Ints:
 
 
 def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
-    """Yields a process's steps by training period. The field `epoch` holds a label, which `gather` replaces."""
+    """Yields a `Stretch` for each training period of a process. The field `epoch` of a `Stretch` holds a label, which
+    `gather` replaces by the index of the training period."""
     step, end = life.writer.steps["step"], life.step_ends
     if life.repeated is not None:
         step, end, label = step[~life.repeated], end[~life.repeated], label[~life.repeated]
@@ -520,7 +525,7 @@ def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
 
 
 def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
-    """Returns the row of the first step after a restore. Step numbers decide between equal end times."""
+    """Returns the row of the first step after a restore. Among rows with equal end times, the step number decides."""
     first, last = np.searchsorted(end, restored["at"]), np.searchsorted(end, restored["at"], "right")
     at_once = range(int(first), min(int(last) + 1, len(step), int(first) + _TIES_MAX))
     state = step_of(restored)
@@ -533,8 +538,8 @@ def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
 def _complete(
     columns: Mapping[str, Column], epoch: Ints, size: Ints, heard: Ints, cut: Sequence[tuple[int, int]]
 ) -> tuple[Bools, Progress]:
-    """Marks the rows of complete steps, and returns the complete steps. `heard` holds the number of ranks with a log in
-    each training period. `cut` holds the training period and last step of each log whose end is missing."""
+    """Marks the rows of complete steps, and returns the complete steps. `heard` is the number of ranks with a log in
+    each training period. `cut` holds the training period and last step of each log that lacks its end."""
     if not len(epoch):
         return np.zeros(0, bool), no_progress()
     group, groups = cells(epoch, columns["step"])
@@ -556,7 +561,6 @@ def _complete(
 
 
 def _final_restore(lives: Sequence[Life]) -> int | None:
-    """Returns the step of the last restore in the log, or `None` if any process did a step after this restore."""
     restores = [(event["at"], step_of(event)) for life in lives for event in life.restores]
     if not restores:
         return None

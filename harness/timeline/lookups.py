@@ -19,26 +19,24 @@ def grouped(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
 
 
 def first_from(moments: Sequence[int], since: int) -> int:
-    """Returns the first of these sorted times that is not before `since`, or `NEVER` if there is no such time."""
+    """Returns the first time in the sorted list `moments` that is not before `since`, or `NEVER` if there is no such
+    time."""
     place = bisect.bisect_left(moments, since)
     return moments[place] if place < len(moments) else NEVER
 
 
 def last_by(told: Sequence[tuple[int, T]], moment: int) -> T | None:
-    """Returns the newest value at or before `moment`, if any. `told` holds pairs (time, value) in order of time."""
+    """Returns the newest value at or before `moment`, or `None`. `told` holds pairs (time, value) in order of time."""
     place = bisect.bisect_right(told, moment, key=operator.itemgetter(0))
     return told[place - 1][1] if place else None
 
 
 class Moments(Generic[T]):
-    """An index of items by time, made from pairs (time, item)."""
-
     def __init__(self, things: Iterable[tuple[int, T]]):
         self._things = sorted(things, key=lambda each: each[0])
         self._at = [at for at, _ in self._things]
 
     def within(self, first: int, last: int) -> Iterator[T]:
-        """Yields the items from the time `first` to the time `last`, both included, in order of time."""
         low, high = bisect.bisect_left(self._at, first), bisect.bisect_right(self._at, last)
         return (self._things[place][1] for place in range(low, high))
 
@@ -53,7 +51,6 @@ class Spans(Generic[T]):
         self._earliest = list(begins)[::-1]  # earliest begin of this thing and all that end later
 
     def at(self, moment: int) -> Iterator[T]:
-        """Yields each item whose time span includes this moment, in order of the ends of the time spans."""
         for place in range(bisect.bisect_left(self._ends, moment), len(self._things)):
             if self._earliest[place] > moment:
                 return
@@ -72,7 +69,7 @@ class Located(Generic[K, T]):
         self._spans = {node: {rank: Spans(each) for rank, each in there.items()} for node, there in found.items()}
 
     def at(self, node: K, rank: int | None, moment: int) -> Iterator[T]:
-        """Yields each item of this rank (`None`: of any rank on the node) whose time span includes this moment."""
+        """Yields each item of this rank (`None`: of any rank on the node) whose time span includes `moment`."""
         ranks = self._spans.get(node, {})
         for each in ranks if rank is None else ranks.keys() & {rank}:
             yield from ranks[each].at(moment)

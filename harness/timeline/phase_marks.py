@@ -1,4 +1,4 @@
-"""Finds the events at which the phase of the job can change (marks), such as a fault's injection."""
+"""Finds the events that can change the phase of the job, such as the injection of a fault."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,6 @@ from harness.timeline.sorted_events import CLEAN_CODES, OUTCOMES, Story, key_of
 
 
 def of(story: Story) -> Iterator[Event]:
-    """Yields every mark of the log: each event that can change the phase of the job, such as a fault's injection."""
     yield from _fault_marks(story)
     yield from _node_marks(story)
     yield from _agent_marks(story)
@@ -23,7 +22,6 @@ def of(story: Story) -> Iterator[Event]:
 
 
 def noticed(story: Story) -> list[int]:
-    """Returns the sorted times at which a worker or a launcher noticed that something is wrong."""
     return sorted(event.at for event in (*_evidence(story), *_restarts(story.lives)))
 
 
@@ -40,7 +38,8 @@ def _fault_marks(story: Story) -> Iterator[Event]:
 
 
 def _node_marks(story: Story) -> Iterator[Event]:
-    """Yields an event when a node is allocated or lost. A node that a fault kills is lost when the fault acts."""
+    """Yields an event when a node is allocated or lost. A node that a fault kills is lost when the fault acts, which
+    may be before the log says that the node was released."""
     kills = [fault for fault in reversed(story.faults) if fault.kills and fault.injected is not None]
     struck = {key_of(node): kill.injected for kill in kills for node in kill.targets if node.get("rank") is None}
     allocated = {(slot.node, slot.incarnation): slot.allocated for slot in story.slots}
@@ -92,7 +91,6 @@ def _world_marks(lives: Sequence[Life], worlds: Sequence[World]) -> Iterator[Eve
 
 
 def _evidence(story: Story) -> Iterator[Event]:
-    """Yields an event for each sign that a worker or launcher noticed a failure. A fault's injection is no sign."""
     struck = {key_of(target): f.injected for f in story.faults if f.injected is not None for target in f.targets}
     for life in story.lives:
         for event in life.writer.events:
@@ -112,7 +110,7 @@ def _evidence(story: Story) -> Iterator[Event]:
 
 
 def _restarts(lives: Sequence[Life]) -> Iterator[Event]:
-    """Yields an event, as a sign of a failure, for each restart of a rank. The workers of other ranks may continue."""
+    """Yields an event for each restart of a rank, as a sign that a failure was noticed."""
     seen_ranks: set[int] = set()
     for life in lives:
         if life.rank in seen_ranks:
@@ -133,7 +131,6 @@ def _worker_evidence(event: dict[str, Any]) -> Iterator[Event]:
 
 
 def _life_marks(lives: Sequence[Life], evidence: Sequence[int]) -> Iterator[Event]:
-    """Yields events for the start and exit of each worker, and for the failure after which it cannot work on."""
     # When each began to join its first process group; `None`: it never said so.
     joined = [next((e["at"] for e in each.writer.events if begins(e, "rendezvous")), None) for each in lives]
     telling = any(begin is not None for begin in joined)

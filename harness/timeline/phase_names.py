@@ -16,5 +16,5 @@ PHASES = tuple(PHASE_NAMES)
 
 
 def phase_words(phase: str) -> str:
-    """Returns a phase's readable name in lower case, so that `reschedule` becomes `wait for capacity`."""
+    """Returns a phase's readable name in lower case, such as `wait for capacity` for `reschedule`."""
     return PHASE_NAMES.get(phase, phase).lower().replace("_", " ")

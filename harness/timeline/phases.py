@@ -1,9 +1,9 @@
 """Finds the phase of the whole job at each moment of a run, such as `detect` or `restore`.
 
-A mark is a time at which something changes, such as a fault's injection or the end of a process. While the steps of one
-process group go on, the phase is `recompute` until a step passes the furthest step so far, and then `running`. A *gap*
-is the time between the last complete step of one training period and the first of the next. In a gap, the earlier marks
-decide the phase. The phases cover the whole run without overlap.
+A mark is a time at which the phase may change, such as the injection of a fault or the end of a process. While the
+steps of one process group go on, the phase is `recompute` until a step passes the furthest step so far, and then
+`running`. A *gap* is the time between the last complete step of one training period and the first complete step of the
+next. The marks up to a moment in a gap decide the phase at this moment. The phases cover the whole run without overlap.
 """
 
 import bisect
@@ -51,8 +51,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Segment:
-    """One phase of the job, from `begin` to `end`. In the phase `running`, the job does steps that it had not done
-    before. The job's first start has phases, but is no outage. The phase `finish` follows the last planned step."""
+    """One phase of the job, from `begin` to `end` (ns). In the phase `running`, the job does steps that it had not done
+    before. The phase `finish` follows the last planned step."""
 
     phase: str
     begin: int
@@ -62,7 +62,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Gap:
-    """A time in which no step was complete. `nodes` and `size` (ranks) are of the group that ends the gap."""
+    """A time in which no step was complete. `nodes` and `size` (ranks) describe the process group that ends the gap."""
 
     begin: int
     end: int
@@ -76,8 +76,6 @@ class Gap:
 
 @dataclass
 class _State:
-    """The facts about the job at one moment that decide its phase."""
-
     struck: bool = False
     noticed: bool = False  # somebody in the job knows
     draining: bool = False
@@ -145,19 +143,18 @@ class _State:
                 self.aborted = True
 
     def progressed(self) -> None:
-        """Records that a step is complete, which ends the outage."""
         self.struck = self.noticed = self.draining = self.in_gap = False
 
     def stopped(self, first: bool) -> None:
-        """Records that the job stopped. Earlier signs of failure count only after a fault or an eviction notice."""
+        """Records that the job stopped, which begins an outage. An earlier sign of a failure counts only if a fault
+        acted or an eviction notice was seen."""
         self.noticed = first or (self.noticed and (self.struck or self.draining))
         self.joined_here = self.restored = False
         self.in_gap = True
 
     def phase(self, gap: Gap, settled: bool) -> str:
-        """Returns the phase of the job in this state. The checks follow the usual order of a recovery. If `settled`, no
-        more nodes are lost in this gap, and the job waits for `gap.nodes` nodes. Otherwise, the job waits for at least
-        as many nodes as it has."""
+        """Returns the phase of the job; the checks follow the usual order of a recovery. `settled` means that no more
+        nodes are lost in this gap, so that the job waits for only `gap.nodes` nodes."""
         nodes = gap.nodes if settled else max(gap.nodes, self.nodes)
         if not self.noticed and not self.struck:
             return "interrupted_step"
@@ -178,7 +175,7 @@ class _State:
 
 
 def walk(gaps: Sequence[Gap], marks: Iterable[Event]) -> list[Segment]:
-    """Returns the phases in all gaps (times without a complete step), in order. `marks` need not be sorted."""
+    """Returns the phases in all gaps (times without a complete step), in order of time. `marks` need not be sorted."""
     state, segments = _State(), list[Segment]()
     ordered = sorted(marks, key=lambda event: event.at)
     losses = [event for event in ordered if event.mark is Mark.NODE_LOST]
@@ -221,13 +218,14 @@ class Episode:
 
     @property
     def phases_ns(self) -> dict[str, int]:
-        """Returns how long each phase of the outage took in all, in ns, in the usual order of phases."""
+        """Returns the total time of each phase in the outage, in ns, in the usual order of phases."""
         sums = {phase: sum(s.end - s.begin for s in self.segments if s.phase == phase) for phase in PHASES}
         return {phase: amount for phase, amount in sums.items() if amount}
 
 
 def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]:
-    """Returns the segments of the phases `running` and `recompute` (some are empty), and outages without segments."""
+    """Returns the segments of the phases `running` and `recompute`, and the outages, whose own `segments` are still
+    empty."""
     segments, episodes = list[Segment](), list[Episode]()
     open_at: int | None = None  # row of the last complete step before the episode that is open
     best = np.maximum.accumulate(progress.step) if len(progress) else progress.step
@@ -252,7 +250,6 @@ def _episode(progress: Progress, row: int, regained: int | None, furthest: int) 
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
-    """Sorts segments by time, joins neighbours that have equal phase and training period, and drops empty segments."""
     result: list[Segment] = []
     for segment in sorted(segments, key=lambda s: s.begin):
         if result and (result[-1].phase, result[-1].epoch) == (segment.phase, segment.epoch):
@@ -263,7 +260,6 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def clipped(segments: Sequence[Segment], begin: int, end: int) -> list[Segment]:
-    """Returns the parts of consecutive segments that lie between the times `begin` and `end`."""
     first = bisect.bisect_right(segments, begin, key=lambda each: each.end)
     last = bisect.bisect_left(segments, end, key=lambda each: each.begin)
     inside = segments[first:last] if begin < end else ()

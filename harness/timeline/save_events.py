@@ -1,8 +1,9 @@
-"""Finds when a checkpoint that several ranks save is complete. Each rank logs the commit of its part of a checkpoint.
+"""Finds when a checkpoint is complete to which each of several ranks commits a part.
 
-A checkpoint of several ranks is complete once the last rank that began it has committed its part. Commit events of all
-parts but the last are renamed to `checkpoint.part`, so that no incomplete checkpoint counts as restorable. The run's
-checkpoints together show how many ranks commit a checkpoint. If one rank commits for all ranks, its commit is enough.
+A checkpoint of several ranks is complete once the last rank that began to save has committed its part. Commit events of
+all parts but the last are renamed to `checkpoint.part`, so that no incomplete checkpoint counts as restorable. All
+checkpoints of a run together show how many ranks commit a checkpoint. If one rank commits for all ranks, the commit of
+this rank is enough.
 """
 
 import re
@@ -21,7 +22,7 @@ Committers = Mapping[int, int]  # ranks of a world → how many processes commit
 
 
 class SaveWorld(NamedTuple):
-    """The process group of the rank that logged a checkpoint event: its index (`world`) and its size in ranks."""
+    """The process group of the rank that logged a checkpoint event: its index (`world`) and its number of ranks."""
 
     world: int
     ranks: int
@@ -29,8 +30,6 @@ class SaveWorld(NamedTuple):
 
 @dataclass
 class _Save:
-    """One checkpoint of a process group: which processes began it, which committed it, and the commit events' rows."""
-
     ranks: int
     began: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
@@ -43,7 +42,8 @@ def family(path: object) -> str:
 
 
 def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int, int]:
-    """Returns by world size the most processes that committed one checkpoint. `places` holds each event's group."""
+    """Returns for each group size (in ranks) the largest number of processes that committed one checkpoint. `places`
+    holds the process group of each event."""
     found: dict[int, int] = {}
     for save in _saves(events, places):
         found[save.ranks] = max(found.get(save.ranks, 0), len(save.done))
@@ -51,12 +51,12 @@ def committers(events: Sequence[Event], places: Sequence[SaveWorld]) -> dict[int
 
 
 def together(one: Committers, other: Committers) -> dict[int, int]:
-    """Merges the results of `committers` for two runs: takes the larger number for each world size."""
     return {ranks: max(one.get(ranks, 0), other.get(ranks, 0)) for ranks in one.keys() | other.keys()}
 
 
 def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Committers) -> list[dict[str, Any]]:
-    """Returns copies of checkpoint events. A commit after which other ranks must still commit is renamed `PART`."""
+    """Returns copies of checkpoint events, in which each commit that does not yet complete its checkpoint is renamed
+    `PART`."""
     result = [dict(event) | ({"event": COMMITTED} if event["event"] == PART else {}) for event in events]
     everyone = any(most == ranks > 1 for ranks, most in usual.items())
     for save in _saves(events, places):
@@ -71,7 +71,8 @@ def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Commit
 
 
 def _saves(events: Sequence[Event], places: Sequence[SaveWorld]) -> Iterator[_Save]:
-    """Yields the checkpoints in a log. If a process logs the same step of its group again, a new checkpoint begins."""
+    """Yields the checkpoints that the events describe. If a process logs the same step of its group again, a new
+    checkpoint begins."""
     current: dict[tuple[object, int], _Save] = {}
     last: dict[tuple[int, str, object], int] = {}  # time at which each process told the same before
     for row, (event, place) in enumerate(zip(events, places, strict=True)):

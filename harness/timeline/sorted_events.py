@@ -1,4 +1,4 @@
-"""The events of a log, grouped by subject: the plan, nodes with their GPUs, faults, workers, and process exits."""
+"""Groups the events of a log by subject: the plan, nodes with their GPUs, faults, workers, and process exits."""
 
 import bisect
 import functools
@@ -48,7 +48,7 @@ class Slot:
 @dataclass(frozen=True)
 class Launcher:
     """The log of one launcher, such as torchrun's agent. `met` holds the ends of its rendezvous with other launchers,
-    `code` its logged exit code, `gaps` its missing lines. `left` is True if the launcher logged its exit."""
+    `code` its logged exit code, and `gaps` its missing lines. `left` is True if the launcher logged its exit."""
 
     key: Key
     began: int
@@ -81,19 +81,15 @@ class FaultRecord(Consequences):
 
 
 def acted_at(fault: FaultRecord) -> int:
-    """Returns the time at which a fault acted. Call this only for a fault that acted."""
     assert fault.injected is not None
     return fault.injected
 
 
 def first_strike(faults: Iterable[FaultRecord]) -> int:
-    """Returns the time at which the first of these faults acted, or `NEVER` if no fault acted."""
     return min((fault.injected for fault in faults if fault.injected is not None), default=NEVER)
 
 
 class Story:
-    """A log with its events grouped by subject. Each list of events is in order of time."""
-
     def __init__(self, log: reading.Log):
         self.log = log
         self.harness = log.harness.events if log.harness else []
@@ -116,7 +112,8 @@ class Story:
         self.clock_problems = list(clock_problems.problems(log, self.lives, skewed))
 
     def _job_plan(self) -> dict[str, Any]:
-        """Returns the job's newest plan: it is logged again once the engine has told the nodes of failure domains."""
+        """Returns the job's newest plan. The harness logs the plan again once the engine has told the failure domains
+        of the nodes."""
         plans = [event for event in self.harness if event["event"] == "plan"]
         told = [event for event in plans if not event.get("rehearsal")] or plans[:1]
         found: dict[str, Any] = told[-1].get("plan", {}) if told else {}
@@ -140,7 +137,8 @@ class Story:
         return {name: at for at, name in events}
 
     def drill(self, name: str) -> dict[str, Any] | None:
-        """Returns the last event of the restart test `name`, with its first as `begun`, or `None` without events."""
+        """Returns the last event of the restart test `name`, with the test's first event as `begun`, or `None` if no
+        test began."""
         begun = self._last(f"{name}.started")
         told = self._last(f"{name}.finished") or begun
         return {**told, "begun": begun} if told else None
@@ -160,7 +158,8 @@ class Story:
         return sorted(found, key=lambda event: event["at"])
 
     def places_of(self, events: Sequence[Mapping[str, Any]]) -> list[save_events.SaveWorld]:
-        """Returns each event's process group: the worker's or, if the worker never joined a group, the newest one."""
+        """Returns the process group of each event: the group of its worker or, if the worker never joined one, the
+        newest group."""
         formed = sorted((world.joined, number) for number, world in enumerate(self.worlds))
         planned, found = PlannedSize.of(self.plan).assumed_world_size, []
         for event in events:
@@ -171,7 +170,7 @@ class Story:
         return found
 
     def _exits(self) -> list[dict[str, Any]]:
-        """Returns the worker exits that launchers logged, and the exits of each node's command (rank `None`)."""
+        """Returns the worker exits that launchers logged, and the exits of each node's command (with rank `None`)."""
         found = []
         for key, event in ((key_of(agent.header), event) for agent in self.agents for event in agent.events):
             if event["event"] == "worker.exit":
@@ -191,13 +190,14 @@ class Story:
         return found
 
     def launched(self, life: Life) -> int:
-        """Returns when the last rendezvous before the worker's start ended, or the start if a worker exited since."""
+        """Returns when the launcher could start this worker: the end of the last rendezvous, or the worker's own start
+        if another worker exited after the rendezvous."""
         told = self._launches.get(life.key, [])
         place = bisect.bisect_right(told, (life.started, True)) - 1
         return told[place][0] if place >= 0 and told[place][1] else life.started
 
     def node_gone(self) -> dict[Key, int]:
-        """Returns when each node was gone: its command had ended or the node was released, whichever came first."""
+        """Returns when each node was lost: its command had ended or the node was released, whichever came first."""
         gone: dict[Key, int] = {}
         for event in self.harness:
             if event["event"] in ("process.exit", "node.released"):
@@ -206,7 +206,8 @@ class Story:
 
     @functools.cached_property
     def _ends(self) -> dict[tuple[Key, Any], list[tuple[int, bool]]]:
-        """Maps (node, rank or `None`) to the ends of its processes: the time, and True if it was not killed."""
+        """Maps (node, rank) to the ends of its processes, as (time, True if the process was not killed). Rank `None` is
+        the node's command."""
         ends = [((each["key"], each["rank"]), (each["at"], each["code"] not in KILLED)) for each in self.exits]
         ends += [((slot.key, None), (slot.released, slot.kept)) for slot in self.slots]
         hit = ((target, fault) for fault in self.faults if fault.kills for target in fault.targets)
@@ -214,7 +215,7 @@ class Story:
         return grouped(sorted(ends, key=operator.itemgetter(1)))
 
     def killed(self, key: Key, rank: int | None, since: int) -> int:
-        """Returns when the process that ran at time `since` was ended by force, or `NEVER` if it ended by itself."""
+        """Returns when the process that ran at time `since` was killed, or `NEVER` if the process ended by itself."""
         told = (self._ends.get((key, each), []) for each in {rank, None})
         firsts = (ends[place] for ends in told if (place := bisect.bisect_left(ends, (since, False))) < len(ends))
         at, by_itself = min(firsts, default=(NEVER, True))
@@ -227,14 +228,12 @@ class Story:
 
 
 def diagnoses(log: reading.Log) -> list[dict[str, Any]]:
-    """Returns the diagnoses (who failed, and how) that workers and launchers logged, in order of time."""
     writers = (writer for writer in log.writers if writer.role in ("trainer", "agent"))
     found = (event for writer in writers for event in writer.events if event["event"] == "diagnosis")
     return sorted(found, key=lambda event: event["at"])
 
 
 def key_of(event: Mapping[str, Any]) -> Key:
-    """Returns a node's name and incarnation, as in an event, a log header or a fault's target."""
     incarnation = event.get("incarnation")  # it may be null in a target
     return str(event.get("node", event.get("host"))), 1 if incarnation is None else int(incarnation)
 
@@ -249,8 +248,8 @@ def _span(log: reading.Log) -> tuple[int, int]:
 
 
 def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int, asked: int) -> tuple[list[Slot], list[str]]:
-    """Returns the job's GPUs, and contradictions in the log about GPUs. A GPU that was released before its allocation
-    counts for no time. Of each node, at most `asked` GPUs count, and none if the node's name is impossible."""
+    """Returns the job's GPUs, and a message for each contradiction about GPUs in the log. Of each node, at most `asked`
+    GPUs count. A node whose name cannot be a file name counts without GPUs."""
     allocated: dict[Key, dict[str, Any]] = {}
     released: dict[Key, int] = {}
     reasons: dict[Key, str] = {}
@@ -281,7 +280,7 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int, asked: int) 
 
 
 def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str, Any]]) -> list[FaultRecord]:
-    """Returns one record for each injection. If a fault that has acted is injected again, it gets another record."""
+    """Returns one record for each injection: a fault that acts again gets another record."""
     records: list[dict[str, Any]] = []
     current: dict[str, dict[str, Any]] = {}
     for event in harness:
@@ -336,7 +335,6 @@ def _met(event: Mapping[str, Any]) -> bool:
 
 
 def _launches(agents: Sequence[reading.Writer]) -> dict[Key, list[tuple[int, bool]]]:
-    """Returns for each node when a rendezvous ended (marked True) and when a worker exited (marked False)."""
     found: dict[Key, list[tuple[int, bool]]] = {}
     for agent in agents:
         told = found.setdefault(key_of(agent.header), [])

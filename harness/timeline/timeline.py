@@ -1,8 +1,7 @@
 """Builds the timeline of a run from its event log: processes, steps, faults, GPUs and the phases of the whole job.
 
 The code is pure: no clock, no network, no randomness. Times are integer nanoseconds on the harness's monotonic clock.
-Columns are numpy arrays, so that ten million steps fit into memory. `reading` puts all files on one clock,
-`sorted_events` groups events, `lineage` finds surviving steps, and `phase_marks` and `phases` the phases.
+Columns are numpy arrays, so that ten million steps fit into memory.
 """
 
 import bisect
@@ -88,7 +87,7 @@ KINDS_OF_STEPS: Mapping[str, Callable[[Steps], Bools]] = {
 
 @dataclass(frozen=True)
 class Process:
-    """One worker process, from start to end. A time, such as `exited`, is `None` if it is not in the log."""
+    """One worker process, from start to end. A time, such as `exited`, is `None` if the log does not have this time."""
 
     rank: int  # global rank
     local_rank: int  # rank within its node
@@ -132,7 +131,8 @@ class Process:
 
 @dataclass(frozen=True)
 class Beside:
-    """Facts about the rest of a job that are needed to judge one rehearsal (one scenario that strikes a longer job)."""
+    """Facts about the rest of a job that are needed to judge one rehearsal (one scenario whose faults act on a longer
+    job)."""
 
     faults: frozenset[str] = frozenset()  # ids of their faults, which are judged in their own windows
     earlier: Sequence[FaultRecord] = field(default=())  # faults that struck before the window
@@ -241,7 +241,7 @@ class Timeline:
     @cached_property
     def changed_after(self) -> int | None:
         """Returns the last step before a fault changed the job's command on purpose, or `None` if no fault did. If no
-        step followed the change, returns the job's furthest step."""
+        step followed the change, the job's furthest step is returned."""
         moments = [fault.injected for fault in self.faults if fault.changes and fault.injected is not None]
         if not moments:
             return None
@@ -259,7 +259,7 @@ class Timeline:
         return min((each.stride for each in self.stretches if each.stride), default=1)
 
     def first_complete(self, step: int | None) -> int:
-        """Returns the time (ns) at which this step or one after it was first complete, or 0 if this time is unknown."""
+        """Returns the time (ns) at which this step or a later step was first complete, or 0 if this time is unknown."""
         row = NEVER if step is None else int(np.searchsorted(self._furthest_complete, step))
         return int(self.progress.end[row]) if row < len(self.progress) else 0
 
@@ -294,7 +294,6 @@ def load(run_dir: pathlib.Path) -> Timeline:
 
 
 def build(log: reading.Log) -> Timeline:
-    """Builds the timeline of a log."""
     story = Story(log)
     told = story.of_trainers(save_events.STARTED, save_events.COMMITTED, save_events.FAILED)
     places = story.places_of(told)
@@ -359,7 +358,6 @@ def build(log: reading.Log) -> Timeline:
 
 
 def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
-    """Returns the flaws of the event log, one sentence each."""
     found = [*log.problems, *story.clock_problems, *story.slot_problems]
     wordless = (source for source in log.wordless if not _killed_at_start(source, story, progress))
     found += [f"{visible(source.file)} holds no complete line" for source in wordless]
@@ -375,7 +373,8 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
 
 
 def _killed_at_start(log: EventFile, story: Story, progress: Progress) -> bool:
-    """Returns True if a log without a line is no flaw: its process was killed before the job completed a step."""
+    """Returns True if an event file without a line is no flaw: its process was killed before the job completed another
+    step."""
     (key, rank, started), writers = event_log.named(log) or (None, None, 0), story.log.writers
     one_clock = len({each.header.get("clock") for each in writers}) == 1
     beside = next((each.header for each in writers if one_clock or key_of(each.header) == key), None)
@@ -388,8 +387,9 @@ def _killed_at_start(log: EventFile, story: Story, progress: Progress) -> bool:
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
-    """Labels a run's checkpoint commits again, if the fault-free run shows that more ranks commit a checkpoint than
-    this run shows. A run that ended during its only checkpoint does not show by itself how many ranks commit one."""
+    """Decides again which commits complete a checkpoint, if the fault-free run shows that more ranks commit each
+    checkpoint. A run that ended during its only checkpoint does not show by itself how many ranks commit a
+    checkpoint."""
     known = save_events.together(run.committers, fault_free.committers if fault_free else {})
     if all(known[ranks] == most for ranks, most in run.committers.items()):
         return run
@@ -397,7 +397,6 @@ def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
 
 
 def _places(run: Timeline) -> list[save_events.SaveWorld]:
-    """Returns each checkpoint event's group: the newest in which its process, or else the job, had done a step."""
     all_epochs = sorted(run.epochs, key=lambda epoch: epoch.begin)
     epochs = grouped((row, epoch) for epoch in all_epochs for row in epoch.processes)
     found = []
@@ -446,7 +445,6 @@ def _process(life: Life, launched: int) -> Process:
 
 
 def _coordinates(life: Life) -> dict[str, tuple[int, int]]:
-    """Returns the process's index on each mesh axis and the axis's size, as last logged, without impossible indices."""
     told = [event for event in life.writer.events if event.get("event") == "coordinates"]
     axes = told[-1].get("axes") or () if told else ()
     places = {str(each["axis"]): (int(each["index"]), int(each["size"])) for each in axes}
@@ -454,7 +452,6 @@ def _coordinates(life: Life) -> dict[str, tuple[int, int]]:
 
 
 def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episode]]:
-    """Returns the phases (segments) of the whole run, and the outages (episodes) with their phases."""
     segments, episodes = progress_segments(timeline.progress)
     changes = list(phase_marks.of(story))
     segments += walk(_gaps(story, timeline), changes)
@@ -470,8 +467,8 @@ def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episod
 
 
 def _cut_off(timeline: Timeline) -> bool:
-    """Returns True if the run was ended from outside while the job made progress: nobody noticed a failure and no fault
-    acted since the last complete step, which is at most `_patience_ns` old."""
+    """Returns True if the run was ended from outside while the job made progress, so that the missing steps are no
+    outage."""
     if timeline.outcome not in (*_ENDED_FROM_OUTSIDE, None):
         return False
     last = int(timeline.progress.end[-1])
@@ -493,7 +490,6 @@ def _patience_ns(timeline: Timeline) -> int:
 
 
 def _struck_at_start(timeline: Timeline, changes: Sequence[Event]) -> list[Episode]:
-    """Returns the outage, if any, that begins when a fault kills a rank or a node before the first step."""
     first = int(timeline.progress.end[0]) if len(timeline.progress) else None
     strikes = [m.at for m in changes if m.mark is Mark.KILL_STRIKE and (first is None or m.at < first)]
     return [Episode(min(strikes), first, first, 0, (), ())] if strikes else []
@@ -524,7 +520,6 @@ def _gaps(story: Story, timeline: Timeline) -> list[Gap]:
 def _named(
     timeline: Timeline, segments: Sequence[Segment], episodes: Sequence[Episode], gone: Mapping[Key, int]
 ) -> list[Episode]:
-    """Returns the outages (episodes) with their phases and the ids of the faults that belong to them."""
     result: list[Episode] = []
     first_start: dict[Key, int] = {}
     for process in timeline.processes:
@@ -541,8 +536,8 @@ def _named(
 
 
 def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int]) -> bool:
-    """Returns True if a fault that belongs to no earlier outage belongs to the one from `t_stop` to `end`. A fault that
-    reclaims a node after a notice counts from the node's loss; one that hits each replacement, from its injection."""
+    """Returns True if a fault belongs to the outage from `t_stop` to `end`. A fault that reclaims a node after a notice
+    counts from the node's loss, and a fault that hits each replacement counts from its injection."""
     struck = acted_at(fault)
     if struck < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop
@@ -555,7 +550,6 @@ def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int])
 def _brought_back(
     timeline: Timeline, episode: Episode, end: int, gone: Mapping[Key, int], first_start: Mapping[Key, int]
 ) -> list[FaultRecord]:
-    """Returns the faults that took a node whose replacement starts in this outage, unless healed before the loss."""
     back = {(node, number - 1) for (node, number), at in first_start.items() if episode.t_stop <= at <= end}
     found = []
     for fault in timeline.faults:

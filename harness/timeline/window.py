@@ -1,10 +1,10 @@
-"""The window of one rehearsal: the part of a job's log by which the rehearsal is judged.
+"""Cuts out the window of one rehearsal: the part of a job's log by which the rehearsal is judged.
 
-A rehearsal is one scenario whose faults strike a longer job. The window of a rehearsal reaches from `rehearsal.started`
-to `rehearsal.finished` or the end of the job. A window is widened to contain all outages and faults that lie partly in
-it, and all steps that a rollback in it undid. If two rehearsals share an outage, both windows contain the outage, with
-the faults of both. The log is first cut at the end of the window, as if the job had ended. The timeline of the shorter
-log is then cut at the window's start. Some earlier events are kept, such as the last commit of a checkpoint.
+A rehearsal is one scenario whose faults act on a longer job. The window of a rehearsal lasts from the event
+`rehearsal.started` to the event `rehearsal.finished` or the end of the job. A window is widened until no outage, fault
+or rollback lies partly outside the window. If two rehearsals share an outage, both windows contain the outage, with the
+faults of both rehearsals. The log is first cut at the end of the window, as if the job had ended. The timeline of the
+shorter log is then cut at the window's start. Some earlier events are kept, such as the last commit of a checkpoint.
 """
 
 import pathlib
@@ -34,7 +34,8 @@ STEPS_AFTER_CUT = 3  # steps after a stopped rehearsal, so that steps that its f
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """One rehearsal, as the log records it. If no end is logged, `outcome` is empty and `end` is `None`."""
+    """One rehearsal (one scenario whose faults act on a longer job), as the log records it. If no end is logged,
+    `outcome` is empty and `end` is `None`."""
 
     name: str
     plan: Mapping[str, Any]
@@ -53,11 +54,10 @@ class JobLog:
 
     @cached_property
     def whole(self) -> Timeline:
-        """Returns the timeline of the whole job."""
         return timeline.build(_until(self.log, NEVER))
 
     def until(self, at: int) -> Timeline:
-        """Returns the timeline of the job until time `at`, as if no later steps had been planned."""
+        """Returns the timeline of the job until time `at` (ns), as if no later steps had been planned."""
         end = _last_end(self.whole, at)
         planned = Rehearsed("", {}, self.whole.begin, end, "settled", "")
         reached = int(self.whole.progress.step[self.whole.progress.end <= end].max(initial=0))
@@ -82,13 +82,12 @@ class JobLog:
 
 def load(run_dir: pathlib.Path, rehearsal: str | None = None) -> Timeline:
     """Returns the timeline of the named rehearsal, or of the whole job if no name is given. Raises `UsageError` if the
-    log does not have the named rehearsal, and `EventLogError` if the log cannot be read at all."""
+    log does not have the named rehearsal, and `EventLogError` if the log cannot be read."""
     log = reading.read(run_dir / "events")
     return timeline.build(log) if rehearsal is None else JobLog(log).window(rehearsal)
 
 
 def rehearsals(log: Log) -> list[Rehearsed]:
-    """Returns the rehearsals that began, in order of time. Logs of older harness versions record no rehearsals."""
     events = log.harness.events if log.harness else []
     plans = {e["rehearsal"]: e.get("plan") or {} for e in events if e["event"] == "plan" and "rehearsal" in e}
     finished = {e.get("rehearsal"): e for e in events if e["event"] == "rehearsal.finished"}
@@ -103,7 +102,7 @@ def rehearsals(log: Log) -> list[Rehearsed]:
 
 
 def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
-    """Returns the part of the fault-free run with the steps that also lie in the window `run`."""
+    """Returns the part of the fault-free run `baseline` with the steps that also lie in the window `run`."""
     kept = run.steps.step[run.steps.survives]
     if not len(kept):
         return baseline
@@ -120,8 +119,9 @@ def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
 
 
 def narrowed(whole: Timeline, begin: int) -> Timeline:
-    """Returns the part of a timeline in the window, whose start `_start` finds. Processes keep their times from before
-    the window. A node or a training period that began before the window counts as begun at the window's start."""
+    """Cuts off the part of a timeline before a window, whose start `_start` finds. Processes keep their times from
+    before the window. A node or a training period that began before the window counts as begun at the window's
+    start."""
     start = _start(whole, begin)
     if start <= whole.begin:
         return whole
@@ -185,7 +185,6 @@ def _faults(rehearsed: Rehearsed) -> frozenset[str]:
 
 
 def _exact(rehearsed: Rehearsed) -> bool:
-    """Returns True if the rehearsal's scenario expects losses that equal those of the fault-free run bit for bit."""
     bounds = (rehearsed.plan.get("expect") or {}).get("loss_continuity")
     return isinstance(bounds, Mapping) and bounds.get("mode", "exact") == "exact"
 
@@ -218,18 +217,16 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
 
 
 def _last_end(job: Timeline, at: int) -> int:
-    """Returns the end of the last step that was complete by time `at`, or `at` if there is no such step."""
+    """Returns the end of the last step that was complete by time `at`, or `at` if no step was complete."""
     row = _last_row(job, at)
     return int(job.progress.end[row]) if row >= 0 else at
 
 
 def _last_row(job: Timeline, at: int) -> int:
-    """Returns the row, in `progress`, of the last step that was complete by time `at`, or -1 if there is none."""
     return int(np.searchsorted(job.progress.end, at, side="right")) - 1
 
 
 def _until(log: Log, end: int) -> Log:
-    """Returns a copy of the log that ends at time `end`, as if the job had ended then."""
     keep = log.steps["end"] <= end
     steps = log.steps.rows(keep)
     place = np.concatenate([[0], np.cumsum(keep)])  # row in the log → row in the copy
@@ -248,7 +245,6 @@ def _until(log: Log, end: int) -> Log:
 
 
 def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
-    """Returns the log until time `end`, with the rehearsal's plan in place of the plan of the whole game day."""
     shorter = _until(log, end)
     assert shorter.harness is not None  # it told of the rehearsal
     harness = replace(shorter.harness, events=_as_one(shorter.harness.events, found, end, reached))
@@ -257,7 +253,8 @@ def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
 
 
 def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reached: int) -> list[dict[str, Any]]:
-    """Returns the harness's events as if only this rehearsal had run: with its plan first, and an end of the run."""
+    """Returns the harness's events as if only this rehearsal had run: with its plan first, and with an end of the
+    run."""
     first = [event for event in events if event["event"] == "plan" and not event.get("rehearsal")][-1]
     plan = dict(first.get("plan") or {}) | {k: v for k, v in found.plan.items() if k not in ("workload", "seed")}
     others = [event for event in events if event["event"] != "plan"]
@@ -274,7 +271,7 @@ def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reache
 
 def _start(whole: Timeline, begin: int) -> int:
     """Returns when the window starts: at the end of the last complete step before `begin`. If steps in the window were
-    rolled back, the window starts before the first of these steps, but not before that step's training period."""
+    rolled back, the window starts before the first rolled-back step."""
     at, steps = _last_end(whole, begin), whole.steps
     if not len(whole.progress) or int(whole.progress.end[0]) > begin:
         return whole.begin
@@ -290,8 +287,6 @@ def _start(whole: Timeline, begin: int) -> int:
 
 
 def _alive(whole: Timeline, start: int) -> list[bool]:
-    """Returns for each process True if the process ran at the window's start or started later. A process no longer ran
-    if its exit was logged, another process had replaced it, or its node was released."""
     newest = {(p.node, p.incarnation, p.local_rank): p.started for p in whole.processes if p.started <= start}
     released = {(slot.node, slot.incarnation): slot.released for slot in whole.slots}
 
@@ -308,7 +303,6 @@ def _since(each: Teller, start: int) -> Teller:
 
 
 def _renumbered(kept: Sequence[bool]) -> Ints:
-    """Maps each row number to the row's new number after the removal of other rows, or to -1 for a removed row."""
     chosen = np.array(kept, np.bool_)
     return np.where(chosen, np.cumsum(chosen) - 1, -1)
 
@@ -318,7 +312,8 @@ def _rows(table: Table, rows: Bools) -> Table:
 
 
 def _told_events(whole: Timeline, start: int) -> dict[str, int]:
-    """Returns when each kind of event was last logged. A kind that was due after `start`, but missing, is left out."""
+    """Returns when each kind of event was last logged. A kind of event that was due after `start`, but was not logged
+    by then, is left out."""
     born = [process for process in whole.processes if process.started > start]
     before = {(p.node, p.incarnation, p.local_rank) for p in whole.processes if p.started <= start}
     replaced = any((p.node, p.incarnation, p.local_rank) in before for p in born)

@@ -20,8 +20,6 @@ DECADES = (-307, 308)  # of the numbers that a float holds at its full precision
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of a chart with its own scale of values."""
-
     x: svg.Scale
     y: svg.Scale  # scale of the values, or of their logarithms
     logarithmic: bool = False
@@ -36,8 +34,6 @@ class Panel:
 
 @dataclass(frozen=True)
 class Series:
-    """The steps of a run that no restore undid, ascending, with losses and times: one value per step in each array."""
-
     step: Floats
     loss: Floats
     took_s: Floats  # by the slowest rank
@@ -45,7 +41,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Curves:
-    """Data of charts of loss and step time. `apart`: steps and |loss − fault-free loss| (infinite if one is NaN)."""
+    """The data of the charts of loss and step time. `apart` holds step numbers and |loss − fault-free loss|, which is
+    infinite if one of the two losses is NaN."""
 
     ours: Series
     fault_free: Series | None
@@ -57,7 +54,8 @@ class Curves:
 
 
 def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Markup | None:
-    """Draws losses (or the figure `what`) above their differences to the fault-free run; `None` if no step was done."""
+    """Draws losses (or the figure named `what`) above their differences to the fault-free run, or returns `None` if no
+    step was done."""
     ours, fault_free = curves.ours, curves.fault_free
     if not len(ours.step):
         return None
@@ -79,7 +77,6 @@ def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Mark
 
 
 def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
-    """Draws each step's time on its slowest rank, with the fault-free run's, on a log scale; `None` without times."""
     ours, fault_free = curves.ours, curves.fault_free
     everything = np.concatenate([ours.took_s, fault_free.took_s]) if fault_free else ours.took_s
     everything = everything[everything > 0]
@@ -98,8 +95,6 @@ def step_time_chart(curves: Curves, narrow: bool = False) -> Markup | None:
 
 
 def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
-    """Returns the axis of steps: from just before the first step to the last step of the run (also if rolled back) or
-    of its fault-free run. The axis starts at 0, except in a rehearsal and in a job that continues another."""
     known = [each.step for each in (curves.ours, curves.fault_free) if each] + [step for step, _ in curves.rolled_back]
     drawn = [steps for steps in known if len(steps)]
     apart = int(np.diff(drawn[0]).min(initial=drawn[0][0])) if drawn else 0
@@ -109,7 +104,6 @@ def _step_scale(curves: Curves, narrow: bool) -> svg.Scale:
 
 
 def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Panel:
-    """Returns the part of the chart that shows losses; logarithmic if they differ by more than a factor of 50."""
     reference = curves.fault_free.loss if curves.fault_free else np.empty(0)
     everything = np.concatenate([curves.ours.loss, *(loss for _, loss in curves.rolled_back), reference])
     finite = np.clip(everything[np.isfinite(everything)], -LOSS_MAX, LOSS_MAX)
@@ -122,7 +116,6 @@ def _loss_panel(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Pane
 
 
 def _frame(panel: Panel, title: str, words: object = None) -> Markup:
-    """Draws the title, the horizontal grid lines and the labels of one part of a chart."""
     parts = [svg.text(panel.x.start, panel.y.stop - 3, title, "panel-title")]
     for value in _value_ticks(panel):
         y = panel.y(math.log10(value) if panel.logarithmic else value)
@@ -133,7 +126,6 @@ def _frame(panel: Panel, title: str, words: object = None) -> Markup:
 
 
 def _power(value: float) -> str:
-    """Formats a number as `0.5`, or as `10⁻⁶` if it has many zeros."""
     if value <= 0 or 1e-3 < value < 1e5:
         return f"{value:g}"
     digits, _, exponent = f"{value:.0e}".partition("e")
@@ -178,7 +170,6 @@ def _struck(curves: Curves, x: svg.Scale, top: float, bottom: float) -> Markup:
 
 
 def _rolled_back(curves: Curves, panel: Panel) -> Markup:
-    """Marks rolled-back steps: by a tinted range, and by a faint line for each process that did them."""
     parts = []
     for step, loss in curves.rolled_back:
         first, last = int(step.min()), int(step.max())
@@ -201,7 +192,6 @@ def _not_finite(panel: Panel, curve: Series) -> Markup:
 
 
 def _difference(curves: Curves, steps: Floats, apart: Floats, x: svg.Scale, top: float) -> tuple[list[Markup], float]:
-    """Draws the losses' differences to the fault-free run on a log scale, or a text if no step differs."""
     if not len(steps) or not apart.any():
         words = f"0 at each of {counted(len(steps), 'step')}" if len(steps) else "no step in common"
         title = svg.text(x.start, top - 3, "Difference to the fault-free run", "panel-title")

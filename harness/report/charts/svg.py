@@ -1,4 +1,4 @@
-"""Provides the drawing functions of all charts: escaped elements, scales, ticks, and thinning of long series."""
+"""Provides the drawing functions of all charts: escaped SVG elements, scales, ticks, and thinning of long series."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -20,12 +20,12 @@ Mark = TypeVar("Mark")
 
 
 def number(value: float) -> str:
-    """Formats a coordinate with at most one decimal, as `12` or `12.5`."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """Returns one SVG element. Children and attributes are escaped unless they are `Markup`, and left out if `None`."""
+    """Returns one SVG element. Children and attributes are escaped unless they are `Markup`, and left out if they are
+    `None`."""
     parts = []
     for key, value in attributes.items():
         if value is not None:
@@ -58,15 +58,12 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
 
 
 def picture(width: float, height: float, label: str, parts: Iterable[Markup], class_: str = "") -> Markup:
-    """Returns a chart as SVG that scales with the HTML element around it. `label` is the text for screen readers."""
     box = f"0 0 {number(width)} {number(height)}"
     return tag("svg", *parts, viewBox=box, role="img", aria_label=label, class_=class_ or None)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Converts values from `low` to `high` to pixels from `start` to `stop`, linearly."""
-
     low: float
     high: float
     start: float
@@ -81,7 +78,6 @@ class Scale:
 
 
 def near(marks: Iterable[Mark], at: Callable[[Mark], float]) -> list[list[Mark]]:
-    """Groups a chart's marks that would overlap, by their place in px, so that each group is drawn as one mark."""
     groups: list[list[Mark]] = []
     for mark in sorted(marks, key=at):
         if groups and at(mark) - at(groups[-1][-1]) < MARK_GAP:
@@ -92,7 +88,7 @@ def near(marks: Iterable[Mark], at: Callable[[Mark], float]) -> list[list[Mark]]
 
 
 def time_step(span_s: float, count: int) -> float:
-    """Returns a round number of seconds between ticks, for about `count` ticks; 0 if the range cannot be divided."""
+    """Returns a round number of seconds between ticks, for about `count` ticks, or 0 if the span cannot be divided."""
     wanted = _part(span_s, count)
     if wanted < 1:
         return _round_up(wanted)
@@ -114,19 +110,17 @@ def time_label(seconds: float, step_s: float) -> str:
 
 
 def round_ticks(low: float, high: float, count: int) -> list[float]:
-    """Returns about `count` round numbers from `low` to `high`."""
     return multiples(_round_up(_part(high - low, count)), low, high) or [low]
 
 
 def multiples(step: float, low: float, high: float) -> list[float]:
-    """Returns the multiples of `step` from `low` to `high`. Callers choose `step` so that the list is short."""
+    """Returns the multiples of `step` from `low` to `high`. The caller must choose `step` so that the list is short."""
     if not step:
         return []
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def _part(span: float, count: int) -> float:
-    """Returns the length of one of `count` equal parts of a span, or 0 if floats cannot divide the span."""
     return span / max(count, 1) if _SPAN_MIN < span < math.inf else 0.0
 
 
@@ -138,8 +132,9 @@ def _round_up(value: float) -> float:
 
 
 def thin(x: Floats, y: Floats, buckets: int) -> tuple[Floats, Floats]:
-    """Returns at most about `4 * buckets` points whose line looks like that of all points: the first, last, lowest and
-    highest point of each bucket, so that no spike is lost. Non-finite values of y stay, as gaps in the line.
+    """Returns at most about `4 * buckets` points whose line looks like the line of all points. The first, last, lowest
+    and highest point of each bucket are kept, so that no spike is lost. Non-finite values of y stay, as gaps in the
+    line.
 
     `x` and `y` have shape (n,), `x` ascending.
     """
@@ -184,7 +179,6 @@ def seconds_text(seconds: float) -> str:
 
 
 def time_axis(scale: Scale, top: float, bottom: float, per_tick: float) -> Markup:
-    """Draws grid lines and labels for a scale in seconds, about `per_tick` px apart."""
     count = max(2, int((scale.stop - scale.start) / per_tick))
     step = time_step(scale.high - scale.low, count)
     parts = []
