@@ -1,9 +1,9 @@
-"""Program that keeps the CPU, the memory bandwidth or a GPU of a node busy, to simulate other users of the machine.
+"""Keeps the CPU, the memory bandwidth or a GPU of a node busy, to simulate other users of the machine.
 
     burner KIND DESCRIPTOR NUMBER
 
-`DESCRIPTOR` is an open file descriptor; its file holds one float, the average number of busy burner processes. In each
-period of 20 ms, the burner process with the number `NUMBER` (from 0) is busy for its share of this average.
+`DESCRIPTOR` is an open file descriptor; its file holds one float, the average number of busy burner processes. For
+example, if the file holds 1.5, burner 0 (by `NUMBER`) is always busy, and burner 1 is busy for half of each 20 ms.
 """
 
 from __future__ import annotations

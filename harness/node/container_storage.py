@@ -1,8 +1,9 @@
 """Delays or refuses file operations of a container, by a file system that only this container sees.
 
 For each folder whose file operations can be disturbed, a process on the container's host mounts a file system over the
-folder, in the container's mount namespace. The process then runs as the container's user, and carries out the
-container's file operations or makes them fail. The process ends with the harness; the mount ends with the container.
+folder, in the container's mount namespace. After the mount, the file system's process runs as the container's user, and
+carries out the container's file operations or makes them fail. The file system's process ends with the harness, and the
+mount ends with the container.
 
     python -m harness.node.container_storage LINK PID FOLDER UID GID
 """

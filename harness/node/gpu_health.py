@@ -77,7 +77,8 @@ def make_states(run_dir: pathlib.Path, nodes: Sequence[str], gpus: int) -> None:
 
 def set_health(run_dir: pathlib.Path, node: str, device: int, health: Mapping[str, int]) -> None:
     """Sets the values that processes of the node read for a GPU; running processes see the change. An empty `health`
-    restores the real values. If `health` has an `xid`, the processes also get one error with this Xid number."""
+    restores the real values. If `health` has an `xid`, processes of the node also get one GPU error with this Xid
+    number."""
     content = (run_dir / FOLDER / node).read_bytes()
     devices = dict(enumerate(_DEVICE.iter_unpack(content[_COUNT.size :])))
     before = dict(zip(FIELDS, devices[device]))  # errors stay: who looks later must hear of them, and nobody twice

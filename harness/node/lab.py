@@ -81,7 +81,8 @@ class Disturbance(abc.ABC):
         return {}
 
     def counter(self, source: str) -> str | None:
-        """Returns the network device that counts the disturbed packets from the node `source`, or `None`."""
+        """Returns the network device that counts the disturbed packets from the node `source`, or `None` if no device
+        counts them."""
         return None
 
     def _add_table(self, rules: list[PacketRule]) -> None:

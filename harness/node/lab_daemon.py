@@ -3,9 +3,9 @@
     harness ──socket──► labd (init of the nodes' namespaces) ──socket──► init of each node
        └─────► keeper ────┘
 
-If the harness, labd or the keeper dies, the remaining two end all virtual nodes of the run. When labd ends, the kernel
-ends labd's namespaces, with every process, network device and mount in them. Without namespaces, labd kills its process
-tree, and the keeper kills processes that labd left.
+If one of the harness, labd and the keeper dies, the other two end all virtual nodes of the run. When labd ends, the
+kernel ends labd's namespaces, with every process, network device and mount in them. Without namespaces, labd kills its
+process tree, and the keeper kills the processes that labd has missed.
 """
 
 from __future__ import annotations

@@ -135,7 +135,8 @@ def _mount_shared_memory() -> None:
 
 
 def _name(name: str, address: str) -> None:
-    """Writes a node's name and address into /etc/hosts. The file is changed in place, because it is a mount point."""
+    """Writes a node's name and address into /etc/hosts. Changes /etc/hosts in place, because the file is a mount
+    point."""
     with open("/etc/hosts", "r+", encoding="utf-8") as file:
         others = [line for line in file if line.split()[1:] != [name]]
         file.seek(0)
@@ -217,8 +218,8 @@ class PlainInit(LabInit):
         return spawn.execute(command, env, log)
 
     def _signal_all(self, signum: int) -> int:
-        """Signals all processes of the node. For SIGSTOP and SIGKILL, repeats the search until it finds no new
-        process."""
+        """Signals all processes of the node. For SIGSTOP and SIGKILL, repeats the search for processes until there is
+        no new process."""
         told: set[tuple[int, int]] = set()
         rounds = FREEZE_ROUNDS_MAX if signum in (signal.SIGSTOP, signal.SIGKILL) else 1
         for _ in range(rounds):

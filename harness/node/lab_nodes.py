@@ -202,7 +202,7 @@ class NamespaceNode(LabNode):
 
 def _hosts_text(lab: Lab) -> str:
     """Returns the text of a virtual node's /etc/hosts, which names all nodes of the run, so that no look-up waits for a
-    name server. A node's name stands for the address of its newest incarnation."""
+    name server. The name of a replaced node stands for the address of its newest replacement."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost", f"{lab.control_address} control"]
     newest = {host.name: host.address for host in lab.hosts.values() if isinstance(host, LabNode)}
     lines += [f"{address} {name}" for name, address in newest.items()]

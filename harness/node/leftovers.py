@@ -1,8 +1,8 @@
 """Finds and kills processes of virtual nodes that are left after their run has ended.
 
 Virtual nodes with namespaces leave no processes, because the kernel ends them. Virtual nodes without namespaces leave
-processes if the harness and the processes that clean up are killed at once. Only processes with the harness's marker in
-their environment are killed.
+processes if the harness and its clean-up processes are killed at the same time. Only processes with the harness's
+marker in their environment are killed.
 """
 
 from __future__ import annotations

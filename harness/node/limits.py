@@ -125,8 +125,8 @@ class Limits:
         self._affinity = {}
 
     def _own_cpus(self) -> set[int]:
-        """Returns this node's part of the machine's CPUs, divided evenly. If there are too few CPUs, nodes share a
-        CPU."""
+        """Returns this node's part of the machine's CPUs, which are divided evenly among the nodes. If there are too
+        few CPUs, nodes share a CPU."""
         cpus = sorted(os.sched_getaffinity(0))
         names = sorted(set(self._names()))
         place, count = names.index(self.node.rpartition(".")[0]), len(names)
@@ -163,8 +163,8 @@ class Limits:
             self._watchdog = None
 
     async def _watch(self, limit_bytes: int) -> None:
-        """Whenever the node uses more memory than the limit, kills the process with the highest OOM score, the largest
-        among equals."""
+        """Whenever the node uses more memory than the limit, kills the process with the highest OOM score. Among
+        processes with equal scores, kills the one that uses the most memory."""
         own, looked = self.members(), time.monotonic()
         while True:
             if time.monotonic() - looked > LOOK_FOR_NEW_S:
@@ -264,7 +264,8 @@ def _confine(members: list[processes.ProcEntry], cpus: set[int]) -> dict[int, se
 
 
 def _release(members: list[processes.ProcEntry], before: dict[int, set[int]]) -> None:
-    """Restores the CPUs on which threads could run before. New threads get the largest of these CPU sets."""
+    """Lets each thread run on the same CPUs as in `before`. Threads that `before` does not list get the largest of the
+    CPU sets in `before`."""
     if not before:
         return
     usual = max(before.values(), key=len)

@@ -1,4 +1,4 @@
-"""Simulates the metadata servers of EC2, GCP and Azure on a node, with their eviction notices, at one address.
+"""Simulates the metadata servers of EC2, GCP and Azure, with their eviction notices, at one address on a node.
 
 EC2 requests need a session token (IMDSv2), and `spot/instance-action` answers 404 before an eviction notice. GCP's
 `instance/preempted` answers FALSE or TRUE, and can wait for a change. Azure's scheduled events can be acknowledged.

@@ -28,8 +28,8 @@ def new_name(kind: str) -> str:
 
 
 def is_over(name: str, kind: str, by_age: bool = True) -> bool:
-    """Returns True if a name is of `kind` and its process is known to be dead or, with `by_age`, if the name is an hour
-    old."""
+    """Returns True if a name is of `kind` and the process that made the name is known to be dead. With `by_age`, also
+    returns True if the name is an hour old."""
     found = _NAME.fullmatch(name)
     if found is None or found["kind"] != kind:
         return False
@@ -53,7 +53,8 @@ def temporary_folder() -> Iterator[pathlib.Path]:
 
 
 def sweep_folders(dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Removes this user's temporary folders of dead processes. Returns the found folders and error messages."""
+    """Removes this user's temporary folders that dead processes have left. Returns the names of the folders, and error
+    messages."""
     found, problems = list[str](), list[str]()
     for entry in list(os.scandir(tempfile.gettempdir())):
         ours = entry.name.startswith(_FOLDER) and is_over(entry.name.removeprefix(_FOLDER), "folder", by_age=False)

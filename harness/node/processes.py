@@ -123,7 +123,8 @@ def owner_text() -> str:
 
 
 def owner_is_dead(text: str) -> bool:
-    """Returns True if the process that `text` (from `owner_text`) identifies is dead; False if alive or unknown."""
+    """Returns True if the process that `text` (from `owner_text`) identifies is dead, and False if the process is alive
+    or its state is unknown."""
     parts = text.split("-")
     if len(parts) != 3 or not all(part.isdigit() for part in parts):
         return False

@@ -28,8 +28,8 @@ _ORDER = struct.Struct("=qq")
 
 @dataclass(frozen=True)
 class Counts:
-    """A process's RDMA counts: requests posted to its device, requests disturbed by a fault (`struck`), the seconds
-    that disturbed requests waited in all, and queries of a port that were answered with "down"."""
+    """A process's RDMA counts: requests posted to its device, requests disturbed by a fault (`struck`), the total
+    seconds that disturbed requests waited, and queries of a port that were answered with "down"."""
 
     posted: int = 0
     struck: int = 0
@@ -74,7 +74,7 @@ def order(run_dir: pathlib.Path, node: str, how: str, delay_s: float = 0.0) -> N
 
 
 def counts(last_lines: str) -> Counts:
-    """Returns a process's newest RDMA counts from the last lines of its file; zeros if there are none."""
+    """Returns a process's newest RDMA counts from the last lines of its file, or zeros if the file has no counts."""
     fields = last_lines[-LINE:].split()
     if len(fields) != 4 or not last_lines.endswith("\n") or not all(map(_NUMBER.fullmatch, fields)):
         return Counts()

@@ -99,7 +99,8 @@ async def receive_async(reader: asyncio.StreamReader) -> Message:
 
 
 def error_to_message(error: BaseException) -> Message:
-    """Makes the `error` object of an RPC answer from an exception. `to_error` restores the harness's own errors."""
+    """Makes the `error` object of an RPC answer from an exception. `to_error` makes an exception from an `error`
+    object."""
     kind = type(error).__name__ if isinstance(error, errors.ChaosError) else "BackendError"
     message: Message = {"kind": kind, "message": str(error) or type(error).__name__}
     if isinstance(error, StageError):
@@ -141,8 +142,8 @@ class ChildStream:
 
 
 class Line:
-    """A connection over which any thread can call functions of another process of the harness. The end of one process
-    also ends the other."""
+    """A connection over which any thread can call functions of another process of the harness. If one of the two
+    processes ends, the other ends, too."""
 
     def __init__(self, stream: Stream, on_event: OnEvent = lambda _: None, on_end: Callable[[], None] = lambda: None):
         self.ready: Message = {}  # what the process told first
@@ -230,7 +231,8 @@ class Line:
 
 
 class AsyncClient:
-    """A connection to a process of the harness, for callers in an event loop. `closed` is set after the last event."""
+    """A connection to a process of the harness, for callers in an event loop. `closed` is set when the connection has
+    ended."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_event: OnEvent):
         self._reader = reader

@@ -1,7 +1,7 @@
 """Restricts a node's view of the run's folder: the node can read the whole folder, but write only its own part.
 
 The run's folder is mounted over itself read-only, and the node's own part is mounted on top, writable. A process with
-the right to mount could undo these mounts, so a node's commands are started without this right.
+the right to mount could undo the restriction, so a node's commands are started without the right to mount.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Answers the harness's calls in a process inside a container, over standard input and output.
 
-No process listens on the network, and the container engine may be on another host. The process ends at the end of
+The process needs no open network port, and the container engine may be on another host. The process ends at the end of
 standard input, which means that the harness is gone.
 """
 

@@ -1,4 +1,5 @@
-"""Runs beside a node, in its network namespace: disturbs the node's traffic, and measures network paths."""
+"""Disturbs a node's traffic and measures network paths, from a process beside the node in the node's network
+namespace."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class Sidecar:
         return cast(Wired, host)
 
     def _connections(self, pids: list[int]) -> dict[str, Any]:
-        """Returns all TCP connections in the node's network, because the node's processes cannot be seen from here."""
+        """Returns all TCP connections in the node's network, because a sidecar cannot see the node's processes."""
         return net_connections.report(self._candidates(), pids)
 
     def _reset(self, pids: list[int], spared: str) -> int:

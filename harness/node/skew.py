@@ -38,7 +38,8 @@ def prepare(run_dir: pathlib.Path) -> dict[str, str]:
 
 
 def make_offsets(run_dir: pathlib.Path, nodes: Sequence[str]) -> None:
-    """Makes each node's file with the clock offset before the node's processes start, if a fault skews a clock."""
+    """Makes, for each node, the file with the clock offset, before the node's processes start. Does nothing in a run
+    without a fault that skews clocks."""
     folder = _folder(run_dir)
     for node in nodes if folder.is_dir() else ():
         if not (folder / node).exists():
@@ -54,7 +55,7 @@ def set_offset(run_dir: pathlib.Path, node: str, offset_s: float) -> None:
 
 @functools.cache
 def why_not() -> str | None:
-    """Tries to shift a process's wall clock here; returns why this fails, or `None` if it works."""
+    """Tries to shift a process's wall clock on this machine. Returns the reason if that fails, else `None`."""
     code = "import time; print(time.time(), time.monotonic())"
     with owner_names.temporary_folder() as run_dir:
         try:

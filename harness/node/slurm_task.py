@@ -3,9 +3,9 @@
     slurm_task NAME MOUNT… -- FOLDER… -- COMMAND…
 
 `MOUNT…` are the folders of the run whose storage can be disturbed, and `FOLDER…` are additional folders that the
-command may write. This process and the command die with their parent; otherwise processes of a killed script could live
-on and keep its network port. Only the command has CHAOS_NODE in its environment, by which the harness recognises the
-processes that it may signal.
+command may write. This process and the command die with their parent process. Otherwise, processes of a killed script
+could live on and keep the script's network port. Only the command has CHAOS_NODE in its environment, by which the
+harness recognises the processes that it may signal.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     slurm_watch FILE SECONDS [COMMAND…]
 
-The harness writes a new text to FILE every few seconds. The harness counts as dead when FILE has stayed the same for
-SECONDS by this node's clock, or could not be read for that long. This program dies with its parent.
+The harness writes a new text to FILE every few seconds. The harness counts as dead when FILE was unchanged or
+unreadable for SECONDS by this node's clock. This program dies with its parent.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ class Children:
         self._exits: dict[int, Callable[[int], None]] = {}
 
     def on_exit(self, pid: int, callback: Callable[[int], None]) -> None:
-        """Registers the function that gets this child's exit code (negative: a signal) once the child has ended."""
+        """Registers a function that is called with the child's exit code once the child has ended. If a signal killed
+        the child, the exit code is the negative signal number."""
         self._exits[pid] = callback
 
     def reap(self) -> None:

@@ -11,7 +11,8 @@ TURN_S_MIN = 0.002  # shorter turns are lost in the scheduler's own
 
 
 class DutyCycle:
-    """Slows a node by sending SIGSTOP and SIGCONT in turn. Call `tick` again after the seconds that it returns."""
+    """Slows a node by sending SIGSTOP and SIGCONT in turn. The caller must call `tick` again after as many seconds as
+    `tick` returned."""
 
     def __init__(self, send: Callable[[int], object]):
         self._send = send
@@ -38,7 +39,8 @@ class DutyCycle:
         self._turn_ends = 0.0
 
     def tick(self) -> float | None:
-        """Stops or continues the slowed node if it is time. Returns seconds to the next call, `None` at full speed."""
+        """Stops or continues the slowed node if it is time. Returns the seconds until the next call, or `None` if the
+        node is not slowed."""
         if not self.active:
             return None
         now = time.monotonic()

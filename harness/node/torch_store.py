@@ -1,4 +1,4 @@
-"""Runs the rendezvous store of a job under torchrun or accelerate, in a process beside the nodes that outlives them.
+"""Runs the rendezvous store of a job under torchrun or accelerate, in a process that outlives the nodes.
 
 python -m harness.node.torch_store ADDRESS PORT
 """

@@ -56,8 +56,8 @@ class Impairment:
     """A disturbance of packets on their way: delay, loss, reordering or damage.
 
     Delays vary slowly within `delay_s ± jitter_s`, as in a queue, so that packets keep their order. `reorder_percent`
-    of the packets pass without delay. Losses come in bursts of `burst` packets on average. Damage flips one bit of a
-    packet, which the receiver's checksum detects.
+    of the packets pass without delay, and so overtake others. Losses come in bursts of `burst` packets on average.
+    Damage flips one bit of a packet, which the receiver's checksum detects.
     """
 
     delay_s: float = 0.0
@@ -107,7 +107,7 @@ class Connections:
 
 @dataclass(frozen=True)
 class RdmaDevices:
-    """A host's RDMA devices with an active port, and in `gpus` whether its kernel has a GPU driver."""
+    """A host's RDMA devices that have an active port. `gpus` is True if the host's kernel has a GPU driver."""
 
     devices: tuple[str, ...] = ()
     gpus: bool = False
@@ -119,14 +119,14 @@ class StorageRule:
 
     `operations` are some of `STORAGE_OPERATIONS`; `pattern` is a shell pattern for file paths below the mount. The
     first `after_bytes` bytes written to matching files are stored; a write that exceeds this limit is cut at the limit.
-    Beyond the limit, at most `times` operations (a `share` of them, chosen by `seed`) fail with `error`, the name of an
-    errno. Until the rule ends, every operation waits `delay_s` seconds, and reads and writes keep to `rate_bytes` per
-    second.
+    After `after_bytes` bytes, a `share` of the operations, at most `times`, fail with `error`, the name of an errno.
+    `seed` chooses the operations that fail. Until the rule ends, every operation waits `delay_s` seconds, and reads and
+    writes together are limited to `rate_bytes` per second.
 
     With `power`, the node's storage loses power: file operations get no answer, and data that was not durable is lost.
-    The lost data is: for `prefix`, all data after `after_bytes`; for `reordered`, any pages since the last fsync; for
-    `fsync_lied`, all pages since the rule began, fsynced or not; for `rename_lost`, the first rename since the rule
-    began.
+    The value of `power` says what is lost: `prefix` loses all data after `after_bytes`; `reordered` loses random pages
+    since the last fsync; `fsync_lied` loses all pages since the rule began, even after an fsync; `rename_lost` loses
+    the first rename since the rule began.
 
     With `hang`, file operations get no answer until the rule ends, and are then carried out.
     """

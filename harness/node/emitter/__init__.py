@@ -136,8 +136,8 @@ class Emitter:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Logs the begin of the phase `name` before the `with` block, and the end of the phase after the block, unless
-        the block raises an exception."""
+        """Logs the start of the phase `name` before the `with` block, and the end of the phase after the block. If the
+        block raises an exception, the end is not logged."""
         self("phase", name=name, edge="begin")
         yield
         self("phase", name=name, edge="end")

@@ -53,8 +53,8 @@ OF_STEPS = (STAGNATION, GRADIENT, SLOW, DATA_WAIT)  # kinds of anomalies that a 
 
 
 def loss_improvement(losses: Sequence[float]) -> float | None:
-    """Returns the relative decrease of the mean loss from 100 steps to the last 50 steps, or `None` for fewer than 150
-    losses."""
+    """Returns by which fraction the mean loss of the last 50 steps is below the mean of the 100 steps before, or `None`
+    for fewer than 150 losses."""
     if len(losses) < LOSS_RECENT_STEPS + LOSS_BEFORE_STEPS:
         return None
     recent = losses[-LOSS_RECENT_STEPS:]
@@ -150,8 +150,8 @@ class Leak:
     Memory is read at ever longer intervals, so that slow leaks are found as well as quick leaks. Only the newer half of
     the memory readings is used, so that growth at the process's start is ignored. The growth rate is the Theil–Sen
     slope: the median of the slopes between all pairs of readings (Sen, 1968, doi:10.1080/01621459.1968.10480934). A
-    process counts as leaking if it would reach its memory limit within 60 s, or within a time as long as the time that
-    the used readings span.
+    process counts as leaking if, at the current growth rate, it would reach its memory limit within 60 s or within the
+    period that the used readings cover.
     """
 
     def __init__(self) -> None:

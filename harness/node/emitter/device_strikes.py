@@ -1,4 +1,4 @@
-"""Makes all later GPU calls of a rank's process fail, as after a CUDA error."""
+"""Makes all later GPU calls of a rank's process fail, as they do after a CUDA error."""
 
 from __future__ import annotations
 

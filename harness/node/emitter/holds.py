@@ -2,9 +2,8 @@
 it a wrong rank.
 
 The emitter imports this module only if `CHAOS_HOLDS` names a file with planned faults. Before a fault, the trainer
-creates a request file in the node's folder `CHAOS_ANSWERS`, and waits until the harness grants the request. The harness
-can therefore log each fault before the fault acts. Nodes cannot write the files by which the harness enables a fault or
-ends a pause.
+creates a request file in the node's folder `CHAOS_ANSWERS`, and waits until the harness has logged the fault and
+granted the request. Nodes cannot write the files by which the harness enables a fault or ends a pause.
 """
 
 from __future__ import annotations

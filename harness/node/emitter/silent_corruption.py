@@ -1,7 +1,7 @@
 """Corrupts one bit of one number in the memory of a training process, without raising an error.
 
-The number is chosen in the next optimizer step, and corrupted from the following step on. A fault that lasts several
-steps sets the bit to the same wrong value each time.
+The number to corrupt is chosen in the next optimizer step, and the corruption begins one step later. A fault that lasts
+several steps sets the bit to the same wrong value each time.
 """
 
 from __future__ import annotations
@@ -190,7 +190,8 @@ def local(tensor: Any) -> Any:
 def set_bit(tensor: Any, element: int, bit: int, value: bool | None) -> tuple[list[int], float, float, bool]:
     """Sets one bit of the element with the flat index `element` to `value`, or flips the bit if `value` is `None`.
     Returns the element's index in the tensor, its number before and after, and the bit's new value. `bit` is the bit's
-    number in a float32. In other number types, the bit at the same distance from the sign bit is set, or else bit 0."""
+    number in a float32. In other number types, the bit at the same distance from the sign bit is set, or bit 0 if there
+    is no such bit."""
     torch = sys.modules["torch"]
     tensor = tensor.data  # its version stays: nobody is to know
     index = [int(each) for each in torch.unravel_index(torch.tensor(element), tensor.shape)]

@@ -77,7 +77,8 @@ def strike(
 
 
 def _call(source: str, inside: Inside) -> dict[str, str]:
-    """Runs the user's code for a fault. An error of this code is printed and returned, and the training continues."""
+    """Runs the user's code for a fault. If the user's code raises an error, the error is printed and returned, and the
+    training continues."""
     space: dict[str, Any] = {"__name__": "own_code"}
     try:
         exec(compile(source, "<own_code>", "exec"), space)

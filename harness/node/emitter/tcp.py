@@ -1,4 +1,4 @@
-"""Reads the TCP connections of this network namespace, as `ss -ti` does. Standard library only, Linux only."""
+"""Reads the TCP connections of this network namespace, as `ss -ti` does. Needs Linux, and only the standard library."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ UNANSWERED_MIN = 2  # tries in a row to send the same segment, from which on a c
 
 
 class Connection(NamedTuple):
-    """A TCP connection. `rtt_us` is the smoothed round trip time, or 0 if not measured lately. `sent_again` counts
-    retransmitted segments. `stuck` is 1 if the peer does not answer now."""
+    """A TCP connection. `rtt_us` is the smoothed round trip time, or 0 if it was not measured lately. `sent_again`
+    counts retransmitted segments. `stuck` is 1 if the peer does not answer at present, else 0."""
 
     local: str  # address
     peer: str
@@ -44,8 +44,9 @@ def connections() -> Iterator[Connection]:
 
 
 def by_peer() -> list[dict[str, object]]:
-    """Returns the slowest round trip and the sums of `sent_again` and `stuck` for each pair of different addresses, the
-    most stuck and slowest pair first. Returns an empty list if the kernel does not list the connections."""
+    """Returns, for each pair of different addresses, the slowest round trip and the sums of `sent_again` and `stuck` of
+    all connections. The pair with the most `stuck` connections is the first. Returns an empty list if the kernel does
+    not list the connections."""
     found: dict[tuple[str, str], Connection] = {}
     with contextlib.suppress(OSError, struct.error):
         for each in itertools.islice(connections(), CONNECTIONS_MAX):

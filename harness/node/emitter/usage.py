@@ -34,7 +34,8 @@ def _watch(emit: Emitter, every_s: float) -> None:
 
 
 def tell_peers(emit: Emitter) -> None:
-    """Logs the TCP connections to other nodes. Called when a process ends because another rank failed."""
+    """Logs the TCP connections to other nodes. A process calls `tell_peers` when it ends because another rank
+    failed."""
     emit("usage", peers=tcp.by_peer())
 
 

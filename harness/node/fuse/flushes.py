@@ -1,7 +1,7 @@
 """Detects `sync` and `syncfs` calls of a node's processes, which the kernel does not report to FUSE file systems.
 
-A seccomp filter pauses each `sync` or `syncfs` call. The harness then looks up the file name `MARK` in each recorded
-folder, and lets the call continue. The harness's file system records the look-up of `MARK` as a flush of the folder.
+A seccomp filter pauses each `sync` or `syncfs` call, until the harness has looked up the file name `MARK` in each
+recorded folder. The harness's file system records the look-up of `MARK` as a flush of the folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Defines a FUSE file system that shows a folder unchanged, until a fault tells it to delay or refuse file operations.
 
-The file system is mounted over the folder before the nodes start, so that every node sees the file system. Other
-processes of the machine see the original folder, which holds the durable data. A file operation that must wait gets a
+The file system is mounted over the folder before the nodes start, so that every node sees the file system. Processes
+outside of the nodes see the original folder, which holds the durable data. A file operation that must wait gets a
 thread of its own, so that other operations are not delayed.
 """
 
@@ -121,8 +121,8 @@ class FileSystem:
         }
 
     def mount(self, folder: pathlib.Path, pid: int = 0) -> None:
-        """Mounts the file system in the mount namespace of process `pid` (0: this one). Raises `OSError` if the kernel
-        refuses the mount."""
+        """Mounts the file system in the mount namespace of process `pid`, or of this process if `pid` is 0. Raises
+        `OSError` if the kernel refuses the mount."""
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         owner = f"user_id={os.geteuid()},group_id={os.getegid()}"
         options = f"fd={self._device},rootmode=40000,{owner},allow_other,default_permissions"
@@ -241,7 +241,7 @@ class FileSystem:
             self._answer(request, verdict)
 
     def _wait(self, request: FuseRequest, verdict: Verdict) -> bool:
-        """Keeps a file operation waiting until its delay is over, the simulated power is back, or the rule has ended.
+        """Keeps a file operation waiting until its delay is over, the simulated power is back, or the fault has ended.
         Returns True if the calling process is being killed, because the kernel lets a process die only after its
         request is answered."""
         until = time.monotonic() + verdict.delay_s
@@ -292,7 +292,7 @@ class FileSystem:
 
     def _shown(self, found: os.stat_result) -> bytes:
         """Returns a file's attributes for the kernel. An owner or group without an id in this user namespace is
-        replaced by that of this process, because the kernel would otherwise refuse writes."""
+        replaced by this process's user or group, because the kernel would otherwise refuse writes."""
         uid = os.geteuid() if self._strangers and found.st_uid == NO_ID else found.st_uid
         gid = os.getegid() if self._strangers and found.st_gid == NO_ID else found.st_gid
         return wire.pack_attributes(found, uid, gid)

@@ -1,5 +1,5 @@
-"""Defines the remote calls that disturb a node's storage: a file system process for each folder delays or refuses file
-operations.
+"""Defines the remote calls that disturb a node's storage. For each disturbed folder, a file system process delays or
+refuses file operations.
 
 `CALLS` maps the name of each remote call, such as `storage.add`, to its function.
 """

@@ -1,8 +1,9 @@
 """Defines a FUSE file system that records each change of its files: the operations in order, and all written bytes.
 
-The record consists of two files in a folder that no node sees: `operations.jsonl`, one operation a line, and `data`,
-the written bytes one after the other. Each operation has the fields of `harness.explore.operations.Operation`. The
-record gives each new file a new `inode` number. A line `{"ended": REASON}` says that the record is incomplete.
+The record consists of two files in a folder that no node sees. The file `operations.jsonl` has one operation on each
+line, and `data` holds the written bytes one after the other. Each operation has the fields of
+`harness.explore.operations.Operation`. The record gives each new file a new `inode` number. A line `{"ended": REASON}`
+says that the record is incomplete.
 """
 
 from __future__ import annotations

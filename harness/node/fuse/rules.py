@@ -125,7 +125,8 @@ class FileRule:
                 verdict.error = self.errno
 
     def would(self, operation: str) -> tuple[float, bool]:
-        """Returns what the rule would now do to a file operation of 1 MiB: its delay in s, and whether it fails."""
+        """Returns the delay in s that the rule would now cause for a file operation of 1 MiB, and True if the operation
+        would fail."""
         with self._lock:
             moves = operation in ("read", "write") and self.spec.rate_bytes
             delay_s = max(self.spec.delay_s, TRY_BYTES / self.spec.rate_bytes if moves else 0.0)

@@ -93,7 +93,7 @@ class FuseRequest:
     body: memoryview
 
     def kept(self) -> FuseRequest:
-        """Returns a copy of the request that stays valid after the next one is read."""
+        """Returns a copy of the request that stays valid after the next request is read."""
         return FuseRequest(self.code, self.unique, self.node, self.pid, memoryview(bytes(self.body)))
 
     def names(self, start: int) -> list[str]:
@@ -126,7 +126,8 @@ def reply(device: int, unique: int, body: bytes | memoryview = b"", error: int =
 
 
 def refuse_interrupts(device: int, unique: int) -> None:
-    """Tells the kernel, before answering request `unique`, to interrupt no requests. Old kernels ignore this call."""
+    """Tells the kernel never to send interrupts for waiting requests. Must be called before request `unique` is
+    answered. Old kernels ignore this call."""
     reply(device, unique | INTERRUPT_BIT, error=errno.ENOSYS)
 
 

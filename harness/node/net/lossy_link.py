@@ -1,9 +1,9 @@
 """Runs the delay line, a process that delays, loses, damages or reorders the packets of one netfilter queue.
 
-Packets stay in the kernel, and this process gets only their ids, so that Python can keep up with gigabits per second;
-only packets to be damaged are copied. For loss and damage, the kernel splits large packets of virtual network devices
-into packets as on a wire; for delays, large packets stay whole. The message layouts come from
-linux/netfilter/nfnetlink_queue.h.
+Packets stay in the kernel, and this process gets only their ids, so that Python can keep up with gigabits per second.
+Only packets that are to be damaged are copied to this process. For loss and damage, the kernel first splits the large
+packets of virtual network devices into packets of the size on a real wire. For delays, large packets stay whole. The
+message layouts come from linux/netfilter/nfnetlink_queue.h.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ def _header(queue: int) -> bytes:
 
 
 def _per_packet(impairment: Impairment) -> bool:
-    """Returns True if the kernel must split large packets, because the disturbance acts on single packets as on a
-    wire."""
+    """Returns True if the kernel must split large packets, because the disturbance acts on packets of the size on a
+    real wire."""
     return impairment.loss_percent > 0 or impairment.damage_percent > 0
 
 
@@ -178,8 +178,8 @@ def _bind(queue: int, impairment: Impairment) -> socket.socket:
 
 
 def main(control: socket.socket, queue: int, impairment: Impairment) -> None:
-    """Disturbs packets until the message `pass` arrives on `control`, or `control` closes. Answers each message with
-    the packet counts."""
+    """Disturbs packets until the message `pass` arrives on `control`, or `control` closes. Answers each message on
+    `control` with the packet counts."""
     kernel.set_name(f"net-line-{queue}")
     kernel.be_punctual()
     try:

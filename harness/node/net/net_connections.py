@@ -122,7 +122,7 @@ def rdma_bytes() -> int | None:
 
 
 def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -> dict[str, Any]:
-    """Returns the TCP `connections`, whether these belong to `pids` only (`of_processes`), and the sum `rdma_bytes`."""
+    """Returns the TCP `connections`, `of_processes` (True if all of them belong to `pids`), and `rdma_bytes`."""
     inodes = inodes_of(candidates, pids)
     found = [each for family in _FAMILIES for each in _dump(family)]
     rows = [row for inode, row in found if inodes is None or inode in inodes]
@@ -131,9 +131,9 @@ def report(candidates: Collection[processes.ProcEntry], pids: Collection[int]) -
 
 def reset_all(link: socket.socket) -> int:
     """Resets every TCP connection that a process holds, so that the other end gets an error, and returns the number of
-    resets. Call `reset_all` before killing a node: the kernel otherwise keeps a dead process's connections, and with
-    them the node's network namespace. `link` is a netlink socket for `SOCK_DIAG` in the node's network namespace.
-    Raises `OSError` if the kernel cannot reset connections."""
+    resets. Call `reset_all` before killing a node, because the kernel otherwise keeps the connections of dead
+    processes, and with them the node's network namespace. `link` is a netlink socket for `SOCK_DIAG` in the node's
+    network namespace. Raises `OSError` if the kernel cannot reset connections."""
     count = 0
     for family in _FAMILIES:
         for part in list(_parts(link, family, _CONNECTED)):
@@ -144,9 +144,9 @@ def reset_all(link: socket.socket) -> int:
 
 
 def reset(candidates: Collection[processes.ProcEntry], pids: Collection[int], spared: Collection[str]) -> int:
-    """Resets the TCP connections of the processes `pids`, except loopback and those to `spared` addresses, and returns
-    how many were reset. Without `candidates` or `pids`, resets the connections of all processes of the network
-    namespace. Raises `OSError` if the kernel cannot reset connections."""
+    """Resets the TCP connections of the processes `pids`, except loopback connections and connections to `spared`
+    addresses. Returns how many connections were reset. Without `candidates` or `pids`, resets the connections of all
+    processes of the network namespace. Raises `OSError` if the kernel cannot reset connections."""
     inodes, count = inodes_of(candidates, pids), 0
     with netlink.open_socket(SOCK_DIAG) as link:
         for family in _FAMILIES:

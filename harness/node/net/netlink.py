@@ -82,7 +82,7 @@ def ask(link: socket.socket, kind: int, flags: int, body: bytes, what: str) -> N
 
 
 def transaction(subsystem: int, requests: Sequence[tuple[int, int, bytes]], what: str) -> None:
-    """Carries out all netfilter requests (kind, flags, body), or none. Raises `OSError` if one fails."""
+    """Carries out all netfilter requests (kind, flags, body), or none. Raises `OSError` if a request fails."""
     edge = struct.pack(">BBH", socket.AF_UNSPEC, 0, subsystem)
     parts = [message(_BATCH_BEGIN, 0, edge, 0)]
     for number, (kind, flags, body) in enumerate(requests, 1):

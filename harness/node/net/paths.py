@@ -1,5 +1,4 @@
-"""Measures a network path by real packets, sent at one end and received at the other, each in its own node's
-network."""
+"""Measures a network path by real packets, which one node sends and another node receives."""
 
 from __future__ import annotations
 
@@ -109,7 +108,8 @@ def send_packets(address: str, to: tuple[str, int], count: int, interval_s: floa
 
 
 def median_rate(passed: Callable[[], int], seconds: float) -> float:
-    """Returns the rate of the byte count `passed` in bits per second: the median over short windows at full speed."""
+    """Returns how fast the byte count `passed()` grows, in bits per second: the median over short windows after the
+    ramp-up."""
     time.sleep(seconds * RAMP_SHARE)
     window_s = seconds * (1 - RAMP_SHARE) / WINDOWS
     marks = []

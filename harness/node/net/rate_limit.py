@@ -1,7 +1,8 @@
 """Limits the rate of selected packets of a node, which pass through an ifb device with a token bucket.
 
-A clsact classifier on the node's network device selects packets of both directions, and redirects them (mirred) through
-the ifb device and back. The message layouts come from linux/pkt_sched.h, pkt_cls.h and tc_mirred.h.
+A clsact classifier on the node's network device selects packets of both directions. The action mirred redirects the
+selected packets through the ifb device and back. The message layouts come from linux/pkt_sched.h, pkt_cls.h and
+tc_mirred.h.
 """
 
 from __future__ import annotations

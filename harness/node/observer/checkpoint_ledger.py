@@ -2,8 +2,8 @@
 processes.
 
 The file `checkpoints.ledger` beside the node's event log holds JSON lines, each written by one `os.write` to an
-`O_APPEND` descriptor. The lists of other nodes are read, too, because a checkpoint saved on one node may be loaded on
-another. Malformed lines, and files that are not regular, are ignored.
+`O_APPEND` descriptor. A process reads the lists of all nodes, because a checkpoint saved on one node may be loaded on
+another. Malformed lines and irregular files are ignored.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ _KINDS: dict[str, type] = {"saved": Saved, "committed": Committed, "began": Bega
 
 class Ledger:
     """Reads all nodes' lists of saved checkpoints, and extends the list of this process's node. `folder` is the node's
-    folder of events, by default from the environment; without a folder, nothing is added."""
+    folder of events (default: the folder that an environment variable names). Without a folder, nothing is added to the
+    list."""
 
     def __init__(self, folder: pathlib.Path | None = None):
         self._folder = folder

@@ -2,11 +2,13 @@
 
 Three kinds of text identify contents:
 
-* `lineage` tells which save a file comes from. A lineage hashes a `torch.save` archive's checksum table, a DCP folder's
-  `.metadata` (both survive damage to tensors), or samples of any other file.
+* `lineage` tells which save a file comes from. A lineage is a hash of a `torch.save` archive's checksum table, of a DCP
+  folder's `.metadata`, or of samples of any other file. Damage to a tensor does not change the checksum table or
+  `.metadata`.
 * `tensors` tells whether two saves hold the same tensors: it hashes the tensors' checksums, without their names.
-* `digest` tells whether two contents have the same bytes. A digest covers all bytes up to `WHOLE_BYTES_MAX` (`whole:`),
-  or samples of larger contents (`sampled:`). Equal `sampled:` digests do not prove equal contents.
+* `digest` tells whether two contents have the same bytes. A digest of at most `WHOLE_BYTES_MAX` bytes covers all bytes,
+  and begins with `whole:`. A digest of more bytes covers only samples of the bytes, and begins with `sampled:`. Equal
+  `sampled:` digests do not prove equal contents.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def lineage(path: str) -> str | None:
 
 
 def lineage_of(file: IO[bytes]) -> str:
-    """Returns a hash that identifies the contents of an open file or buffer. The read position stays unchanged."""
+    """Returns a hash that identifies the contents of an open file or buffer. Does not change the file's read
+    position."""
     at = file.tell()
     try:
         return _checksums(file) or _samples(file)
@@ -61,7 +64,8 @@ def lineage_of(file: IO[bytes]) -> str:
 
 
 def of(files: Iterable[str]) -> Content | None:
-    """Returns one digest and the size of `files`, whatever their order and folder; `None` if one is unreadable."""
+    """Returns one digest and the total size of all `files`, or `None` if a file is unreadable. The digest does not
+    depend on the order or the folder of the files."""
     try:
         paths = sorted((os.path.basename(path), path) for path in files)
         size = sum(os.stat(path).st_size for _, path in paths)
@@ -88,7 +92,8 @@ def files_below(path: str) -> list[str]:
 
 
 def _checksums(file: IO[bytes]) -> str | None:
-    """Returns a hash of a zip archive's checksum table, without the name of its top folder; `None` for other files."""
+    """Returns a hash of a zip archive's checksum table, or `None` for other files. The hash leaves out the name of the
+    archive's top folder."""
     file.seek(0)
     if file.read(2) != b"PK":
         return None
@@ -99,7 +104,7 @@ def _checksums(file: IO[bytes]) -> str | None:
 
 
 def tensors(files: Iterable[str]) -> str | None:
-    """Returns a hash of the tensors in `torch.save` archives, whatever their order; `None` if there are no tensors."""
+    """Returns a hash of all tensors in these `torch.save` archives, in any order, or `None` if there are no tensors."""
     found: list[str] = []
     for path in files:
         with contextlib.suppress(Exception), _opened(path) as file, zipfile.ZipFile(file) as archive:

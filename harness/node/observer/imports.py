@@ -1,7 +1,7 @@
 """Runs the `install` function of each observer once the module that the observer hooks is imported.
 
-A finder at the front of `sys.meta_path` wraps the loader that other finders return, and restores this loader before the
-module's code runs. Observers are imported only after torch.
+A finder at the front of `sys.meta_path` wraps the loader of each module that an observer hooks. Before a module's code
+runs, the finder puts the module's own loader back. Observers are imported only after torch.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Live:
         return [name for name, found in (("model", held & model), ("optimizer", held - model)) if found]
 
     def held_by(self, value: Any) -> set[int]:
-        """Returns the ids of the trained tensor storages in an object or, if it has none, of those that it has copies
-        of. A copy is recognised by comparing a few elements."""
+        """Returns the ids of the trained tensor storages that an object holds. If the object holds only copies, returns
+        the ids of the copied storages. A copy is recognised by comparing a few elements."""
         live = self.storages()
         if not live:
             return set()

@@ -21,8 +21,8 @@ class Next:
         sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._before_step)
 
     def expect(self) -> None:
-        """Requests one call of the function when training continues. Only a request from the main thread adds a forward
-        hook."""
+        """Requests that the function `callback` is called once, when training continues. Adds a forward hook only if
+        the caller is the main thread."""
         self._expected = True
         if self._forward is None and threading.current_thread() is threading.main_thread():
             modules = sys.modules["torch.nn.modules.module"]

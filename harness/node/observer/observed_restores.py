@@ -1,8 +1,9 @@
 """Observes loads of checkpoints, and logs the event `restored` once loaded state is in a model or an optimizer.
 
-Loaded state in a model or optimizer is recognised by tagged tensor storages, or else by equal elements. The restored
-step comes from the first source that knows the step: the list of saved checkpoints, the framework, the optimizer's step
-count, or an entry in the checkpoint. The event `restored` omits an unknown step.
+The observer remembers the storages of loaded tensors, and recognises loaded state in a model or optimizer by these
+storages or, for copies, by equal elements. The restored step comes from the first source that knows the step: the list
+of saved checkpoints, the framework, the optimizer's step count, or an entry in the checkpoint. The event `restored`
+omits an unknown step.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ MODEL, OPTIMIZER = "model", "optimizer"
 
 @dataclass
 class Load:
-    """A checkpoint file or DCP folder that was loaded. `source` is its path, or the name of the peer that sent it."""
+    """A checkpoint file or DCP folder that was loaded. `source` is the path of the checkpoint, or the name of the peer
+    that sent the checkpoint."""
 
     source: str
     lineage: str | None = None
@@ -65,7 +67,8 @@ class Restores:
     # Loading
 
     def loaded(self, source: str, value: Any, lineage: str | None = None) -> Load:
-        """Records that a checkpoint's file was read. The file's tensors are recognised until they are freed."""
+        """Records that a checkpoint's file was read. The observer recognises the file's tensors until they are
+        freed."""
         load = Load(source, lineage or identity.lineage(source), _own_step(value))
         self.tag(load, value)
         self._looks += 1
@@ -88,7 +91,8 @@ class Restores:
                 self._of_storage = {name: kept for name, kept in self._of_storage.items() if kept is not gone}
 
     def refused(self, source: str, error: BaseException) -> None:
-        """Records that one of this run's checkpoints could not be loaded; the next event `restored` has the reason."""
+        """Records that one of this run's checkpoints could not be loaded. The next event `restored` contains the
+        reason."""
         known: list[str] = []
         for entry in self.ledger.entries():
             if isinstance(entry, (Saved, Committed)):
@@ -136,7 +140,7 @@ class Restores:
         self._next.expect()
 
     def took(self, load: Load, value: Any) -> None:
-        """Records whether a load wrote into the model's tensors, the optimizers' tensors, or both, in place."""
+        """Records whether a load wrote in place into the model's tensors, the optimizers' tensors, or both."""
         load.own_step = _own_step(value)
         self.tag(load, value)
         names = {tensors.storage(tensor) for tensor in tensors.tensors_in(value)}
@@ -194,7 +198,7 @@ class Restores:
         return {source: step for source, step in found.items() if step is not None}
 
     def _began(self) -> None:
-        """Logs the first step of a process that loaded no checkpoint: the framework's step, step 0 or an unknown
+        """Logs the event `restored` for a process that loaded no checkpoint, with the framework's step, step 0 or no
         step."""
         rank = self.watch.rank or 0
         known = (tensors.points(tensor) for tensor in self.live.parameters())
@@ -234,8 +238,9 @@ def _files(commit: Committed, root: str) -> list[str]:
 
 
 def _committed(loads: list[Load], entries: list[Any]) -> dict[str, Any] | None:
-    """Returns the checkpoint to which loaded files belong: its path, and its content digests now and when committed.
-    Call `_committed` right after a load, because the job may soon save under the same name."""
+    """Returns the checkpoint to which loaded files belong: its path, its content digest now, and its digest when it was
+    saved. Call `_committed` right after a load, because the job may soon save another checkpoint under the same
+    name."""
     commits = [entry for entry in reversed(entries) if isinstance(entry, Committed)]
     for load, by_path, commit in itertools.product(loads, (True, False), commits):
         root = _root_now(commit, load, by_path)

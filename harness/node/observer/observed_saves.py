@@ -2,7 +2,7 @@
 
 A file with trained state belongs to the checkpoint of the current step. Files in one folder belong to one checkpoint,
 unless they hold the same part of the state. A checkpoint counts as complete when a framework says so, or else when
-training continues and all files are written under final names.
+training continues and all files of the checkpoint have their final names.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Saves:
         return save
 
     def begin_known(self, path: str) -> Save:
-        """Records the begin of a save whose framework reports when the checkpoint is complete."""
+        """Records the start of a save whose framework reports when the checkpoint is complete."""
         save = self._begun(path)
         self._told("checkpoint.started", save, path=path)
         return save
@@ -103,7 +103,7 @@ class Saves:
         self._committed(save, path, identity.files_below(path))
 
     def written(self, save: Save, path: str) -> None:
-        """Records that a file of a checkpoint is written. From now on, the file's contents identify its step."""
+        """Records that a file of a checkpoint is written. The file's step can later be found by the file's contents."""
         if path in save.unwritten:
             save.unwritten.discard(path)
             save.write_ns = time.monotonic_ns() - save.begun_ns
@@ -164,8 +164,8 @@ class Saves:
             self._next.expect()
 
     def _find(self, save: Save) -> None:
-        """Searches the checkpoint folder for files of a save that were written elsewhere, on calls 1, 2, 4, 8 and so
-        on."""
+        """Searches the job's checkpoint folder for files of a save that were written in another place and then moved
+        there. To save time, only the calls 1, 2, 4, 8 and so on search."""
         store, save.looks = self._store(), save.looks + 1
         inside = all(_below(file, store) and os.path.isfile(file) for file in save.files)
         plain = inside and save.may_be_whole
@@ -204,7 +204,8 @@ class Saves:
             self._committed(save, path, sorted({*save.files, *companions}))
 
     def commit(self, path: str, step: int | None = None) -> None:
-        """Logs the checkpoint in a folder as complete when a framework says that this process's part is complete.
+        """Logs the checkpoint in a folder as complete. Called when a framework says that this process's part is
+        complete.
 
         Only the files that this process wrote are logged, because other ranks may still write into the folder. The
         framework's `step` is used only if the observer does not know the step.

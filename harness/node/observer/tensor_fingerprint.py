@@ -15,13 +15,14 @@ DIGEST_BYTES = 1 << 17  # of a larger tensor as many, from all of its parts
 
 
 def tensors(data: Any) -> list[Any]:
-    """Returns the first dense tensors on the host in nested lists, tuples and mappings."""
+    """Returns the first dense tensors in the host's memory that nested lists, tuples and mappings contain."""
     found = (each for each in _walk(data, 0) if each.device.type == "cpu" and str(each.layout) == "torch.strided")
     return list(itertools.islice(filter(_has_memory, found), TENSORS_MAX))
 
 
 def largest(data: Any) -> tuple[int, int]:
-    """Returns the rows and elements of the largest tensor in `data`, on any device; (0, 0) if there is no tensor."""
+    """Returns the number of rows and the number of elements of the largest tensor in `data`, on any device, or (0, 0)
+    if there is no tensor."""
     found = itertools.islice((each for each in _walk(data, 0) if len(each.shape)), TENSORS_MAX)
     return max(((int(each.shape[0]), int(each.numel())) for each in found), key=lambda size: size[1], default=(0, 0))
 
@@ -65,7 +66,7 @@ def fingerprint(tensor: Any) -> tuple[Any, ...] | None:
 
 
 def digest(given: list[Any]) -> str | None:
-    """Returns a hash of the tensors' bytes; of large tensors, only evenly spaced pieces are hashed."""
+    """Returns a hash of the tensors' bytes. Of a large tensor, only evenly spaced pieces are hashed."""
     found = hashlib.sha1(usedforsecurity=False)
     seen = False
     for tensor in given:

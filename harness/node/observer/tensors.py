@@ -1,7 +1,8 @@
 """Finds tensors in saved or loaded objects of any kind, and tells them apart by their storage (memory block).
 
-A storage is identified by the address of its `StorageImpl`. Code that keeps this address must also keep a weak
-reference: otherwise the address may be used again once the tensor's memory is freed.
+A storage is identified by the address of its `StorageImpl`. Code that keeps the address of a `StorageImpl` must also
+keep a weak reference. Without a weak reference, the address of a `StorageImpl` may be used again once the tensor's
+memory is freed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def local(tensor: Any) -> Any:
 
 
 def storage(tensor: Any) -> int | None:
-    """Returns an id of a tensor's memory (storage); `None` if the tensor has no memory (fake, meta, sparse)."""
+    """Returns an id of a tensor's memory (storage), or `None` if the tensor has no memory (fake, meta, sparse)."""
     try:
         held = local(tensor).untyped_storage()
         return int(held._cdata) if held.nbytes() else None
@@ -51,14 +52,15 @@ def storage(tensor: Any) -> int | None:
 
 
 def weak(tensor: Any) -> Any:
-    """Returns a weak reference that keeps a tensor's storage id from being reused, but not the tensor's memory."""
+    """Returns a weak reference to a tensor's storage. While the weak reference exists, no other storage gets the same
+    id, but the tensor's memory can be freed."""
     reductions = importlib.import_module("torch.multiprocessing.reductions")
     return reductions.StorageWeakRef(local(tensor).untyped_storage())
 
 
 def points(tensor: Any) -> tuple[Any, ...] | None:
-    """Returns shape, type and a few elements of a tensor, to recognise copies; `None` if the tensor is small, uniform
-    or not of floats."""
+    """Returns shape, type and a few elements of a tensor, to recognise copies, or `None` if the tensor is small,
+    uniform or not of floats."""
     lib, part = torch(), local(tensor)
     try:
         if part.numel() < POINTS or not part.is_contiguous() or not (part.is_floating_point()):

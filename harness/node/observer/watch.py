@@ -116,8 +116,8 @@ class Watch:
         self.step, self.fresh = None, False
 
     def offer_step(self, source: str, step: int) -> None:
-        """Sets how many steps the training has done so far, as reported by `source`, one of `SOURCES`. A step count
-        from a less trusted source than earlier counts is ignored."""
+        """Sets how many steps the training has done so far, as reported by `source`, one of `SOURCES`. A step count is
+        ignored if an earlier count came from a more trusted source."""
         place = SOURCES.index(source)
         self._offers[source] = step
         if all(SOURCES.index(other) >= place for other in self._offers):
@@ -133,7 +133,7 @@ class Watch:
     # The step that is being done
 
     def note(self, **fields: Any) -> None:
-        """Adds fields to the event of the step under way. A value may be a `Later`, a number that the GPU still
+        """Adds fields to the event of the current step. A value may be a `Later`, a number that the GPU still
         computes."""
         self._fields.update(fields)
 
@@ -240,7 +240,8 @@ class Watch:
             self._emitter.tell(name, fields, at)
 
     def _forked(self) -> None:
-        """Makes a forked child open its own log, as the child may train, but silences children of launched workers."""
+        """Makes a forked child process open its own log, because the child may train. A child of a launched worker logs
+        nothing."""
         self._emitter = None
         self._unwritten.clear()
         self.in_child = "RANK" in os.environ
@@ -254,7 +255,8 @@ class Watch:
             self.emit("observer.failed", signal=signal, error=text)
 
     def guard(self, signal: str, remove: Callable[[], None] = lambda: None) -> Callable[[F], F]:
-        """Decorates a hook: its first error is logged, `remove` is called, and the hook does nothing from then on."""
+        """Decorates a hook. After the hook's first error, the error is logged, `remove` is called, and the hook does
+        nothing any more."""
 
         def around(hook: F) -> F:
             dead = False

@@ -25,8 +25,9 @@ def around(
 ) -> None:
     """Wraps the function `owner.name`, and its imported copies of the same name in the modules `also_in`.
 
-    `before` gets the call's arguments. The result of `before` goes to `after`, with the call's result, or to `failed`,
-    with the call's error; if `before` returns `None`, neither is called. The hooks must not raise errors.
+    Before each call, `before` gets the call's arguments. After the call, `after` gets the result of `before` and the
+    result of the call. If the call raises an error, `failed` gets the result of `before` and the error instead. If
+    `before` returns `None`, neither `after` nor `failed` is called. The hooks must not raise errors.
     """
     original = getattr(owner, name)
     try:

@@ -1,1 +1,1 @@
-"""Holds one module for each observer, called a signal (see `harness.node.observer`)."""
+"""Holds one module, called a signal, for each observer (see `harness.node.observer`)."""

@@ -1,11 +1,11 @@
 """Observes which samples each training step consumed, and how long the step waited for them.
 
 The data loader knows a batch's sample indices; the input of the outermost module shows which batch the model got. An
-input of the model is assigned to the fetched batch in the same memory, or else to a batch with equal bytes at a few
+input of the model belongs to the fetched batch that uses the same memory, or else to a batch with equal bytes at a few
 places. If no batch matches (for example because the input was converted), the batch fetched last counts as consumed. If
-inputs cannot be seen, one batch counts as consumed for each backward pass. If sample indices are unknown, a digest of
-the inputs is logged. Once sample indices are known, a step without input from a loader (a GAN's noise) consumes no
-samples.
+the model's inputs cannot be observed, one batch counts as consumed for each backward pass. If sample indices are
+unknown, a digest of the model's inputs is logged instead. Once sample indices are known, a step whose input comes from
+no loader (such as a GAN's noise) consumes no samples.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Batches:
             self.look("backward")
 
     def look(self, moment: str) -> None:
-        """Hooks the outermost modules to see their inputs, once for each `moment` (such as the first batch), because
-        some modules are wrapped only after the optimizer is made."""
+        """Hooks the outermost modules to observe their inputs. A second call with the same `moment` (such as `batch`)
+        does nothing. Several moments are needed, because some modules are wrapped only after the optimizer is made."""
         if moment not in self._looked:
             self._looked.add(moment)
             for root in _outermost(self._torch):
@@ -159,12 +159,12 @@ class Batches:
 
     @property
     def _since_frozen(self) -> int:
-        """Counts the micro-batches of the current step that had a backward pass. Two losses of one batch count as one
-        micro-batch; an input without a backward pass may be for evaluation only."""
+        """Returns how many micro-batches of the current step had a backward pass. Two losses of one batch count as one
+        micro-batch. An input without a backward pass does not count, because it may be for evaluation only."""
         return min(self._backward, len(self._consumed) + len(self._digests)) or self._backward
 
     def accumulated(self) -> dict[str, int]:
-        """Returns the number of micro-batches in the current step so far, and in the whole step before it."""
+        """Returns the number of micro-batches in the current step so far, and the number in the last complete step."""
         whole = {"micro_batches_a_step": self._of_last_step} if self._of_last_step else {}
         return {"micro_batches": max(self._taken, self._since_frozen)} | whole
 
@@ -259,8 +259,8 @@ def _leave_no_hook(watch: Watch, batches: Batches, torch: Any) -> None:
 
 
 def _watch_iterators(watch: Watch, batches: Batches, iterator: Any) -> None:
-    """Hooks the data loader's iterators to record which sample indices they request; batches come in the order of the
-    requests."""
+    """Hooks the data loader's iterators to record which sample indices they request. An iterator delivers batches in
+    the order of its requests."""
     guard, failpoint = watch.guard("batches"), watch.guard("failpoint")(watch.failpoint)
 
     def fetching(iterator: Any) -> tuple[Any, int]:
@@ -289,7 +289,8 @@ def _asked(iterator: Any, index: Any) -> None:
 
 
 def _indices_of(iterator: Any) -> list[int] | None:
-    """Returns the data set indices of the next batch's samples; `None` if unknown (as with workers out of order)."""
+    """Returns the data set indices of the next batch's samples, or `None` if they are unknown (for example if the
+    loader's workers deliver out of order)."""
     asked = getattr(iterator, _ASKED, None)
     if not asked or getattr(iterator, "_in_order", True) is False:
         return None

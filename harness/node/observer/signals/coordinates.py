@@ -45,7 +45,8 @@ class Coordinates:
         self._used[axis] = place
 
     def of_mesh(self, mesh: Any) -> list[tuple[str | None, Place]]:
-        """Returns the name and this rank's place for each mesh dimension; an empty list for a rank outside the mesh."""
+        """Returns the name and this rank's place for each dimension of the mesh, or an empty list for a rank outside
+        the mesh."""
         names, at = mesh.mesh_dim_names, mesh.get_coordinate()
         if at is None:
             return []
@@ -58,8 +59,8 @@ class Coordinates:
                 self.used(axis, place)
 
     def known(self) -> dict[str, Place]:
-        """Returns this rank's known coordinates by axis. A process group named `data` counts as `fsdp` only, not as
-        `dp`, if it shards."""
+        """Returns this rank's known coordinates by axis. A process group named `data` that shards parameters counts as
+        `fsdp`, not as `dp`."""
         found = dict(self._named)
         if GENERAL not in self._used and found.get(GENERAL) == self._used.get("fsdp", ()):
             del found[GENERAL]

@@ -58,8 +58,8 @@ def text(error: BaseException) -> str:
 
 
 def _of_peer(error: BaseException) -> bool:
-    """Returns True if the error is the failure of a collective, for which a lost peer may be the cause. An error text
-    of Gloo or NCCL is sufficient evidence, because the traceback of the error may end outside torch."""
+    """Returns True if the error is the failure of a collective, which a lost peer may have caused. An error text of
+    Gloo or NCCL is sufficient evidence, because the traceback of the error may end outside torch."""
     dist = sys.modules.get("torch.distributed")
     classes = tuple(
         each

@@ -16,7 +16,8 @@ def install(watch: Watch, module: Any) -> None:
 
     @watch.guard("gradients")
     def note(norm: Any) -> None:
-        """Records the gradient norm; of a distributed tensor only this rank's part, to avoid a collective."""
+        """Records the gradient norm. Of a distributed tensor, only this rank's part is recorded, to avoid a
+        collective."""
         norm = norm.to_local() if hasattr(norm, "to_local") else norm
         if not getattr(norm, "is_cuda", False):
             watch.note(grad_norm=float(norm))

@@ -1,6 +1,6 @@
 """Observes torchrun's agent: when it meets other agents, which workers it starts, and how each worker ends.
 
-Workers import the agent's module, too, so nothing is logged before an agent runs.
+Nothing is logged before an agent runs, because workers import the agent's module, too.
 """
 
 from __future__ import annotations

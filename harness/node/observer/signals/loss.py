@@ -1,7 +1,7 @@
 """Observes the loss: the argument of `backward`, summed over a step's micro-batches, without waiting for the GPU.
 
-A loss on a GPU is cloned when `backward` begins, and copied to the host while the GPU works on. The step is logged when
-its loss has arrived on the host.
+A loss on a GPU is cloned when `backward` begins. The copy of the loss to the host does not make the GPU wait. The step
+is logged when its loss has arrived on the host.
 """
 
 from __future__ import annotations

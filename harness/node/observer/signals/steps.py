@@ -112,7 +112,7 @@ class Steps:
         return optimizer, self.calls
 
     def scaled(self, before: tuple[Any, int], _: Any) -> None:
-        """Records that gradient scaling skipped an update, if no optimizer has stepped since."""
+        """Records that gradient scaling skipped an update, unless an optimizer stepped during the scaler's call."""
         optimizer, calls = before
         if self.calls > calls:
             return
