@@ -1,7 +1,7 @@
 """Defines the HTTP dialects of object stores: how to read a request, check its key, and refuse it.
 
-S3: Amazon S3 API Reference. GCS: Google Cloud Storage, JSON API v1 (paths begin with `/storage/v1/b/`, optionally after
-`/upload` or `/download`), with a bearer token.
+The dialect of S3 follows the Amazon S3 API Reference. The dialect of GCS is version 1 of Google Cloud Storage's JSON
+API, with a bearer token. Its paths begin with `/storage/v1/b/`, optionally after `/upload` or `/download`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Asked:
 
 
 class Dialect(abc.ABC):
-    """The form of HTTP that one kind of object store (S3 or GCS) speaks. `content` is the content type of its
-    refusals."""
+    """The form of HTTP that one kind of object store (S3 or GCS) speaks. `content` is the content type of answers that
+    refuse a request."""
 
     content: str
 

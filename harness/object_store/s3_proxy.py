@@ -3,11 +3,11 @@
     s3_proxy HOST PORT UPSTREAM FOLDER
 
 The proxy listens at HOST and PORT; the store listens at the socket file UPSTREAM. Requests must be signed with the
-run's key (`CHAOS_KEY`), whose name is `chaos`; GCS requests have the key as bearer token. `FOLDER/rule.json`, read
-before each request, describes the fault: `kind` (`error`, `throttle`, `slow`, `reset`, `stale`, `short_read`,
-`stale_list`, `lost_part`), `share` of the requests, `seed`, `delay_s`, and a `path` pattern of objects. Counts of the
-disturbed requests are in `FOLDER/counts.json`. The proxy prints its port once it listens, and serves one request for
-each connection.
+run's key (`CHAOS_KEY`), whose name is `chaos`; GCS requests have the key as bearer token. The proxy reads
+`FOLDER/rule.json`, which describes the fault, before each request. The rule has `kind` (`error`, `throttle`, `slow`,
+`reset`, `stale`, `short_read`, `stale_list`, `lost_part`), `share` of the requests, `seed`, `delay_s`, and a `path`
+pattern of objects. Counts of the disturbed requests are in `FOLDER/counts.json`. The proxy prints its port once it
+listens, and serves one request for each connection.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class Proxy:
         return acts
 
     def _drawn(self, share: float) -> bool:
-        """Decides at random whether to disturb a request, so that even in few requests about `share` are disturbed."""
+        """Decides at random whether to disturb a request. Even among few requests, the disturbed fraction is about
+        `share`."""
         rare = min(share, 1 - share)
         if rare == 0:
             return True
@@ -170,8 +171,8 @@ class Proxy:
             writer.close()
 
     async def _pass_on(self, asked: Asked, reader: asyncio.StreamReader, answer: asyncio.StreamWriter) -> bool:
-        """Passes the head of the store's answer on to the client. For the fault `short_read`, sends half of the body
-        under a false length, and returns False."""
+        """Passes the head of the store's answer on to the client. For the fault `short_read`, sends a false length and
+        only half of the body, and returns False."""
         told = parse_head(await reader.readuntil(b"\r\n\r\n"))
         size = int(told.headers.get("content-length", "0"))
         if told.target != "200" or size < 2 or not self._acts("short_read", asked):
@@ -217,7 +218,7 @@ async def read_list(reader: asyncio.StreamReader) -> bytes:
 
 
 async def read_body(client: asyncio.StreamReader, head: Head) -> bytes:
-    """Reads a request's body unchanged: chunked bodies keep their chunk headers."""
+    """Reads a request's body unchanged. A chunked body keeps its chunk headers."""
     if "chunked" not in head.headers.get("transfer-encoding", ""):
         return await client.readexactly(int(head.headers.get("content-length", "0")))
     body = b""

@@ -1,7 +1,7 @@
 """Checks that a request to an S3-compatible store was signed with the key of this run.
 
-See AWS, "Authenticating Requests (AWS Signature Version 4)", Amazon S3 API Reference: the signature is an HMAC of the
-request line, the signed headers and the body's digest as stated by the client.
+The signature is an HMAC of the request line, the signed headers and the body's digest as stated by the client. See AWS,
+"Authenticating Requests (AWS Signature Version 4)", Amazon S3 API Reference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Key:
 
 
 def is_signed(method: str, target: str, headers: Mapping[str, str], key: Key, now_s: float) -> bool:
-    """Returns True if a request is signed with this key. `target` is not decoded; header names are in lower case."""
+    """Returns True if a request is signed with this key. `target` must still be percent-encoded, and header names must
+    be in lower case."""
     found = _FIELDS.fullmatch(headers.get("authorization", ""))
     if found is None:
         return False

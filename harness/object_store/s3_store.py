@@ -2,9 +2,9 @@
 
     s3_store HOST PORT FOLDER BUCKET COMMAND…
 
-The proxy listens at HOST and PORT, and demands the run's key. Only the proxy reaches the store, which keeps everything
-in memory, and is ready when COMMAND starts. When the store, the proxy or COMMAND ends, the others are killed. FOLDER
-holds the description of the proxy's fault (see `harness.object_store.s3_proxy`).
+The proxy listens at HOST and PORT, and demands the run's key. Only the proxy can reach the store, which keeps
+everything in memory. The store is ready when COMMAND starts. When the store, the proxy or COMMAND ends, the others are
+killed. FOLDER holds the description of the proxy's fault (see `harness.object_store.s3_proxy`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def main(host: str, port: int, folder: pathlib.Path, bucket: str, command: Seque
 
 
 def listen() -> tuple[socket.socket, int]:
-    """Returns a listening socket whose file is deleted (a killed process leaves none), and a descriptor of the file."""
+    """Returns a listening socket, and a descriptor of the socket's file. The file is deleted at once, so that a killed
+    process leaves no file."""
     listening = socket.socket(socket.AF_UNIX)
     with tempfile.TemporaryDirectory(prefix="chaos-") as private:
         path = os.path.join(private, "store")
