@@ -1,9 +1,9 @@
 """Defines how the harness observes and disturbs a running job that somebody else started.
 
 An engine, such as Docker, implements this interface in a module that is an entry point of the group
-`chaos_harness.attach`. The module has a function `attach(text)`, which finds the job and refuses a job whose owner has
-not allowed faults; a text `HOW`, which describes the format of `text`; and a function `UNDO`, which undoes one act.
-Attaching never starts or ends a job.
+`chaos_harness.attach`. The module's function `attach(text)` finds the job, and refuses a job whose owner has not
+allowed faults. The module's constant `HOW` describes the format of `text`. The module's function `UNDO` undoes one act,
+such as `stop`. Attaching never starts or ends a job.
 """
 
 import abc
@@ -28,8 +28,8 @@ class Seen:
     """The observed state of one node of a job at one moment. `state` is running, paused, stopped, disconnected, ended,
     or a state that only the job's engine has.
 
-    `life` changes when the node's processes are started again; `code` is the node's exit code; `cpu_s` is the CPU time
-    since the node's start; `told` holds other facts from the engine for the report.
+    `life` changes when the node's processes are started again. `code` is the node's exit code, and `cpu_s` is the CPU
+    time since the node's start. `told` holds other facts from the engine for the report.
     """
 
     state: str
@@ -86,7 +86,7 @@ class AttachedJob(abc.ABC):
         return seen.state == STATE_AFTER[verb]
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """Returns True if the node runs or has ended, so that the act `verb` needs no undo any more."""
+        """Returns True if the node runs or has ended, so that the act `verb` need not be undone."""
         return seen.state in (RUNNING, ENDED)
 
     def close(self) -> None:

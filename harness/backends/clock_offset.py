@@ -16,8 +16,8 @@ TRIES = 8
 def compare(
     host: str, ask: Callable[[], int], tries: int = TRIES, now_ns: Callable[[], int] = time.time_ns
 ) -> ClockReading:
-    """Returns the offset of another host's wall clock from this host's, with the uncertainty. The function `ask`
-    returns the host's wall clock in ns."""
+    """Returns the offset of another host's wall clock from this host's wall clock, with the offset's uncertainty. The
+    function `ask` returns the host's wall clock in ns."""
 
     def reading() -> ClockReading:
         before = now_ns()

@@ -42,7 +42,8 @@ NO_LABELS = "this backend's engine labels no nodes: write workload: {node_labels
 
 
 class Verb(enum.StrEnum):
-    """The acts that a node may offer, such as a kill. The value of a verb is its name in messages and tables."""
+    """The acts that the harness may carry out on a node, such as a kill. The value of a verb is its name in messages
+    and tables."""
 
     SIGNAL = "signal"  # a signal to one process or all of them
     KILL = "kill"  # everything on the node dies at once
@@ -75,12 +76,13 @@ class Launch:
 
     `command` and `control` may contain these placeholders: `{address}` (address of the node), `{control}` (address of
     the control host), `{head}` (address of node 0), `{index}` (0-based place of the node in the job), `{incarnation}`,
-    `{run_dir}`, and `{python}` (the Python interpreter on the node that has the harness and its trainer). `{{index}}`
-    stands for the text `{index}`. `control` is the control command (usually the rendezvous store), which runs once, on
-    a host that no eviction reaches. `sources` are folders of this machine that the commands read; every node must see
-    them under the same path. `mounts` are folders below the run's folder whose storage `Node.disturb_storage` can
-    disturb. `recorded` names the mounts whose file operations are recorded (local backend only). `notice_s` is the
-    longest eviction notice of the plan's faults; an engine's own grace period must not be shorter.
+    `{run_dir}`, and `{python}` (the Python interpreter on the node that has the harness and its trainer). In commands,
+    `{{index}}` stands for the text `{index}`. `control` is the control command (usually the rendezvous store), which
+    runs once, on a host that no eviction reaches. `sources` are folders of this machine that the commands read; every
+    node must see them under the same path. `mounts` are folders below the run's folder whose storage
+    `Node.disturb_storage` can disturb. `recorded` names the mounts whose file operations are recorded (local backend
+    only). `notice_s` is the longest eviction notice of the plan's faults; an engine's own grace period must not be
+    shorter.
     """
 
     command: tuple[str, ...]
@@ -94,8 +96,8 @@ class Launch:
     sources: tuple[str, ...] = ()
 
     def changed(self, command: tuple[str, ...], env: Mapping[str, str]) -> Launch:
-        """Returns a copy with another command for the nodes, and with these environment variables added to the existing
-        ones."""
+        """Returns a copy of this `Launch` with another command for the nodes, and with these additional environment
+        variables."""
         return replace(self, command=command, env={**self.env, **env})
 
 
@@ -182,8 +184,8 @@ class Disturbance(abc.ABC):
 
 
 class Node(abc.ABC):
-    """One host of the job, and the acts that the harness can carry out on the host. A node that replaces a lost one has
-    the same `name` and the next `incarnation`."""
+    """One host of the job, and the acts that the harness can carry out on the host. A node that replaces a lost node
+    has the same `name` and the next `incarnation`."""
 
     name: str
     index: int  # its place in the job, from 0
@@ -234,11 +236,11 @@ class Node(abc.ABC):
         raise self._missing(Verb.EVICT)
 
     def notice_seen(self) -> int:
-        """Returns how often processes on the node have read the eviction notice from `notice`."""
+        """Returns how often processes on the node have read the eviction notice that `notice` announced."""
         raise self._missing(Verb.NOTICE)
 
     def processes(self) -> list[ProcessState]:
-        """Returns the processes of `pids()` in their present state, or an empty list if the node is gone."""
+        """Returns the present state of each process in `pids()`, or an empty list if the node is gone."""
         raise self._missing(Verb.SIGNAL)
 
     def limit_cpu(self, cpus: float | None) -> None:
@@ -267,7 +269,7 @@ class Node(abc.ABC):
         highest OOM score first.
 
         `keeper` says who enforces the limit: `kernel`, `watchdog` (a process of the harness, which counts resident
-        anonymous pages every 10 ms), or `auto` (the first of these that exists). Returns `kernel` or `watchdog`,
+        anonymous pages every 10 ms), or `auto` (`kernel` if possible, else `watchdog`). Returns `kernel` or `watchdog`,
         whichever enforces the limit. If `limit_bytes` is `None`, all memory limits are lifted.
         """
         raise self._missing(Verb.MEMORY)
@@ -280,8 +282,8 @@ class Node(abc.ABC):
         """Starts a process that takes `size_bytes` of the node's memory and then frees the memory again. Returns how
         many bytes the process got.
 
-        If the memory-filling process is killed early, it gets fewer bytes than `size_bytes`. With `spare`, when memory
-        runs out, a process that `doom` has marked is killed before the memory-filling process.
+        The result is less than `size_bytes` if the memory-filling process is killed early. With `spare`, if memory runs
+        out, a process that `doom` has marked is killed before the memory-filling process.
         """
         raise self._missing(Verb.MEMORY)
 
@@ -367,15 +369,16 @@ class Node(abc.ABC):
         raise self._missing(Verb.NET_RESET)
 
     def disturb_storage(self, mount: str, rule: StorageRule) -> Disturbance:
-        """Makes the node's file operations in one of the workload's `mounts` slow or fail, as the rule says.
+        """Makes file operations of the node in one of the workload's `mounts` slow, or makes them fail, as the rule
+        says.
 
-        `counts()` returns how many operations `matched` the rule, how many of them were `tried` (could fail), and how
-        many `failed`. `waits` is the number of delayed operations, `delayed_ns` the sum of their delays, and `busy_ns`
-        the time in which at least one operation waited. `bytes` counts the bytes that a rule with `after_bytes` or
-        `rate_bytes` let pass. For a rule that simulates a power cut (`power`), `cut` says whether the power was cut,
-        and `lost_bytes` and `lost_renames` count the lost data. `longest_ns` is the longest delay, `unanswered` the
-        number of operations that wait now, and `uninterruptible` the number of their threads in state D. `heal()` ends
-        the simulated power cut and lets all waiting operations continue.
+        `counts()` returns how many operations `matched` the rule, how many of these could fail (`tried`), and how many
+        `failed`. `waits` is the number of delayed operations, `delayed_ns` the sum of their delays, and `busy_ns` the
+        time in which at least one operation waited. `bytes` counts the bytes that a rule with `after_bytes` or
+        `rate_bytes` let pass. If the rule simulates a power cut (`power`), `cut` is 1 once the power is cut, and
+        `lost_bytes` and `lost_renames` count the lost data. `longest_ns` is the longest delay, `unanswered` the number
+        of operations that wait now, and `uninterruptible` the number of their threads in state D. `heal()` ends the
+        simulated power cut and lets all waiting operations continue.
         """
         raise self._missing(Verb.STORAGE)
 
@@ -422,7 +425,7 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def exits(self) -> list[Exit]:
-        """Returns the nodes' and the control command's exits since the last call. Never blocks."""
+        """Returns the exits of nodes and of the control command since the last call. Never blocks."""
 
     @property
     def waiting(self) -> bool:
@@ -541,9 +544,9 @@ class Backend(abc.ABC):
         """Maps the name of each mode of the backend (such as `local, root`) to the acts that never work in this mode,
         on any machine, with the reasons. Has no side effects.
 
-        `probe` also returns the acts that fail only on this machine. If `probe` and `lacks` both give a reason for an
-        act, the reason from `probe` begins with the reason from `lacks`. A backend whose `lacks` returns nothing has no
-        column in docs/backends.md.
+        Unlike `lacks`, `probe` also returns the acts that fail only on this machine. If `probe` and `lacks` both give a
+        reason for an act, the reason from `probe` begins with the reason from `lacks`. A backend whose `lacks` returns
+        nothing has no column in docs/backends.md.
         """
         return {}
 

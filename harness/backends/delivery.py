@@ -1,4 +1,4 @@
-"""Makes a zip archive, importable by Python, of the harness's own programs for nodes (`harness/node/`).
+"""Makes a zip archive of the harness's own programs for nodes (`harness/node/`), from which Python can import them.
 
 A node needs only `python3` to run the programs in the archive. The archive is on the import path of every trainer, so
 that `from harness.events import Emitter` works in a trainer.

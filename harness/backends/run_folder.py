@@ -1,7 +1,7 @@
 """Names the files of a run's folder, and the folders in it that a node may write.
 
 A backend mounts the whole folder read-only into a node, except for the files and folders that the node may write. The
-table shows who writes which files:
+following table shows who writes which files:
 
     plan.json  undo.jsonl  key  holds.json  holds/  damage/  clock/  gpu/  rdma/  data/  kept/
                                                the harness; nodes only read

@@ -59,7 +59,7 @@ def fill_path(source: End, sink: End, seconds: float, limit_s: float, rate: Call
 @dataclass
 class Disturbed:
     """A disturbance of one node's network. `parts` holds the sidecars that carry out the disturbance, each with the
-    number that it gave the disturbance."""
+    number by which the sidecar knows the disturbance."""
 
     node: str
     traffic: dict[str, Any]
@@ -135,8 +135,8 @@ class Network:
         """Makes the other hosts delay the packets that a node sends. If incoming packets must be delayed, too, returns
         the parameters for the node's own sidecar, or else `None`.
 
-        Packets are not delayed on the sending host, because this slows TCP: in a test, a delay of 20 ms on the sending
-        host reduced 10 Gbit/s to 2 Mbit/s, and on the receiving host only to 1.1 Gbit/s.
+        The sending host itself must not delay packets, because this would slow TCP down. In a test with 10 Gbit/s, a
+        delay of 20 ms on the sending host left 2 Mbit/s, and the same delay on the receiving host left 1.1 Gbit/s.
         """
         disturbed.impairment = params["impairment"]
         for host in self._receivers(disturbed):

@@ -30,8 +30,8 @@ QUOTA_US_MIN = 1_000  # the kernel takes no less
 
 
 class DockerNode(NetworkedNode, StoringNode):
-    """A node that is a container, with the connection to the harness's init process in it. The queue `exits` gets the
-    end of the node's command."""
+    """A node that is a container, with the connection to the harness's init process in it. The queue `exits` gets an
+    entry when the node's command ends."""
 
     def __init__(self, engine: Engine, place: request.DockerRun, name: str, incarnation: int, exits: Box[Exit]):
         index = int(name.removeprefix("node")) if name != CONTROL else -1
@@ -156,7 +156,8 @@ class DockerNode(NetworkedNode, StoringNode):
         return who
 
     def clock(self) -> ClockReading:
-        """Compares the wall clock of the Docker daemon's host with the harness's; no fault shifts this clock."""
+        """Compares the wall clock of the Docker daemon's host with the harness's wall clock. No fault shifts the clock
+        of the Docker daemon's host."""
         return clock_offset.compare(self.name, lambda: int(self._call("clock")))
 
     def _update(self, **limits: int) -> None:

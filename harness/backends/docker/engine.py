@@ -75,7 +75,7 @@ class Engine:
     @property
     def user(self) -> str:
         """Returns the user and group ids that run containers: those of the caller, or of the image's user if the caller
-        is root. With a rootless daemon, 0:0 stands for the caller."""
+        is root. With a rootless daemon, the ids 0:0 stand for the caller."""
         if any("rootless" in option for option in self.info.get("SecurityOptions") or ()):
             return "0:0"  # there, the caller is what the container calls root
         if os.geteuid() == 0:

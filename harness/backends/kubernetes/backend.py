@@ -88,8 +88,8 @@ class KubeCluster(ControlledCluster):
 
     @property
     def waiting(self) -> bool:
-        """Returns True if a pod was lost without an injected fault, so that Kubernetes brings it back by itself.
-        Kubernetes never brings back single pods, which belong to no Job."""
+        """Returns True if Kubernetes will bring back a pod by itself, because the pod was lost without an injected
+        fault. Kubernetes never brings back single pods, which belong to no Job."""
         with self._lock:
             lost = [each.index for each in self._nodes if not each.alive]
             return self._place.kind != "pods" and any(index not in self._held | self._given_up for index in lost)
@@ -161,7 +161,7 @@ class KubeCluster(ControlledCluster):
 
     def kill(self, node: KubeNode) -> None:
         """Kills all processes of a node by SIGKILL from the pod's init, because a kubelet would send SIGTERM first.
-        Then deletes the pod without a grace period, so that Kubernetes knows of the loss at once."""
+        After the kill, deletes the pod without a grace period, so that Kubernetes knows of the loss at once."""
         pod = self._take(node, "node lost")
         try:
             pod.die()
@@ -176,8 +176,8 @@ class KubeCluster(ControlledCluster):
         self._way.take(pod, node.index, math.ceil(grace_s))
 
     def _refuse_machine(self, node: KubeNode) -> None:
-        """Raises `CannotRunError` if taking this node's machine would also take other nodes or the control host of the
-        job."""
+        """Raises `CannotRunError` if the removal of this node's machine would also remove other nodes or the control
+        host of the job."""
         if not self._way.takes_machine or node.pod is None or self._control is None:
             return
         machine, how = node.pod.machine, f"CHAOS_KUBE_EVICT={self._place.settings.evict}"

@@ -40,7 +40,7 @@ _NODES = "node"  # the replicated job in a JobSet; Kubeflow's trainer calls its 
 
 @dataclass(frozen=True)
 class Dialect:
-    """Says which newer Kubernetes APIs an API server has. By default, the server has all of them."""
+    """Says which newer Kubernetes APIs an API server has. By default, the server has all newer APIs."""
 
     indexed_jobs: bool = True
     failure_policy: bool = True  # of jobs: an eviction is not counted as a failure
@@ -80,7 +80,7 @@ class ClusterRun:
     @property
     def kind(self) -> str:
         """Returns the kind of Kubernetes object that creates the pods of the run, such as `job`. Returns `pods` instead
-        of `job` if the server has no Indexed Jobs, because a Job then gives its pods no index."""
+        of `job` if the server has no Indexed Jobs, because other Jobs give their pods no index."""
         if self.settings.kind == "job" and not self.dialect.indexed_jobs:
             return "pods"
         return self.settings.kind
@@ -156,7 +156,8 @@ def node_pod(workload: Launch, place: ClusterRun, index: int, incarnation: int) 
 def preemptor(
     place: ClusterRun, index: int, machine: str, victim: dict[str, str], tolerations: Sequence[Object]
 ) -> Object:
-    """Returns an idle pod that can run only on this machine, and never beside a pod with the labels in `victim`.
+    """Returns an idle pod that can run only on the given machine, and never on the same machine as a pod with the
+    labels in `victim`.
 
     The idle pod requests no CPU, memory or GPUs, so that the scheduler evicts no other pod than the victim. The idle
     pod ends after an hour if nobody removes it.

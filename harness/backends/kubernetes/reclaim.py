@@ -44,7 +44,7 @@ class Way:
 
 
 class Delete(Way):
-    """Takes a node's pod away by deleting the pod; the eviction notice is the pod's grace period."""
+    """Takes a node's pod away by deleting the pod. The pod's grace period serves as the eviction notice."""
 
     def why_not(self) -> str:
         return ""  # no run could end without this right
@@ -97,7 +97,7 @@ class Drain(_OfMachines):
 
 class Taint(_OfMachines):
     """Takes a node away by a NoExecute taint, which evicts every pod on the machine that does not tolerate the taint,
-    including pods of other users. The grace period of each pod is its eviction notice."""
+    including pods of other users. Each pod's grace period serves as its eviction notice."""
 
     takes_all_there = True
 
@@ -109,12 +109,12 @@ class Taint(_OfMachines):
 
 
 class Priority(Way):
-    """Takes a node away by preemption: the scheduler evicts the node's pod for a pod of higher priority, which then
-    keeps the machine.
+    """Takes a node away by preemption: the scheduler evicts the node's pod in favour of a pod of higher priority, which
+    then keeps the machine.
 
     The pod of higher priority requests no resources, but a required anti-affinity keeps the pod off machines with the
     node's pod. The scheduler evicts as few pods as possible, and so evicts only the node's pod. The grace period of the
-    node's pod is its eviction notice.
+    node's pod serves as its eviction notice.
     """
 
     def why_not(self) -> str:

@@ -1,9 +1,9 @@
 """The Slurm backend: a run is one Slurm job, a node is an allocated node, and Slurm does all scheduling.
 
-If a node is lost, Slurm ends the whole job, and starts the job again once it can allocate the nodes. The loss, eviction
-or replacement of one node therefore makes Slurm start every node of the job again; `changes()` reports the end of the
-old and the start of the new nodes. By default, Slurm starts a requeued job only after two minutes. Once the harness has
-replaced or given up all lost nodes, it asks Slurm to start the job at once.
+If a node is lost, Slurm ends the whole job, and starts the job again once it can allocate the nodes. If one node is
+lost, evicted or replaced, Slurm starts every node of the job again, and `changes()` reports the end of the old nodes
+and the start of the new nodes. By default, Slurm starts a requeued job only after two minutes. Once all lost nodes are
+replaced or given up, the harness asks Slurm to start the job at once.
 
 Signals are sent by a helper (`srun --overlap` in the job's own allocation), and only to processes that have the run's
 id in their environment.
@@ -110,8 +110,8 @@ class SlurmCluster(TellingCluster):
         (self._state_dir / "go").touch()
 
     def replace(self, node: Node) -> Node:
-        """Brings a lost node back, but only after Slurm has noticed the loss: otherwise Slurm would wait for the node's
-        dead processes. The returned node is alive as soon as Slurm runs the job again."""
+        """Brings a lost node back, but only after Slurm has noticed the loss. Otherwise, Slurm would wait for the dead
+        processes of the lost node. The returned node is alive as soon as Slurm runs the job again."""
         self.refuse_replacement(node)
         place = self._nodes[node.index]
 

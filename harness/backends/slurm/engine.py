@@ -1,12 +1,12 @@
 """Runs Slurm's commands, each with a time limit, and parses their output.
 
-The commands act on the Slurm cluster of `SLURM_CONF`, else on the one that `engines/slurm.sh` started on this host,
-else on the site's.
+The commands act on the Slurm cluster that `SLURM_CONF` names. If `SLURM_CONF` is not set, the commands act on the
+cluster that `engines/slurm.sh` started on this host or, without such a cluster, on the site's cluster.
 
 The command in `CHAOS_SLURM_POWER` (the power command) kills nodes and brings them back. The power command is called
 with `kill NODE RUN`, `boot NODE` and `heal RUN` (bring back all nodes that were killed for that run). The script
 `engines/slurm.sh` is the default power command for a Slurm cluster that this script started. Without a power command
-(or with `none`), nodes are set to `down` and resumed in Slurm, which only root and SlurmUser may do.
+(or with `none`), the harness sets nodes to `down` in Slurm and resumes them, which only root and SlurmUser may do.
 """
 
 import getpass
@@ -191,7 +191,7 @@ class Slurm:
 
     @property
     def end_s_max(self) -> float:
-        """Returns how many seconds a node may take, after the order to end a job, to report the job's end.
+        """Returns how many seconds may pass from the order to end a job until a node reports the job's end.
 
         A node's slurmd kills a job that runs on for `KillWait` (at least 5 s), and reports the end after the kill.
         """

@@ -3,7 +3,8 @@
 A run is one job, with one task on every node. When a job has lost a node, Slurm starts the job again as a whole
 (`--requeue`). Each restart replaces every node by its next incarnation, whose number is Slurm's restart count plus one.
 
-The scripts contain no facts about this machine, but read these from environment variables, set at submission.
+The scripts contain no facts about this machine, but read such facts from environment variables that are set at
+submission.
 """
 
 import shlex
@@ -138,7 +139,7 @@ def until_silent(python: str, source: str, run_dir: str) -> str:
 
 
 def shell_words(command: Sequence[str], allowed: Collection[str]) -> str:
-    """Returns a command as shell text: its placeholders as shell variables, all else quoted."""
+    """Returns a command as shell text, in which placeholders are shell variables and all other text is quoted."""
     fill_placeholders(command, dict.fromkeys(allowed, ""))  # refuses what has no value here
     return " ".join(_shell_word(word) for word in command)
 
