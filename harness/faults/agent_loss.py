@@ -1,4 +1,4 @@
-"""The launcher of a node is killed alone: its workers live on as orphans, and no process restarts them."""
+"""Only the launcher of a node is killed: its workers live on as orphans, and no process restarts them."""
 
 import signal
 

@@ -21,9 +21,9 @@ WATCHED_S = 0.5  # how long it is looked at to see that no rank does a step
 
 
 class BenignPause(orders.OrderedFault):
-    """All ranks pause together for a good reason, which their trainer logs. Nothing is wrong: the job must not restart,
-    raise an alarm, or exclude a node. Needs a trainer that carries out orders from the folder `CHAOS_DAMAGE`, as the
-    reference trainer does.
+    """All ranks pause together for a good reason, which their trainer logs. Because nothing is wrong, the job must not
+    restart, raise an alarm, or exclude a node. Needs a trainer that carries out orders from the folder `CHAOS_DAMAGE`,
+    as the reference trainer does.
 
     If the fault is injected before the first step (`when: {after: 0s}`), the first step takes as long as the pause.
     """

@@ -1,8 +1,8 @@
 """A finished checkpoint is damaged on its disk, which nobody notices until a job restores from it.
 
-Combine this fault with one that makes the job restore (`rank_kill` with `when: {following: corrupt, event: effect}`).
-The harness keeps the original files. It puts them back when the run ends, unless the trainer has replaced or deleted
-the damaged files.
+Combine this fault with another fault that makes the job restore, such as `rank_kill` with `when: {following: corrupt,
+event: effect}`. The harness keeps the original files. When the run ends, the harness puts the original files back,
+unless the trainer has replaced or deleted the damaged files.
 """
 
 import contextlib
@@ -157,8 +157,8 @@ def _names(damage: Damage, found: FoundCheckpoint, listing: Listing) -> dict[str
 
 
 def put_back(run_dir: pathlib.Path, path: RunPath, kept: RunPath, left: str | None) -> None:
-    """Puts the undamaged file back, unless the job has written the file since. A second call changes nothing. Both
-    paths are relative to `run_dir`; a path through a link is refused."""
+    """Puts the undamaged file back, unless the job has written the file since. A second call changes nothing. `path`
+    and `kept` are relative to `run_dir`. A path through a link is refused."""
     with contextlib.suppress(FileNotFoundError):  # the original was put back, or the checkpoint's folder has gone
         if checkpoint_damage.fingerprint(run_dir, path) == left:
             untrusted_files.move_inside(run_dir, kept, path)

@@ -1,4 +1,5 @@
-"""A node loses power in the middle of a checkpoint: writes that were not durable yet are lost, and so is the node."""
+"""A node loses power in the middle of a checkpoint: the node is lost, and so are all writes that were not durable
+yet."""
 
 from typing import Literal
 
@@ -23,7 +24,8 @@ _LOSSES = {
 
 
 class CheckpointTornWrite(TakesNodes, OnStorage):
-    """The power fails while a checkpoint is written or just after its rename: data not yet on the disk is lost."""
+    """The node's power fails while a checkpoint is written or just after the checkpoint's rename. Data that is not yet
+    on the disk is lost."""
 
     kind: Literal["prefix", "reordered", "fsync_lied", "rename_lost"] = Field("prefix", description="What is lost.")
     after_bytes: Size = Field(

@@ -1,4 +1,4 @@
-"""A node's wall clock jumps: a bad time server, an empty battery, a virtual machine that was suspended."""
+"""A node's wall clock jumps, for example because of a bad time server or a suspended virtual machine."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Connections of a living process are closed: a peer aborts its communicator, or a firewall loses their state."""
+"""Connections of a living process are closed, for example because a peer aborts its communicator."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from harness.log.truth import Decision, Kind, Place, Truth
 
 
 class ConnectionReset(inside.InsideFault):
-    """Resets a rank's TCP connections to other ranks once, as if a communicator was aborted: both ends get an error at
-    once, and every process lives. gloo and NCCL over sockets use TCP. The fault fails on a rank without a TCP
-    connection to another rank.
+    """Resets a rank's TCP connections to other ranks once, as if a communicator was aborted. Both ends of a connection
+    get an error at once, and no process ends. TCP is used by gloo and by NCCL over sockets. The fault fails on a rank
+    without a TCP connection to another rank.
 
     For connections that stay open while packets vanish, use `partition`. To kill a process, use `rank_kill`.
     """

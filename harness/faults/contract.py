@@ -1,8 +1,9 @@
 """Defines the contract of faults: each file in `harness/faults/` is one fault, and the file's name is its name in YAML.
 
-A fault is a pydantic model of its parameters with two methods. `inject` acts on the targets, waits where the
-fault takes time, and reports what it measured; `heal` undoes the effects. Each fault has a thread of its own, so
-both methods are plain sequential code. Every wait goes through `context.wait`, which ends early when the run does.
+A fault is a pydantic model of its parameters, with the two methods `inject` and `heal`. `inject` acts on the targets,
+waits where the fault takes time, and reports what it measured; `heal` undoes the effects. Each fault has a thread of
+its own, so `inject` and `heal` are plain sequential code. Every wait goes through `context.wait`, which ends early when
+the run ends.
 
   class RankKill(Fault):
       \"\"\"A rank's process dies by SIGKILL.\"\"\"
@@ -83,7 +84,8 @@ class Hold:
 
 @dataclass(frozen=True)
 class CheckpointPlace:
-    """The folder of a job's checkpoints, relative to the run's folder, and their layout (`auto`: the first to fit)."""
+    """The folder of a job's checkpoints, relative to the run's folder, and their layout (`auto`: the first layout that
+    fits)."""
 
     folder: str = "checkpoints"
     layout: str = AUTO
@@ -135,13 +137,14 @@ class Context(Protocol):
         `fault.`: log readers ignore event names that docs/events.md does not list."""
 
     def undo(self, action: str, **arguments: Any) -> None:
-        """Writes an undo record and syncs it to the disk. Call this *before* the fault changes anything that outlives
+        """Writes an undo record and syncs it to the disk. Call `undo` *before* the fault changes anything that outlives
         the nodes. `action` is `faults.<name>`: the harness later calls `UNDO(run_dir, **arguments)` of this fault's
         module. Raises `FaultError` if `UNDO` cannot be called with these arguments. A change that ends with its node
         needs no undo record."""
 
     def ready(self) -> None:
-        """Tells the harness that the fault is set up and acts by itself. A trainer stopped at the trigger goes on."""
+        """Tells the harness that the fault is set up and acts by itself. If the fault's trigger has stopped a trainer,
+        the trainer now continues."""
 
     def injected(self) -> None:
         """Tells the harness that the fault acts from this moment on."""
@@ -169,8 +172,8 @@ class Context(Protocol):
         """Returns the durations of this rank's steps that began after `since_ns` (monotonic), oldest first."""
 
     def data_wait_share(self, rank: int, since_ns: int) -> float | None:
-        """Returns the share (0 to 1) of this rank's step time since `since_ns` in which it waited for data, or `None`
-        if this is not known."""
+        """Returns the share (0 to 1) of this rank's step time since `since_ns` in which the rank waited for data, or
+        `None` if the share is unknown."""
 
     def figures(self, rank: int) -> list[Figures]:
         """Returns the values that a rank logged in its latest steps, in order. A repeated step appears twice."""
@@ -182,17 +185,20 @@ class Context(Protocol):
         """Returns the process ids, inside the node, of the newest processes of the ranks on this node."""
 
     def reached(self, rank: int, failpoint: str) -> int:
-        """Returns when this rank was last at a failpoint, a named place in the trainer (monotonic ns; 0: never)."""
+        """Returns when this rank was last at a failpoint, a named place in the trainer (in monotonic ns, or 0 for
+        never)."""
 
     def said(self, rank: int, failpoint: str, since_ns: int) -> list[str]:
         """Returns the texts that a rank logged since `since_ns` (monotonic) at a failpoint, a named place in the
         trainer. The oldest text comes first."""
 
     def wall_offset_ns(self, rank: int) -> int | None:
-        """Returns how far this rank's wall clock is ahead of the harness's, by its newest event; `None` if unknown."""
+        """Returns how far this rank's wall clock is ahead of the harness's, by the rank's newest event, or `None` if
+        unknown."""
 
     def hold(self) -> None:
-        """Activates `Fault.holds`: a trainer's process now stops at these events, or waits there for `strike`."""
+        """Activates `Fault.holds`: from now on, a trainer's process stops at these log events, or waits there for
+        `strike`."""
 
     def let_go(self) -> None:
         """Ends `hold`: trainers no longer stop at the events of `Fault.holds`, and waiting processes go on."""
@@ -236,9 +242,9 @@ class Fault(Parameters, abc.ABC):
 
     @classmethod
     def lacks(cls) -> list[str]:
-        """Returns what this machine lacks for the fault, one sentence each: by default missing `packages`. A plan is
-        refused if the machine lacks anything for one of its faults. The harness calls this class method before the
-        fault has parameters."""
+        """Returns what this machine lacks for the fault, with one sentence for each missing thing. By default, the
+        missing things are `packages`. A plan is refused if the machine lacks anything for one of its faults. The
+        harness calls this class method before the fault has parameters."""
         missing = [name for name in cls.packages if importlib.util.find_spec(name) is None]
         return [f"{name} is not installed: {how_to_install(cls.packages[name])}" for name in missing]
 
@@ -256,8 +262,8 @@ class Fault(Parameters, abc.ABC):
         return False
 
     def over_rdma(self) -> bool | None:
-        """Returns True if the fault only acts on RDMA traffic, False if only on IP traffic, `None` if on neither. A
-        plan is refused if its job has only the kind of traffic on which the fault does not act."""
+        """Returns True if the fault acts only on RDMA traffic, False if it acts only on IP traffic, and `None` if it
+        acts on neither. A plan is refused if its job has only the kind of traffic on which the fault does not act."""
         return False if self.network else None
 
     def graceful(self) -> bool:
@@ -286,7 +292,7 @@ class Fault(Parameters, abc.ABC):
         return None
 
     def true_answers(self) -> Truth | None:
-        """Returns the right diagnoses of the fault: by default its attribute `truth`."""
+        """Returns which diagnoses of the fault are right. By default, this is the fault's attribute `truth`."""
         return self.truth
 
     def consequences(self) -> Consequences:
@@ -306,15 +312,16 @@ class Fault(Parameters, abc.ABC):
         """Returns environment variables without which the fault could not act on processes later. The harness calls
         this method once, before the first start, and gives the variables to every node, including replacements. A
         `PYTHONPATH` among the variables replaces the workload's `PYTHONPATH`. The harness puts its own path before your
-        `PYTHONPATH`, and its `sitecustomize` also runs yours."""
+        `PYTHONPATH`, and the harness's `sitecustomize` also runs your `sitecustomize`."""
         return {}
 
     def mounts(self) -> Sequence[str]:
-        """Returns the run's folders whose file operations the fault may disturb; the harness prepares them."""
+        """Returns the run's folders whose file operations the fault may disturb. The harness prepares these folders."""
         return ()
 
     def beside(self, folder: pathlib.Path) -> Self:
-        """Returns a fault with the content of its files in `folder`. Raises `ValueError` for an unusable file."""
+        """Returns a copy of the fault that holds the content of its files, which are in `folder`. Raises `ValueError`
+        for an unusable file."""
         return self
 
     @property
@@ -335,7 +342,8 @@ class Fault(Parameters, abc.ABC):
         """Acts on the targets, measures the effect, and waits while the fault lasts. Runs in a thread of its own."""
 
     def heal(self, targets: Targets, context: Context) -> None:
-        """Undoes all effects of the fault. The harness calls `heal` when fault or run end, also if `inject` failed."""
+        """Undoes all effects of the fault. The harness calls `heal` when the fault or the run ends, also if `inject`
+        failed."""
 
     def see_end(self, targets: Targets, context: Context) -> None:
         """Checks after `heal` that the effect is over, and reports the result by `context.ended`. The check must take

@@ -1,4 +1,4 @@
-"""A CUDA error that sticks: once a kernel has failed, every device call fails until the process restarts."""
+"""A CUDA error is permanent: once a kernel has failed, every device call fails until the process restarts."""
 
 from typing import Literal
 
@@ -12,9 +12,10 @@ from harness.node.emitter.device_strikes import CALL_FAILED, ERRORS
 
 class CudaError(inside.InsideFault):
     """After a rank's next step, each device call of its training thread fails with CUDA's own error message. On a GPU,
-    `illegal_access` causes a real illegal access. PyTorch's operators raise the other errors, and all errors on a CPU.
+    `illegal_access` causes a real illegal access. All other errors, and all errors on a CPU, are raised by PyTorch's
+    operators.
 
-    The trainer must log the harness's events itself, or run with the harness's observer, which logs them for it.
+    The trainer must log the harness's events, or run with the harness's observer, which logs these events.
     """
 
     kind: Literal["illegal_access", "ecc", "nvlink", "launch_failure"] = Field(

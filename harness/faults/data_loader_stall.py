@@ -1,4 +1,4 @@
-"""A data loader does not deliver the next batch: a lost mount, a deadlocked worker, or an empty queue."""
+"""A data loader does not deliver the next batch, for example because of a lost mount or a deadlocked worker."""
 
 from pydantic import Field
 
@@ -12,8 +12,8 @@ from harness.units import Duration
 class DataLoaderStall(inside.InsideFault):
     """A rank asks its data loader for the next batch and waits, while heartbeats, watchdogs and its launcher live on.
 
-    The trainer must log the harness's events itself, or use torch's loader with the harness's observer, which logs them
-    for it.
+    The trainer must log the harness's events, or use torch's data loader with the harness's observer, which logs these
+    events.
     """
 
     duration: Duration = Field(

@@ -1,4 +1,4 @@
-"""A rank trains on the wrong samples: a sampler with the wrong number of ranks, or a shard list that is too short."""
+"""A rank trains on the wrong samples, for example because its sampler has the wrong number of ranks."""
 
 from typing import Literal
 

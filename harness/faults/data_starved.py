@@ -1,4 +1,4 @@
-"""Training data comes slowly while the job trains: a cold cache, a busy file server, a throttled object store."""
+"""Training data comes slowly while the job trains, for example because of a cold cache or a busy file server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from harness.units import Duration
 
 
 class DataStarved(StorageFault):
-    """Delays each read of the training data. A loader that reads ahead can hide the delay, as the report then says."""
+    """Delays each read of the training data. A loader that reads ahead can hide the delay, and the report then says
+    so."""
 
     directory: Folder = Field("data", description="The folder of the shards, below the run's.")
     latency: Duration = Field(Duration("100ms"), description="Each read waits so long.")

@@ -27,9 +27,9 @@ WORDS: Mapping[Name, str] = {"loss": "loss", "grad_norm": "gradient norm", "lr":
 
 
 class Divergence(orders.OrderedFault):
-    """For some steps, multiplies the learning rate or the gradient by `factor`, or fills the batches with noise. Bad
-    batches stay bad: a trainer that rolls back meets the same batches again. Needs a trainer that carries out orders
-    from the folder `CHAOS_DAMAGE`, as the reference trainer does."""
+    """For some steps, multiplies the learning rate or the gradient by `factor`, or fills the batches with noise. A
+    trainer that rolls back meets the same noisy batches again. Needs a trainer that carries out orders from the folder
+    `CHAOS_DAMAGE`, as the reference trainer does."""
 
     kind: Literal["learning_rate", "gradient", "batches"] = Field("batches", description="What goes wrong.")
     factor: float = Field(100.0, gt=1, le=1e12, description="Times the usual; batches have none.")
@@ -116,7 +116,7 @@ def _shown(ratio: float, otherwise: float) -> float:
 
 def usual(figures: Sequence[Figures], name: Name) -> float:
     """Returns the median of a logged value over the latest steps or, for a learning rate, the latest value. Raises
-    `FaultError` if the trainer did not log the value, or it is not above 0."""
+    `FaultError` if the trainer did not log the value, or if the value is not above 0."""
     told = [value for each in figures if math.isfinite(value := getattr(each, name))][-BEFORE_STEPS:]
     found = (told[-1] if name == "lr" else statistics.median(told)) if told else 0.0
     if not found > 0:

@@ -13,7 +13,7 @@ SHARE_MIN, SLACK_S = 0.9, 5.0
 
 class GilHold(inside.InsideFault):
     """Holds the interpreter lock of a rank's process right after a step, so that none of its Python threads runs. The
-    trainer must log the harness's events itself, or run with the harness's observer, which logs them for it."""
+    trainer must log the harness's events, or run with the harness's observer, which logs these events."""
 
     duration: Duration = Field(Duration("5s"), description="For so long.")
 

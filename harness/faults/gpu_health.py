@@ -1,6 +1,6 @@
-"""NVIDIA's management library (NVML) reports a sick GPU: heat, ECC errors, an XID, a link down, a lost GPU, a hang.
+"""NVIDIA's management library (NVML) reports a sick GPU, for example heat, ECC errors, an XID error or a lost GPU.
 
-The fault tests the job's health check, its alarms and its preflight. The GPU itself goes on computing.
+The fault tests the job's health check, its alarms and its preflight. The GPU itself computes as before.
 """
 
 import contextlib
@@ -52,14 +52,15 @@ KINDS = {
 
 
 class GpuHealth(Fault):
-    """NVML tells every process of the rank's node that the rank's GPU is sick. NVML's other answers come from the real
-    library. On a node without a GPU, NVML shows one simulated GPU for each rank, except in the fault-free run.
+    """NVML tells every process of the rank's node that the rank's GPU is sick. All other answers of NVML come from the
+    real library. On a node without a GPU, NVML shows one simulated GPU for each rank, except in the fault-free run.
 
     The harness's machine needs a C compiler, and the job's processes must keep the first entry of `LD_LIBRARY_PATH`. A
-    job that notices the sick GPU emits `diagnosis` with `kind: gpu` and the rank. Require this diagnosis by `expect:
-    {diagnosis: {right_within: 30s}}`. Without this requirement, a job that ignores its GPU is inconclusive after `ecc`
-    and `lost`, and passes after the other kinds. `chaos diagnose --read lines` reads the diagnosis of a job that only
-    prints it. A process that restarts during the fault still sees the increased error counters.
+    job that notices the sick GPU emits `diagnosis` with `kind: gpu` and the rank. To require the right diagnosis, write
+    `expect: {diagnosis: {right_within: 30s}}`. If no diagnosis is required and the job ignores its sick GPU, the run is
+    inconclusive for the kinds `ecc` and `lost`, and passes for all other kinds. `chaos diagnose --read lines` reads the
+    diagnosis of a job that only prints it. A process that restarts during the fault still sees the increased error
+    counters.
     """
 
     kind: Literal["ecc", "ecc_corrected", "lost", "xid", "nvlink", "thermal", "power", "idle", "hang"] = Field(

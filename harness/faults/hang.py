@@ -1,4 +1,5 @@
-"""A target stops without dying: a process, a whole node, or a rank in a collective, a save, a load or its start."""
+"""A process, a whole node or a rank hangs without dying. A rank can hang in a collective, a save, a load or its
+start."""
 
 import contextlib
 import signal

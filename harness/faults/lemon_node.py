@@ -28,10 +28,10 @@ class Life(NamedTuple):
 
 
 class LemonNode(Fault):
-    """A node fails within the first minute after each start, or is slow, until the job no longer uses it.
+    """A node fails within the first minute after each start, or is slow, until the job no longer uses the node.
 
-    The fault sticks to the node, not to its processes: restarted workers fail as well, and so does the whole node after
-    its return. The job should exclude the node after some failures, and name it.
+    The fault belongs to the node, not to its processes: restarted workers fail as well, and so does the whole node
+    after its return. The job should exclude the node after some failures, and name it.
     """
 
     fails: Literal["crash", "loss", "slow"] = Field(

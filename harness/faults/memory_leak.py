@@ -1,4 +1,4 @@
-"""A rank's memory grows and grows: a loader that keeps its batches, or losses that are kept with their graphs."""
+"""A rank's memory grows and grows, for example because the data loader keeps all batches."""
 
 import pathlib
 
@@ -22,7 +22,7 @@ class MemoryLeak(MemoryFault, inside.InsideFault):
     """After its next step, the process of a rank takes `rate` more memory each second. The kernel kills the rank when
     its node uses `room` more memory than at the start of the fault. A trainer can notice the leak and stop in time.
 
-    The trainer must log the harness's events itself, or run with the harness's observer, which logs them for it.
+    The trainer must log the harness's events, or run with the harness's observer, which logs these events.
     """
 
     rate: Size = Field(Size("16MiB"), description="How much the process takes in a second.")

@@ -12,7 +12,8 @@ TOLERANCE = 0.25  # of what is free: the node goes on using memory while it is m
 
 
 class MemoryPressure(LimitedMemory):
-    """Limits a node's memory to `free` more than the node uses. The job can die if it needs more memory: see `oom`."""
+    """Limits a node's memory to `free` more than the node uses. If the job needs more memory, its processes can be
+    killed, as by the fault `oom`."""
 
     free: Size = Field(Size("64MiB"), description="What the node may still use, caches included.")
     duration: Duration = Field(Duration("20s"), description="How long it lasts.")

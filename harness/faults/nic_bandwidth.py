@@ -1,4 +1,4 @@
-"""A network interface at a fraction of its speed: a half-broken cable, a link that came up at the wrong rate."""
+"""A network interface works at a fraction of its speed, for example because of a half-broken cable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ RATE_BITS_MIN = 64_000
 
 
 class NicBandwidth(NicFault):
-    """Limits the speed of a node's network, separately in each direction; a real transfer measures the limit."""
+    """Limits the speed of a node's network, separately in each direction. The harness measures the limited speed by a
+    real data transfer."""
 
     rate: Rate | None = Field(None, description="The speed that is left.")
     percent: Percentage | None = Field(None, gt=0, lt=100, description="Or this share of the speed just before.")

@@ -1,4 +1,4 @@
-"""A link that goes down and comes back, again and again: a loose cable, a dying optic."""
+"""A network link goes down and comes back again and again, for example because of a loose cable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ BACK_S = 10.0  # until packets must come through again
 
 
 class NicFlap(NetworkFault):
-    """The node's link goes down and up; while it is down, there is no carrier and all packets both ways vanish."""
+    """The node's link goes down and up. While the link is down, there is no carrier, and all packets in both directions
+    vanish."""
 
     down: Duration = Field(Duration("1s"), description="How long it is down each time.")
     up: Duration = Field(Duration("2s"), description="How long it is up in between.")

@@ -1,4 +1,4 @@
-"""Packets of a node take longer: a detour, a congested switch, a NIC that reorders packets."""
+"""Packets of a node take longer to arrive, for example because of a congested switch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packets of a node vanish or arrive damaged: a dirty optic, a bent pin, a full switch buffer."""
+"""Packets of a node vanish or arrive damaged, for example because of a dirty optic or a full switch buffer."""
 
 from __future__ import annotations
 

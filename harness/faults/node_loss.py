@@ -1,4 +1,4 @@
-"""A node is gone without notice: a power failure, a kernel panic, a host taken away."""
+"""A node is gone without notice, for example because of a power failure or a kernel panic."""
 
 from pydantic import Field
 

@@ -1,7 +1,7 @@
 """An object store fails or returns wrong data.
 
-The failures are errors, throttling, slowness, broken uploads, or reads that miss the newest writes. The wrong data are
-short bodies, old lists or lost parts of uploads, all with status 200.
+The failures of an object store are errors, throttling, slowness, broken uploads, or reads that miss the newest writes.
+The wrong data are short bodies, old lists or lost parts of uploads, all with the HTTP status 200.
 
 The trainer must reach its store through the harness's proxy (`harness.object_store.s3_proxy`), started with the folder
 that the parameter `directory` names.

@@ -1,4 +1,4 @@
-"""A node runs out of memory, and a process on the node is killed for it."""
+"""A node runs out of memory, and a process on the node is killed to free memory."""
 
 import functools
 
@@ -15,7 +15,8 @@ GONE_WITHIN_S = 5.0
 
 
 class Oom(LimitedMemory):
-    """A test process takes the last memory of the rank's node, and the rank's worker is killed for it."""
+    """A process of the harness takes the last memory of the rank's node, and the rank's worker is killed to free
+    memory."""
 
     headroom: Size = Field(Size("16MiB"), description="How much more than it uses now the node may use.")
     duration: Duration = Field(Duration("0s"), description="How long the limit stays after the kill.")

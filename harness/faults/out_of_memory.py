@@ -1,4 +1,4 @@
-"""A GPU has too little memory for a rank's part of the batch: longer sequences, another job's leftovers, fragments."""
+"""A GPU has too little memory for a rank's part of the batch, for example because of longer sequences."""
 
 from pydantic import Field
 

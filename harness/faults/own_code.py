@@ -20,7 +20,7 @@ class OwnCode(inside.InsideFault):
     """Runs Python code from the scenario in the training thread of a rank. The code can damage, block or end the
     process. docs/writing-a-scenario.md has an example.
 
-    The trainer must log the harness's events itself, or run with the harness's observer, which logs them for it.
+    The trainer must log the harness's events, or run with the harness's observer, which logs these events.
     """
 
     file: str = Field("", max_length=1000, description="A Python file with def inject(context), beside the scenario.")
@@ -93,7 +93,7 @@ def _read(path: pathlib.Path) -> str:
 
 
 def check(source: str) -> None:
-    """Raises `ValueError` unless `source` is Python with `def inject(context)`. The code is not run."""
+    """Raises `ValueError` unless `source` is Python with `def inject(context)`. Does not run `source`."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -1,4 +1,4 @@
-"""Some nodes cannot reach others: a switch split in two, a wrong firewall rule, a missing route."""
+"""Some nodes cannot reach others, for example because of a wrong firewall rule or a missing route."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _WORDS = {"nodes": "the other nodes", "control": "the rendezvous store", "all": 
 
 
 class Partition(LastingFault):
-    """Cuts the targets off from the other nodes, from the rendezvous store, or from both; one way or both. The targets
-    still reach each other. Packets vanish: no process gets a reset or an error."""
+    """Cuts the targets off from the other nodes, from the rendezvous store, or from both, in one direction or in both
+    directions. The targets still reach each other. Packets vanish: no process gets a reset or an error."""
 
     cut_off_from: Literal["nodes", "control", "all"] = Field(
         "nodes", description="the other nodes, the control host (rendezvous store), or all of them."

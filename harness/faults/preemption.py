@@ -1,4 +1,4 @@
-"""The owner of a node takes it back: the node gets a notice first, and is gone at the deadline."""
+"""The owner of a node takes the node back: the node first gets a notice, and is gone at the deadline."""
 
 import signal
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ ENGINE_S_MAX = 300.0  # beyond the notice: until the engine has taken the node; 
 
 class Preemption(TakesNodes):
     """A node gets a notice, by SIGTERM to all its processes or on its metadata endpoint. At the deadline the node is
-    taken, whether the trainer is done or not. With `via: engine`, the engine itself gives notice and evicts the node,
-    in its own way."""
+    taken, whether the trainer is done or not. With `via: engine`, the backend's engine, such as Kubernetes, gives the
+    notice and evicts the node in its own way."""
 
     notice: Duration = Field(Duration("5s"), description="From the notice until the node is taken; 0s: none.")
     via: Literal["signal", "engine", "ec2", "gcp", "azure"] = Field(

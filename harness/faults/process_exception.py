@@ -1,4 +1,4 @@
-"""A trainer's code raises an exception: a bug, a bad sample, a lost file handle. The fault itself ends no process."""
+"""A trainer's code raises an exception, for example because of a bug or a bad sample."""
 
 from pydantic import Field
 
@@ -9,8 +9,8 @@ from harness.node.emitter.strikes import RAISED
 
 
 class ProcessException(inside.InsideFault):
-    """Raises an exception in the training thread of a rank, right after a step. The trainer must log the harness's
-    events itself, or run with the harness's observer, which logs them for it."""
+    """Raises an exception in the training thread of a rank, right after a step. The fault itself ends no process. The
+    trainer must log the harness's events, or run with the harness's observer, which logs these events."""
 
     text: str = Field("raised by a rehearsal", max_length=200, description="What the exception says.")
 

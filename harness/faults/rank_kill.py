@@ -1,4 +1,4 @@
-"""A rank's process dies at once: a segmentation fault, bad memory, an operator's `kill -9`."""
+"""A rank's process dies at once, for example by a segmentation fault or by `kill -9`."""
 
 import signal
 from functools import partial

@@ -1,4 +1,4 @@
-"""A node's RDMA is slow, or fails, or its port is down: a bad cable, a congested fabric, or a card that dies."""
+"""A node's RDMA is slow, or fails, or its port is down, for example because of a bad cable or a congested fabric."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _LEAVE = (Decision.EVICT_NODE, Decision.RESTART_ELSEWHERE)
 
 
 class Rdma(Fault):
-    """Delays the RDMA work requests of a node's processes, or makes them fail, in libibverbs' table of verbs functions.
-    The RDMA device itself is not touched. The plan is refused if a targeted node has no RDMA device.
+    """Delays the RDMA work requests of a node's processes, or makes them fail, by replaced functions in libibverbs'
+    verbs table. The RDMA device itself is not touched. The plan is refused if a targeted node has no RDMA device.
 
     **Proven only against a simulated libibverbs**, because no RDMA hardware was at hand. The fault does not act on
     programs that bypass the verbs table: NVSHMEM's IBGDA and UCX's own drivers, which write to the card themselves, and

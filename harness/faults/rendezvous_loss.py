@@ -1,4 +1,4 @@
-"""The rendezvous store dies and loses its data: its host crashed, its pod was moved."""
+"""The rendezvous store dies and loses its data, for example because its host has crashed."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ from harness.units import Duration
 
 class RendezvousLoss(Fault):
     """Kills the control command, which runs the rendezvous store. The store comes back empty after a while, or never.
-    To cut nodes off from a store that lives on, use `partition` with `cut_off_from: control`."""
+    To cut nodes off from a living store, use `partition` with `cut_off_from: control`."""
 
     restart_after: Duration | Literal["never"] = Field(Duration("2s"), description="When it is started again, empty.")
 

@@ -21,12 +21,12 @@ class SilentDataCorruption(inside.InsideFault):
     """One bit of a gradient, weight, activation or optimizer state goes wrong on a rank, without any error.
 
     A gradient is corrupted on its rank, before gradients are summed over ranks. An activation is an output of the
-    module that holds the chosen weight. In a sharded tensor (DTensor), the rank's own shard is corrupted; a sharded
-    gradient is corrupted after the sum. The run's seed chooses the number to corrupt. A bit that is corrupted
-    repeatedly is stuck at one value.
+    module that holds the chosen weight. In a sharded tensor (DTensor), the rank's own shard is corrupted. A sharded
+    gradient is corrupted after gradients are summed. The run's seed chooses the number to corrupt. If a bit is
+    corrupted repeatedly, it gets the same wrong value each time.
 
-    The trainer must use an optimizer of PyTorch. It must log the harness's events itself, or run with the harness's
-    observer, which logs them for it.
+    The trainer must use an optimizer of PyTorch. The trainer must log the harness's events, or run with the harness's
+    observer, which logs these events.
     """
 
     what: Literal["gradient", "weight", "activation", "optimizer_state"] = Field(

@@ -1,4 +1,4 @@
-"""Workers fail before their first step: they exit, or get a wrong rank or world size."""
+"""Workers fail before their first step, because they exit, or because they get a wrong rank or world size."""
 
 import time
 from typing import Literal

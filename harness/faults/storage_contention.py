@@ -1,4 +1,4 @@
-"""Other users load the same storage: they read and write as fast as the storage answers."""
+"""Other users put load on the same storage: they read and write as fast as the storage answers."""
 
 import json
 import os
@@ -26,7 +26,8 @@ FAILED_SHARE_MAX = 0.01
 
 
 class StorageContention(Fault):
-    """Users simulated by Locust load a folder beside the checkpoints, on the same disk, through a small file server."""
+    """Users simulated by Locust read and write files in a folder beside the checkpoints, on the same disk, through a
+    small file server."""
 
     users: int = Field(8, ge=1, le=10_000, description="How many at once.")
     spawn_rate: float = Field(8, gt=0, description="How many come each second.")

@@ -1,4 +1,4 @@
-"""Storage that answers with an error: a failing disk, a lost NFS server, a quota."""
+"""Storage answers with an error, for example because of a failing disk or an exceeded quota."""
 
 import math
 from typing import Literal
@@ -14,8 +14,8 @@ from harness.units import Size
 
 
 class StorageError(StorageFault):
-    """All file operations of a node fail, or a share of them. With `after_bytes`, the write that passes this byte is
-    cut exactly there, and later writes fail."""
+    """All file operations of a node fail, or a share of them. With `after_bytes`, the write that exceeds this number of
+    bytes is cut at the limit, and later writes fail."""
 
     operations: tuple[Operation, ...] = Field(("write", "fsync", "rename"), description="Which operations fail.")
     error: Literal["EIO", "ESTALE", "EROFS", "EDQUOT", "EACCES", "ETIMEDOUT"] = Field(

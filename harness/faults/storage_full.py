@@ -1,4 +1,4 @@
-"""The disk is full: a number of bytes still fits, then writes fail with ENOSPC."""
+"""The disk becomes full: after a given number of bytes, writes fail with ENOSPC."""
 
 from pydantic import Field
 
@@ -11,7 +11,8 @@ from harness.units import Size
 
 
 class StorageFull(StorageFault):
-    """No space is left after `free` more bytes, and `statfs` reports this; existing files can be read and deleted."""
+    """After `free` more bytes, no space is left, and `statfs` reports no free space. Existing files can still be read
+    and deleted."""
 
     free: Size = Field(Size("0B"), description="What still fits, to the byte.")
 

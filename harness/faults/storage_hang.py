@@ -1,4 +1,4 @@
-"""Storage that never answers: a dead mount, a server that is gone, a client that is stuck."""
+"""Storage never answers, for example because the file server is gone."""
 
 from collections.abc import Mapping
 from typing import get_args
@@ -16,8 +16,8 @@ UNANSWERED_S = 1.0  # a wait of a thread that shows the effect
 
 
 class StorageHang(StorageFault):
-    """File operations of a node get no answer: the calling threads wait in state D until the fault ends, and then go
-    on. A SIGKILL ends a wait, as on a hard NFS mount."""
+    """File operations of a node get no answer: the calling threads wait in state D until the fault ends, and then
+    continue. A SIGKILL ends a wait, as on a hard NFS mount."""
 
     operations: tuple[Operation, ...] = Field(ALL, description="Which operations get no answer.")
 

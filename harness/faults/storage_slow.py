@@ -1,4 +1,4 @@
-"""Slow storage: a latency on each operation, or little bandwidth."""
+"""Storage is slow: each operation has a long latency, or there is little bandwidth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.units import Duration, Rate
 
 
 class StorageSlow(StorageFault):
-    """Each read, write and fsync waits for `latency`; reads and writes together are limited to `rate`."""
+    """Each read, write and fsync waits for the time `latency`, and reads and writes together are limited to `rate`."""
 
     latency: Duration = Field(Duration("0ms"), description="Each operation waits so long.")
     rate: Rate | None = Field(None, description="The rate of all reads and writes together.")

@@ -1,4 +1,4 @@
-"""A node is slower than the others: heat, a bad power supply, a noisy neighbour. All ranks wait for the slow node."""
+"""A node is slower than the others, for example because of heat, and all ranks wait for the slow node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ WAYS = {
 
 
 class Straggler(Fault):
-    """Slows one node until steps take `factor` times as long, and keeps them there by feedback on the step time."""
+    """Slows one node until steps take `factor` times as long. Feedback from measured step times keeps the slowdown
+    constant."""
 
     factor: float = Field(2.0, gt=1.05, le=20, description="Step time during the fault over step time before.")
     how: Literal["auto", Way] = Field("auto", description="; ".join(f"{way}: {what}" for way, what in WAYS.items()))
@@ -179,7 +180,8 @@ class Hold:
 
 
 def corrected(extra: float, factor: float, ratio: float, gain: float) -> float:
-    """Returns a better slowing than `extra`, with which steps took `ratio` times as long as before the fault."""
+    """Returns a better value for the slowing `extra`, with which steps took `ratio` times as long as before the
+    fault."""
     wanted = (factor - 1) / max(ratio - 1, (factor - 1) / 10)
     step = min(CORRECTION_MAX, max(1 / CORRECTION_MAX, math.pow(wanted, gain)))
     return min(EXTRA_MAX, max(EXTRA_MIN, extra * step))

@@ -39,7 +39,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing, because a log line for each request would put load on the machine, too."""
+        """Logs nothing, because writing a log line for each request would put load on the machine, too."""
 
 
 def main(folder: str) -> None:

@@ -294,7 +294,8 @@ def _poison(path: pathlib.Path, byte: bytes) -> None:
 def _sealed(
     place: CheckpointFolder, newest: FoundCheckpoint, kept: pathlib.Path, damaged: pathlib.Path
 ) -> tuple[Damage, ...]:
-    """Returns changes to the other files that hold the original's SHA-256, so that no checksum reveals the damage."""
+    """Returns changes to other files of the checkpoint that hold the SHA-256 of the damaged file. With these changes,
+    no checksum reveals the damage."""
     found = list[Damage]()
     old, new = (str(fingerprint_of_ours(file)).encode() for file in (kept, damaged))
     for path in newest.files:

@@ -12,7 +12,7 @@ from harness.faults.contract import END_SEEN_WITHIN_S, Context, Fault, Hold, Tar
 from harness.log.consequences import May
 
 Victims = Mapping[int, tuple[Node, int]]
-"""The process of each rank: its node, and its id there."""
+"""Maps each rank to the node and the id of the rank's process."""
 
 COMES_WITHIN_S, ENDS_WITHIN_S = 60.0, 5.0
 STUCK_WITHIN_S = 30.0
@@ -30,8 +30,8 @@ class InsideFault(Fault):
         return self._victims
 
     def strike_all(self, targets: Targets, context: Context, failpoint: str, unit: str) -> None:
-        """Makes the fault act on each targeted rank, and reports how many ranks logged `failpoint`, and how many
-        processes ended. A failpoint is a named place in the trainer."""
+        """Makes the fault act on each targeted rank. Reports how many ranks logged `failpoint` (a named place in the
+        trainer), and how many processes ended."""
         victims = self.find_victims(targets, context)
         struck = strike_each(targets, context, failpoint)
         ended = [rank for rank in struck if context.wait(ENDS_WITHIN_S, until=partial(is_gone, *victims[rank]))]

@@ -24,8 +24,8 @@ class MemoryFault(Fault):
                 node.limit_memory(None)
 
     def see_end(self, targets: Targets, context: Context) -> None:
-        """Checks that a test process can take more than the limit. Checks nothing if this would take over
-        `FILL_BYTES_MAX`, on a node that uses little memory by now."""
+        """Checks that a test process can take more memory than the limit. Checks nothing if a test process would need
+        more than `FILL_BYTES_MAX` bytes."""
         for node, limit_bytes in self._limits.items():
             before = node.memory_use()
             wanted_bytes = max(0, limit_bytes - before.used_bytes) + BEYOND_BYTES
@@ -57,8 +57,8 @@ class LimitedMemory(MemoryFault):
 
 
 def see_memory_end(node: Node, limit_bytes: int, context: Context) -> None:
-    """Checks that a test process can take more memory than `limit_bytes` would leave. Checks nothing if this would take
-    over `FILL_BYTES_MAX`, on a node that uses little memory by now."""
+    """Checks that a test process can take more memory than `limit_bytes` would leave. Checks nothing if a test process
+    would need more than `FILL_BYTES_MAX` bytes."""
     before = node.memory_use()
     wanted_bytes = max(0, limit_bytes - before.used_bytes) + BEYOND_BYTES
     if wanted_bytes > FILL_BYTES_MAX:

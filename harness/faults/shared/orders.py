@@ -61,8 +61,8 @@ def order(context: Context, rank: int, **what: Any) -> dict[str, Any]:
 def order_each(
     context: Context, ranks: Sequence[int], within_s: float, acts_at_once: bool = True, **what: Any
 ) -> dict[int, dict[str, Any]]:
-    """Orders each rank's trainer to inject a fault into itself until the order is withdrawn; returns the answers by
-    rank. If `acts_at_once` is False, the fault counts as acting only once all ranks have answered."""
+    """Orders each rank's trainer to inject a fault into itself until the order is withdrawn. Returns the trainers'
+    answers by rank. If `acts_at_once` is False, the fault counts as acting only once all ranks have answered."""
     for rank in ranks:
         _write(context, rank, what)
     context.injected() if acts_at_once else context.ready()

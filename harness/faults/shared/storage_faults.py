@@ -28,7 +28,7 @@ class OnStorage(Fault):
 
     @abc.abstractmethod
     def rule(self, seed: int) -> StorageRule:
-        """Returns the rule for the disturbed folder, which says which file operations are delayed or fail."""
+        """Returns the rule that says which file operations in the folder are delayed or fail."""
 
     def disturb(self, targets: Targets, context: Context) -> None:
         self._acting.clear()
@@ -63,7 +63,8 @@ class StorageFault(OnStorage):
         context.effect(got, asked, "ms of delay on average", ok=close, detail=detail)
 
     def cost(self, node: Node, since_ns: int, context: Context) -> str:
-        """Describes what the fault has cost the ranks on a node since `since_ns`. By default, returns an empty text."""
+        """Describes how the fault has delayed the ranks on a node since `since_ns`. By default, returns an empty
+        text."""
         return ""
 
     def where(self, targets: Targets) -> str:
@@ -83,8 +84,8 @@ class StorageFault(OnStorage):
             self.judge_end(counts, context, node.name)
 
     def _met(self, targets: Targets, context: Context) -> list[tuple[Node, dict[str, int]]]:
-        """Returns the nodes that tried a file operation which the rule concerns, with their counts. If no node tried
-        one, returns all nodes, so that the report shows a fault that never acted."""
+        """Returns the nodes that tried a file operation to which the rule applies, with their counts. If no node tried
+        such an operation, returns all nodes, so that the report shows that the fault never acted."""
         found = [dict(disturbance.counts()) for disturbance in self._acting]
         tried = any(each["matched"] for each in found)
         beside = zip(targets, found, strict=True)
