@@ -1,9 +1,9 @@
 """Starts workers by fork, so that a restart takes milliseconds.
 
 torchrun starts a Python interpreter for each worker: importing torch and building a first optimizer take two seconds
-after each failure. Here, the launcher imports torch and builds an optimizer once, and the agent forks its workers.
-Three rules make the fork safe: the agent runs no backward pass, makes no CUDA call, and blocks signals during a fork,
-so that a new worker loses none.
+after each failure. The launcher `reference_trainer.launch` imports torch and builds an optimizer only once, and its
+agent forks the workers. Three rules make the fork safe: the agent runs no backward pass, makes no CUDA call, and blocks
+signals during a fork, so that a new worker misses no signal.
 
 With `--recovery peer` (see `reference_trainer.peers`), the agent replaces a dead worker by a new process while the
 other workers live on. To replace a worker at once, the agent forks one spare process in advance.
@@ -76,8 +76,8 @@ class ForkingAgent(SimpleElasticAgent):
     ):
         """Prepares `workers` processes, each of which runs `worker(arguments)` and exits with the returned code.
 
-        With `exclude_failing` above 0, the node leaves the job after this many failures in a row, each soon after a
-        start. With `by_peers`, a new process replaces a dead worker and takes its state from the other workers.
+        With `exclude_failing` above 0, the node leaves the job after this many failures in a row that each came soon
+        after a start. With `by_peers`, a new process replaces a dead worker and takes its state from the other workers.
         """
         spec = WorkerSpec(
             role="trainer",

@@ -1,6 +1,7 @@
 """Runs a broken trainer: the reference trainer saves checkpoints, but always starts from scratch.
 
-`chaos gate` runs this trainer first. If this run does not fail, the gate's other results are worthless.
+`chaos gate` runs the broken trainer first. If the run of the broken trainer does not fail, the gate's other results are
+worthless.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Saves checkpoints atomically, and restores only checkpoints that it has verified.
 
 A checkpoint is written to a temporary folder with a SHA-256 of each file in a manifest. Every file and the folder are
-fsynced, the folder is published by one atomic rename and read back, and only then is an older checkpoint deleted.
-Common formats load a tensor with a flipped bit without an error, so the manifest has its own checksums. In data
-parallelism, all ranks hold the same model and optimizer state, so rank 0 writes for all, without a collective in the
-background. Random states differ between ranks, so a snapshot gathers the random states of all ranks. The folders are:
+fsynced, and the folder is published by one atomic rename. An older checkpoint is deleted only after the new checkpoint
+has been read back. The manifest has its own checksums, because common file formats load a tensor with a flipped bit
+without an error. In data parallelism, all ranks hold the same model and optimizer state, so rank 0 writes for all,
+without a collective in the background. A snapshot gathers the random states of all ranks, because random states differ
+between ranks. An example of the folders:
 
     <root>/step-00000020/   manifest.json  .metadata  __0_0.distcp
     <root>/.tmp-step-00000040-4711-1c/    what a kill in the middle leaves behind; swept at the next start
@@ -51,8 +52,8 @@ LAG_S_MAX = 10.0  # a checkpoint that another node sees may still be on its way 
 
 @dataclass(frozen=True)
 class Restored:
-    """The state from which training starts: after `step` steps, or `None` for a start from scratch. `fallback` lists
-    the newer checkpoints that were refused, with the reasons."""
+    """The result of a restore. `state` is the training's state after `step` steps, or `None` for a start from scratch.
+    `fallback` lists the newer checkpoints that were refused, with the reasons."""
 
     step: int
     source: str
@@ -61,7 +62,7 @@ class Restored:
 
 
 class DamagedCheckpoint(Exception):
-    """Raised for a checkpoint that must not be used. The message says what is wrong with the checkpoint."""
+    """Raised for a checkpoint that must not be used."""
 
 
 def folder_name(step: int) -> str:
@@ -200,7 +201,8 @@ class SharedFolder:
         return [step_of(folder) for folder in published(self._folder)]
 
     def upload(self, folder: pathlib.Path) -> None:
-        """Copies a checkpoint to the shared folder and verifies the copy. Raises `OSError` or `DamagedCheckpoint`."""
+        """Copies a checkpoint to the shared folder and verifies the copy. Raises `OSError` or `DamagedCheckpoint` if
+        the copy fails."""
         temporary = _temporary(self._folder, step_of(folder))
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -227,7 +229,8 @@ class SharedFolder:
 
 
 class Remote:
-    """Checkpoints at an fsspec URL. The manifest is uploaded last: without it, a checkpoint does not count."""
+    """Checkpoints at an fsspec URL. The manifest is uploaded last, because a checkpoint without a manifest does not
+    count."""
 
     def __init__(self, url: str):
         self._files, self._root = fsspec.core.url_to_fs(url)
@@ -238,8 +241,8 @@ class Remote:
         return sorted((step_of(folder) for folder in found if _NAME.fullmatch(folder.name)), reverse=True)
 
     def upload(self, folder: pathlib.Path) -> None:
-        """Uploads a verified local checkpoint and reads it back. Raises `OSError` or `DamagedCheckpoint` if either
-        fails. The save then counts as failed, even if the upload is complete."""
+        """Uploads a verified local checkpoint and reads it back. Raises `OSError` or `DamagedCheckpoint` if the upload
+        fails or the checkpoint does not read back."""
         target = f"{self._root}/{folder.name}"
         names = sorted((file.name for file in folder.iterdir()), key=lambda name: name == MANIFEST)
         self._files.makedirs(target, exist_ok=True)
@@ -293,8 +296,8 @@ class Checkpoints:
     def save(self, kind: str, step: int, state: State, metrics: Metrics | None = None) -> None:
         """Starts to write `state` in a thread. Must run on rank 0 only.
 
-        The caller must not change `state` any more. The manifest holds the metrics. A failed save is logged, and not
-        repeated before the next save. A save also fails if the previous save is still running.
+        The caller must not change `state` any more. The checkpoint's manifest stores the `metrics`. A failed save is
+        logged, but not tried again. A save fails if the previous save is still running.
         """
         self._begun_step = step
         self._emit("checkpoint.started", step=step, kind=kind)
@@ -396,7 +399,8 @@ class Checkpoints:
             self._remote.sweep()
 
     def _seen_anywhere(self) -> list[int]:
-        """Returns the steps whose checkpoint any rank sees, the newest first. All ranks must call it together."""
+        """Returns the steps whose checkpoint at least one rank sees, the newest first. All ranks must call
+        `_seen_anywhere` together."""
         mine: list[int] = []
         if dist.get_rank() == 0:
             mine = self._published()

@@ -1,17 +1,20 @@
 """Injects faults into the training at the request of a test harness.
 
-Without a folder in the environment variable `CHAOS_DAMAGE`, this module does nothing. The harness writes an order to
-`$CHAOS_DAMAGE/<anything>.json`: `rank`, `kind` (`nan` for a NaN loss, `fewer` or `duplicate` for a batch with too few
-samples or with samples twice), and `share` (0 to 1: the part of the rank's samples). The rank carries out the order
-once, at its next step, and writes what it did to `<anything>.done` in the folder `CHAOS_ANSWERS`.
+Without a folder in the environment variable `CHAOS_DAMAGE`, this module does nothing. The harness writes an order for a
+fault to `$CHAOS_DAMAGE/<anything>.json`. An order has the fields `rank`, `kind` and `share` (0 to 1: the part of the
+rank's samples). The kind `nan` makes a loss NaN, `fewer` removes samples from a batch, and `duplicate` repeats samples
+in a batch. A rank carries out an order of these three kinds once, at its next step, and writes what it did to
+`<anything>.done` in the folder `CHAOS_ANSWERS`.
 
-An order of the kind `learning_rate`, `gradient_factor` or `batches` acts on `steps` steps from `from_step` on. The
-order ends if training goes back to an earlier step, but poisoned batches stay bad until the order's file is removed.
+An order of the kind `learning_rate`, `gradient_factor` or `batches` acts on `steps` steps from `from_step` on. An order
+for several steps ends if training goes back to an earlier step. Batches that an order has poisoned stay poisoned until
+the order's file is removed.
 
-An order of the kind `pause` also acts on `steps` steps: before each step, the rank spends `factor` seconds in
-`section`. The rank declares this section, so that the watchdog does not take the pause for a hang.
+An order of the kind `pause` acts on `steps` steps: before each step, the rank pauses for `factor` seconds. The rank
+declares the pause as a section with the name `section`, so that the watchdog does not take the pause for a hang.
 
-As long as an order of the kind `out_of_memory` exists, the model refuses to compute more than `fits` sequences at once.
+As long as an order of the kind `out_of_memory` exists, the model raises an error for more than `fits` sequences at
+once.
 """
 
 from __future__ import annotations
@@ -128,7 +131,8 @@ class Damage:
             self._hooks += [each.register_hook(lambda grad: grad * order.factor) for each in model.parameters()]
 
     def spoiled(self, indices: NDArray[np.int64], targets: Tensor) -> Tensor:
-        """Returns the targets (n, context) of samples (n,). Targets of poisoned samples are noise, always the same."""
+        """Returns the targets (n, context) of samples (n,). The targets of a poisoned sample are noise, and the same
+        sample always gets the same noise."""
         poisoned = [order.poisoned for order in self._lasting.values() if order.poisoned is not None]
         targets = targets.clone() if poisoned else targets  # the inputs share their memory
         for each in poisoned:

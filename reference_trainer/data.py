@@ -1,10 +1,10 @@
 """Reads the training data, and decides which samples each rank gets in each step.
 
-The data order is a pure function of (seed, step), whatever the number of ranks. A job that shrinks, grows or restarts
-therefore sees every sample exactly once, in the same order, and a checkpoint needs only its step as data cursor.
+The data order is a pure function of (seed, step), whatever the number of ranks. Even a job that shrinks, grows or
+restarts sees every sample exactly once, in the same order. A checkpoint needs no data cursor other than its step.
 
-A thread reads batches from the files while the previous step is computed. Each block that is read is checked against
-the checksum that the block had when the job started.
+A thread reads batches from the files while the previous step is computed. Each block of data is checked, when it is
+read, against the checksum that it had when the job started.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Shard:
     sums: tuple[int, ...]
 
     def read(self, begin: int, end: int) -> bytes:
-        """Returns the shard's bytes from `begin` to `end`. Raises `BadShard` if they cannot be read or have changed.
-        Opens the file each time, because a process may hold only few files open."""
+        """Returns the shard's bytes from `begin` to `end`. Raises `BadShard` if the bytes cannot be read or have
+        changed. Opens the shard's file at each call, because a process may hold only few files open."""
         first = begin // BLOCK_BYTES * BLOCK_BYTES
         last = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self.size)
         try:
@@ -75,7 +75,8 @@ class Corpus:
         return self.shards[-1].begin + self.shards[-1].size
 
     def read(self, begin: int, end: int) -> bytes:
-        """Returns the text from `begin` to `end`, which may span several shards. Raises `BadShard`."""
+        """Returns the text from `begin` to `end`, which may span several shards. Raises `BadShard` if a shard cannot be
+        read or has changed."""
         parts = []
         place = bisect.bisect_right(self.shards, begin, key=lambda shard: shard.begin) - 1
         while begin < end:
@@ -95,8 +96,8 @@ def load_corpus(path: str | None) -> Corpus:
     """Returns the text at `path` (a file, or a folder of files), or the source of Python's standard library without a
     path.
 
-    Reads the whole text once, for its checksums. The result is cached, so that forked workers need not read the text.
-    Raises `BadInput` if there is nothing to read.
+    Reads the whole text once, for its checksums. The result is cached, so that forked workers need not read the text
+    again. Raises `BadInput` if there is no text to read.
     """
     root = pathlib.Path(path) if path else pathlib.Path(sysconfig.get_path("stdlib"))
     if not root.exists():
@@ -132,8 +133,8 @@ def share(count: int, rank: int, world_size: int) -> slice:
 class Batch:
     """The global batch of one step.
 
-    `indices` are sample numbers, (global_batch,). `first` is the position of the batch's first sample in the endless
-    shuffled order. `digest` is a hash of the whole batch, the same on every rank.
+    `indices` are the sample numbers, with the shape (global_batch,). `first` is the position of the batch's first
+    sample in the endless shuffled order. `digest` is a hash of the whole batch, the same on every rank.
     """
 
     indices: NDArray[np.int64]
@@ -145,7 +146,8 @@ class Batch:
 
 
 class Samples:
-    """Samples of `context` bytes, with the next bytes as targets. `seed` alone decides the order of samples."""
+    """Samples of the text: inputs of `context` bytes each, with the next bytes as targets. `seed` alone decides the
+    order of samples."""
 
     def __init__(self, corpus: Corpus, context: int, global_batch: int, seed: int):
         self._corpus = corpus
@@ -171,7 +173,8 @@ class Samples:
         return Batch(np.array(indices, dtype=np.int64), first)
 
     def read(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Returns inputs and targets of these samples, each (len(indices), context) int64. Raises `BadShard`."""
+        """Returns inputs and targets of these samples, both as int64 of the shape (len(indices), context). Raises
+        `BadShard` if a shard cannot be read or has changed."""
         width = self._context + 1
         text = b"".join(self._corpus.read(start, start + width) for start in (indices * self._context).tolist())
         windows = torch.frombuffer(bytearray(text), dtype=torch.uint8).view(len(indices), width).long()
@@ -188,7 +191,8 @@ class Loaded:
 
 class Loader:
     """Loads one rank's part of each batch, in order, from step `first` on. A thread reads `ahead` batches in advance.
-    Retries an unreadable shard for `patience_s` seconds, and calls `tell` with a description of the problem."""
+    Tries to read an unreadable shard again for `patience_s` seconds, and calls `tell` with a description of the
+    problem."""
 
     def __init__(
         self, samples: Samples, part: slice, first: int, ahead: int, patience_s: float, tell: Callable[[str], None]

@@ -1,10 +1,11 @@
-"""Detects that training diverges. All ranks then restore an earlier checkpoint, and skip the batches around the spike.
+"""Detects that training diverges. If training diverges, all ranks restore an earlier checkpoint, and skip the batches
+around the spike.
 
 A single step with a far too large loss or gradient norm does no harm, because the gradient is clipped or the update
-skipped. After three such steps in a row, the weights are spoilt (see `harness.events.abnormal.Spikes`). All ranks see
-the same losses, so all ranks decide alike. Checkpoints saved since shortly before the spike are deleted. The next pass
-over the data has the skipped batches again. A checkpoint stores which samples are skipped, and the usual loss and
-gradient norm.
+skipped. After three steps in a row with a far too large loss or gradient norm, the weights count as spoilt (see
+`harness.events.abnormal.Spikes`). All ranks see the same losses, so all ranks decide alike. Checkpoints saved since
+shortly before the spike are deleted. The skipped batches come again in the next pass over the data. A checkpoint stores
+which samples are skipped, and the usual loss and gradient norm.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Divergence:
         self._decided: list[tuple[int, int]] = []  # left out by this process; an older checkpoint does not know of it
 
     def seems_abnormal(self, loss: float, grad_norm: float) -> bool:
-        """Returns True if a step's loss or gradient norm is far above the usual. Does not record the step."""
+        """Returns True if a step's loss or gradient norm is far above the usual value. Does not record the step."""
         return self._spikes.abnormal(loss, grad_norm)
 
     def step_done(self, step: int, loss: float, grad_norm: float) -> None:
@@ -72,7 +73,7 @@ class Divergence:
 
 
 def merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sorts ranges, and merges ranges that overlap or touch. A range is its first position and its length.
+    """Sorts ranges, and merges ranges that overlap or touch. A range is a pair of its first position and its length.
 
     >>> merged([(30, 10), (0, 8), (4, 6), (40, 2)])
     [(0, 10), (30, 12)]

@@ -1,8 +1,8 @@
 """Logs which collective each rank was in when training hung, as PyTorch's flight recorder shows.
 
-The recorder keeps the last collectives of each process group, for NCCL and gloo, with the line of code that began them.
-All ranks number collectives alike. In a hang, the other ranks wait for the rank whose newest collective has the
-smallest number.
+PyTorch's flight recorder keeps the last collectives of each process group, for NCCL and gloo, with the line of code
+that began each of them. All ranks number collectives in the same way. In a hang, the other ranks wait for the rank
+whose newest collective has the smallest number.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _TORCH = os.path.dirname(torch.__file__)
 
 
 def switch_on() -> None:
-    """Switches the flight recorder on; must run before the process group is made. Keeps variables that are set."""
+    """Switches the flight recorder on by environment variables, unless they are set already. Must run before the
+    process group is made."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(ENTRIES_KEPT))
     os.environ.setdefault("NCCL_DEBUG", "WARN")
 
 
 def tell(emit: Emitter) -> bool:
     """Logs the newest collective of each process group, and whether the collective is over. Returns True if all newest
-    collectives are over, so that this rank waits for no other rank."""
+    collectives are over, which means that this rank waits for no other rank."""
     found = list(last_collectives())
     for newest in found:
         emit("flight_recorder", **newest)

@@ -71,7 +71,7 @@ class GpuWatch:
 
 
 class Rules:
-    """Finds problems in samples of a GPU's state. Error counters are compared with the first sample."""
+    """Finds problems in samples of a GPU's state. Error counters are compared with their values in the first sample."""
 
     def __init__(self) -> None:
         self._first: Any = None

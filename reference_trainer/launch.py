@@ -1,8 +1,9 @@
 """Starts the trainer on this node and keeps it going. Run this command once on every node.
 
 With `--nnodes 2:2`, a job that lost a node waits --join-timeout-s seconds for a replacement, and then ends. With
-`--nnodes 1:2`, the job goes on with one node, and takes in a second node when one comes. A job on a single node needs
-no store. Nodes beyond the maximum are spares: each waits until a node is lost, and takes its place.
+`--nnodes 1:2`, the job continues with one node, and takes in a second node when a second node comes. A job on a single
+node needs no store. Nodes beyond the maximum are spares: a spare waits until another node is lost, and takes that
+node's place.
 
 Exit codes: 0: all steps done · 75: this node was evicted · 78 or 2: a new start would not help · 1: anything else. An
 example for two nodes:
@@ -131,11 +132,11 @@ def run(agent: ForkingAgent, rendezvous: Rendezvous, eviction: Eviction) -> int:
 
 
 def preload(trainer_options: options.Options) -> None:
-    """Loads everything slow that workers need, once, before workers are forked.
+    """Loads everything that workers need and that loads slowly, once, before workers are forked.
 
-    `preload` must run no backward pass, which would start threads of torch. `preload` must not call CUDA either,
-    because a forked process could not use CUDA then. Writing a checkpoint asks torch for a GPU, so torch reports no GPU
-    while `preload` runs.
+    `preload` must run no backward pass, because this would start threads of torch. `preload` must not call CUDA,
+    because the forked processes could then not use CUDA. While `preload` runs, torch reports that there is no GPU,
+    because code that writes a checkpoint would otherwise call CUDA.
     """
     available, torch.cuda.is_available = torch.cuda.is_available, lambda: False
     torch.set_num_threads(1)

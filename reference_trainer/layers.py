@@ -1,4 +1,4 @@
-"""Logs the norms of gradient and weights by layer: at regular steps on request, and when the loss spikes.
+"""Logs the norms of gradient and weights for each layer: when the loss spikes and, on request, at regular steps.
 
 Gradients are summed over all ranks, so that one rank can log the norms for all ranks.
 """
@@ -34,7 +34,7 @@ class LayerNorms:
 
 
 def norms(model: nn.Module) -> dict[str, tuple[float, float]]:
-    """Maps each layer to the norms of its gradient and its weights. `layer_of` defines a layer."""
+    """Maps each layer to the norms of its gradient and its weights."""
     tensors = [(layer_of(name), each) for name, each in model.named_parameters() if each.grad is not None]
     gradients = torch._foreach_norm([each.grad for _, each in tensors if each.grad is not None])
     weights = torch._foreach_norm([each.detach() for _, each in tensors])

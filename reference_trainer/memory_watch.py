@@ -1,7 +1,4 @@
-"""Detects that the memory of this rank's process grows steadily and will soon reach its limit.
-
-`harness.events.abnormal.Leak` holds the rule.
-"""
+"""Detects that the memory of this rank's process grows steadily and will soon reach its limit."""
 
 from __future__ import annotations
 
@@ -18,7 +15,8 @@ class MemoryWatch:
         self._told = False
 
     def runs_out(self, step: int) -> bool:
-        """Returns True, once, if the memory will soon be full, so that the process must be restarted."""
+        """Returns True if the memory will soon be full, so that the process must be restarted. Returns True only
+        once."""
         now_s = time.monotonic()
         if self._told or not self._leak.due(now_s):
             return False

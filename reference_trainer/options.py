@@ -14,7 +14,7 @@ EXIT_USAGE = 2
 
 
 class BadInput(ValueError):
-    """Raised for options or data with which training is impossible. The message shows the input and what is allowed."""
+    """Raised for options or data with which training is impossible."""
 
 
 def _option(default: Any, told: str, choices: Sequence[str] | None = None, may_be_zero: bool = False) -> Any:

@@ -1,12 +1,14 @@
 """Recovers from a dead rank without a restart (`--recovery peer`): a new process gets its state from a living rank.
 
-All living ranks meet in the rendezvous store and form a new process group, called *generation*. A launcher begins a
-generation when it has replaced a dead rank by a new process. Each rank brings its last committed step, and the numbers
-that the ranks exchanged in that step. A rank commits a step after the exchange of losses, when gradients are summed, so
-every living rank has the summed gradients of each step that any rank has committed. A survivor that is one step behind
-the others can therefore catch up alone. A new process takes its state from the first rank with the newest step.
+All living ranks meet in the rendezvous store and form a new process group, called *generation*. A launcher begins a new
+generation (process group) when it has replaced a dead rank by a new process. When the ranks meet, each rank shows its
+last committed step, and the numbers that the ranks exchanged in that step. A rank commits a step only after the
+gradients are summed and the losses are exchanged. If any rank has committed a step, every living rank has the summed
+gradients of that step. A living rank that is one step behind the others can catch up alone, because it has the summed
+gradients. A new process takes its state from the first rank with the newest step.
 
-Each generation has its own keys in the store. If a generation fails for any reason, the ranks meet in the next one.
+Each generation (process group) has its own keys in the store. If a generation fails for any reason, the ranks form the
+next generation.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ class Peers:
         return self.generation < 0 and not _newest(self._store)
 
     def count(self, step: int) -> None:
-        """Counts a recovery. Raises `GaveUp` after too many recoveries at one step, as the step can be the cause."""
+        """Counts a recovery without a restart. Raises `GaveUp` after too many recoveries at the same step, because the
+        step itself may be the cause."""
         self._tries = self._tries + 1 if step == self._last else 1
         self._last = step
         if self._tries > TRIES_MAX:
@@ -101,7 +104,8 @@ class Peers:
         raise GaveUp("the launcher stops this rank" if told_to_leave() else why)
 
     def join(self, backend: str, timeout: timedelta) -> None:
-        """Forms the process group of the current generation. After a `RuntimeError`, the caller must call `leave`."""
+        """Forms the process group of the current generation. If `join` raises a `RuntimeError`, the caller must call
+        `leave`."""
         distributed_c10d._world.group_count = 0  # of ranks whose group failed it is another, and with it their keys
         before = _sockets()
         store = dist.PrefixStore("group", self._of(self.generation))
@@ -178,7 +182,7 @@ def _sockets() -> set[tuple[int, int]]:
 
 
 def _shut(descriptor: int, inode: int) -> None:
-    """Shuts down a connection, unless its descriptor was closed or belongs to another file by now."""
+    """Shuts down a connection, unless its descriptor was closed or now belongs to another file."""
     try:
         mine = os.dup(descriptor)
     except OSError:

@@ -24,7 +24,7 @@ class Pieces:
         """Splits the batch into pieces of half the size from now on, after a piece did not fit into memory.
 
         `sequences` is the size of this rank's share of the batch. Returns False if the step cannot be tried again, or
-        pieces cannot be smaller.
+        if pieces cannot be smaller.
         """
         size = -(-sequences // self.number)
         smaller = -(-size // 2)

@@ -1,9 +1,9 @@
 """Sets the number format of forward and backward pass. Weights, gradients and optimizer state stay in fp32.
 
 `bf16` has the range of fp32. In `fp16`, small gradients would become 0, so the loss is scaled up before the backward
-pass, and the gradients are scaled down after it. If the scale is too high, gradients become infinite; then the update
-is skipped and the scale is halved. Skipped updates are the usual way to find the scale, and no anomaly. The scale is
-part of a checkpoint: without it, updates after a restart would differ.
+pass, and the gradients are scaled down after it. If the loss scale is too high, gradients become infinite. If gradients
+are infinite, the update is skipped and the loss scale is halved. Skipped updates are no anomaly, but the usual way to
+find the right loss scale. A checkpoint stores the loss scale, because updates after a restart would differ without it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Precision:
         self._scaler.step(optimizer)
 
     def step_done(self) -> None:
-        """Updates the loss scale at the end of a step. Must run once per step, even if the weights were not updated."""
+        """Updates the loss scale at the end of a step. Must run once in each step, even if the weights were not
+        updated."""
         self._scaler.update()
 
     def state(self) -> dict[str, Any]:

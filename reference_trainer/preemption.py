@@ -1,10 +1,10 @@
 """Receives notices that this node will go away: by a signal, or from a cloud's metadata endpoint.
 
 This module only *records* a notice. The training loop shares notices with every rank once a step, so that all ranks
-save and leave at the same step. A thread of its own collects SIGTERM, which every thread blocks before any slow import.
-A Python signal handler would be less reliable: it waits until the main thread runs Python again, which never happens in
-a collective that waits for a dead peer. A launcher that forks its workers blocks SIGTERM before the fork, so that a
-worker misses no signal. Before the first step there is nothing to save, so a notice ends the process at once.
+save and leave at the same step. A separate thread waits for SIGTERM, which all threads block. A Python signal
+handler would be less reliable: it runs only when the main thread runs Python again, which never happens if the main
+thread waits for a dead peer in a collective. A launcher that forks its workers blocks SIGTERM before the fork, so that
+a worker misses no signal. Before the first step, a notice ends the process at once, because there is nothing to save.
 
 This module does not import torch, because signals must be blocked before the slow import of torch.
 """
@@ -44,8 +44,8 @@ class Notice(IntEnum):
 def before_torch() -> None:
     """Blocks the notice signals in this thread and in all threads that it starts. Must run before torch is imported.
 
-    The import of torch takes a second, in which a notice can come. Garbage collection is off until `after_torch` runs:
-    imports create no garbage, and collection takes a tenth of their time.
+    The import of torch takes a second, in which a notice can come. Garbage collection is off until `after_torch` runs,
+    because imports create no garbage and collection would take a tenth of their time.
     """
     gc.disable()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -74,7 +74,7 @@ class Preemption:
         threading.Thread(target=self._poll_metadata, args=(endpoints, interval_s), name="metadata", daemon=True).start()
 
     def training_begins(self) -> None:
-        """Makes later notices lead to a checkpoint of all ranks. Earlier notices just end the process."""
+        """Makes later notices lead to a checkpoint of all ranks. Notices before this call only end the process."""
         with self._lock:
             self._training = True
 
@@ -84,7 +84,8 @@ class Preemption:
         self._record(Notice.EVICTED, why)
 
     def start_again(self) -> None:
-        """Makes all ranks save, and restart through their agents. Called if this process will soon fail."""
+        """Makes all ranks save, and restart through their agents. A process calls `start_again` if it will soon
+        fail."""
         self._record(Notice.REGROUP, None)
 
     def leave(self) -> None:
@@ -144,7 +145,8 @@ def _link_local() -> str:
 
 
 def ec2_evicted() -> bool:
-    """Returns True if EC2 will take the node away. Asks IMDSv2 `spot/instance-action`, which answers 404 until then."""
+    """Returns True if EC2 will take the node away. Asks IMDSv2 for `spot/instance-action`, which exists only if an
+    eviction is planned."""
     ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     token = _request(f"{_link_local()}/latest/api/token", ttl, method="PUT")
     if token is None:
@@ -161,7 +163,7 @@ def gcp_evicted() -> bool:
 
 
 def azure_evicted() -> bool:
-    """Returns True if Azure's scheduled events list a `Preempt` of this node. One document serves a whole scale set."""
+    """Returns True if Azure's scheduled events list a `Preempt` of this node."""
     headers = {"Metadata": "true"}
     body = _request(f"{_link_local()}/metadata/scheduledevents?api-version=2020-07-01", headers)
     events = _json(body or "{}").get("Events") or []

@@ -1,9 +1,9 @@
 """A faster and more robust version of torch's rendezvous.
 
-This version changes `DynamicRendezvousHandler` (torch 2.13) in three ways. Delays that are fixed in torch are shorter.
-A node counts as dead if its heartbeat *has not changed* for too long on this node's monotonic clock. Torch compares the
-wall clocks of nodes: if two clocks differ by two seconds, healthy nodes exclude each other. If the store dies, training
-goes on; when an empty store is back, all nodes meet again.
+The class `Rendezvous` changes `DynamicRendezvousHandler` (torch 2.13) in three ways. Delays that torch does not let
+users change are shorter. A node counts as dead if its heartbeat *has not changed* for too long on this node's monotonic
+clock. Torch compares the wall clocks of nodes: if two clocks differ by two seconds, healthy nodes exclude each other.
+If the store dies, training continues. When the store is back without its data, all nodes meet again.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class SteadyClock(datetime):
 class Rendezvous(DynamicRendezvousHandler):
     """torch's rendezvous, with the changes that the module's docstring lists, and with logged events.
 
-    Workers meet in the rendezvous store itself, under a key prefix for their round. The store runs outside of all
-    nodes, so that no port must be chosen, and no rank's death ends the store.
+    Workers meet in the rendezvous store itself, under a key prefix for their rendezvous round. The store runs outside
+    of all nodes, so that no port must be chosen, and no rank's death ends the store.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Rendezvous(DynamicRendezvousHandler):
     ):
         """`address` is this node's address for other nodes. `nodes` is the minimum and maximum number of nodes.
 
-        `join_s` is the number of seconds to wait for the minimum. With `spare`, this node joins a new job last, so that
-        other nodes train.
+        `join_s` is the number of seconds to wait for the minimum number of nodes. With `spare`, this node joins a new
+        job after all other nodes, so that the other nodes train.
         """
         settings = RendezvousSettings(
             run_id=run_id,
@@ -218,7 +218,8 @@ class Rendezvous(DynamicRendezvousHandler):
         return f"the other nodes took this one in at no time within {waited} (--join-timeout-s)"
 
     def _set_last_call(self) -> None:
-        """Gives all nodes of a new job time to start. Later rounds begin at once, with the nodes that are present."""
+        """Gives all nodes of a new job time to start. Later rounds of the rendezvous begin at once, with the nodes that
+        are present."""
         new = self._is_new()
         self._settings.timeout._set_timeouts(last_call=timedelta(seconds=FIRST_CALL_S if new else LAST_CALL_S))
 
@@ -251,7 +252,7 @@ class Rendezvous(DynamicRendezvousHandler):
         self._emit("agent.store_found", host=host, port=port)
 
     def begin_generation(self, prefix: str) -> None:
-        """Tells the workers under `prefix` in the store that a new process has replaced a dead one. Raises
+        """Tells the workers under `prefix` in the store that a new process has replaced a dead process. Raises
         `RuntimeError` if the store is lost."""
         peers.begin_generation(PrefixStore(prefix, self._store))
 
@@ -270,19 +271,19 @@ class Rendezvous(DynamicRendezvousHandler):
 
     @property
     def name(self) -> str:
-        """Returns the environment variable `CHAOS_NODE`, or else the address. `CHAOS_NODE` stays the same if the node
-        comes back with another address."""
+        """Returns the environment variable `CHAOS_NODE`, or else the address. Unlike the address, `CHAOS_NODE` stays
+        the same if the node comes back."""
         return os.environ.get("CHAOS_NODE") or self.address
 
     def begin_life(self) -> int:
-        """Counts a start of this node. Returns how many starts in a row, including this one, were short-lived. The
+        """Counts a start of this node. Returns how many starts in a row, including this start, were short-lived. The
         store keeps the count, because a restarted agent remembers nothing."""
         with contextlib.suppress(RuntimeError):  # a lost store forgets it anyway
             return int(self._store.add(self._lives_key, 1))
         return 1
 
     def note_slow(self) -> None:
-        """Records that the node leaves because it is slow. The store keeps the reason for the node's next start."""
+        """Records that the node leaves because it is slow. The store keeps this reason until the node starts again."""
         with contextlib.suppress(RuntimeError):
             self._store.set(f"{self._lives_key}/slow", "1")
 
@@ -292,7 +293,8 @@ class Rendezvous(DynamicRendezvousHandler):
         return False
 
     def forgive(self, ends: bool = False) -> None:
-        """Records that this start was not short-lived, or, with `ends`, that the node leaves for a good reason."""
+        """Records that this start of the node was not short-lived. With `ends`, records that the node leaves for a good
+        reason."""
         with contextlib.suppress(RuntimeError):
             self._store.set(self._lives_key, "0" if ends else "1")
 

@@ -1,4 +1,5 @@
-"""Checks that all ranks hold the same weights. Loss and gradient norm are sums over all ranks, and show no difference.
+"""Checks that all ranks hold the same weights. Loss and gradient norm cannot show a difference between ranks, because
+they are sums over all ranks.
 
 Each rank takes a digest of its weights at the first step after a start, and at every N-th step from step 1 on, so that
 runs can be compared. Ranks exchange the digests with the losses, while the gradients are summed. Every rank sees all
@@ -22,7 +23,7 @@ MODULUS = 2**52  # a digest below it is exact as a 64-bit float, which is what t
 
 
 class Setback(Exception):
-    """Raised by all ranks at once if the training's state is no longer trustworthy. The message gives the reason."""
+    """Raised by all ranks at once if the training's state is no longer trustworthy."""
 
     before: int | None = None  # checkpoints of later steps must not be used; `None`: the newest one is good
 
@@ -79,7 +80,8 @@ class Replicas:
 
 
 def outvoted(digests: Sequence[float]) -> list[int] | None:
-    """Returns the ranks whose digest differs from the majority's, `[]` without a majority, or `None` if all agree.
+    """Returns the ranks whose digest differs from the majority's digest. Returns `[]` if there is no majority, and
+    `None` if all digests agree.
 
     >>> outvoted([7, 7, 7]), outvoted([7, 7, 9]), outvoted([7, 9])
     (None, [2], [])

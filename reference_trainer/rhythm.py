@@ -16,7 +16,8 @@ class Rhythm:
         return self._every_s > 0 and time.monotonic() - self._since_s >= self._every_s
 
     def due(self, step: int, time_is_up: bool) -> bool:
-        """Returns True if a checkpoint is due at this step. `time_is_up` is rank 0's result of `time_is_up()`."""
+        """Returns True if a checkpoint is due at this step. `time_is_up` is the result of the method `time_is_up` on
+        rank 0."""
         return time_is_up if self._every_s > 0 else step % self._every_steps == 0
 
     def saved(self) -> None:

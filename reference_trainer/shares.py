@@ -1,8 +1,8 @@
-"""Checks that every rank computes with exactly its part of the batch: no sample missing, none twice.
+"""Checks that every rank computes with exactly its part of the batch, without missing or repeated samples.
 
 A sampler that gives a rank the wrong samples changes the training without an error. Each rank sends, with its loss, a
-summary of the samples that it has read. All ranks compare the summaries with the batch before the update, so that a
-wrong batch never reaches the weights: all ranks go back to the newest checkpoint and repeat the steps.
+summary of the samples that it has read. All ranks compare the summaries with the batch before the update, so that wrong
+samples never change the weights. If samples are wrong, all ranks go back to the newest checkpoint and repeat the steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Collects the state for a checkpoint, from which training goes on the same way with any world size."""
+"""Collects the state for a checkpoint, from which training can continue in the same way with any world size."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def capture(
 ) -> State:
     """Returns the state after `step` steps as a flat dictionary.
 
-    All ranks must call `capture` together, because it gathers the random state of every rank. With `alone`, one rank
-    can call `capture`, and the state holds no random state.
+    All ranks must call `capture` together, because it gathers the random state of every rank. With `alone`, a single
+    rank can call `capture`, and the captured state holds no random state.
     """
     state: State = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     of_optimizer = optimizer.state_dict()
@@ -71,7 +71,8 @@ def apply(
     precision: Precision,
     identity: dict[str, Any],
 ) -> dict[str, Any]:
-    """Restores a captured state, and returns the state of `Divergence`. Raises `BadInput` for another job's state."""
+    """Restores a captured state, and returns the state of `Divergence`. Raises `BadInput` if the state comes from
+    another job."""
     progress = json.loads(state["progress"])
     if progress["identity"] != identity:
         raise BadInput(f"this checkpoint belongs to another job: {progress['identity']}; this one is {identity}")
@@ -97,7 +98,8 @@ def apply(
 
 
 def take_rates(rates: list[float], optimizer: Optimizer, schedule: LRScheduler) -> None:
-    """Sets the learning rates that this process was started with. The checkpoint holds rates of an earlier start."""
+    """Sets the learning rates that this process was started with, because a checkpoint holds the rates of an earlier
+    start."""
     if schedule.base_lrs != rates:
         print(f"the learning rate is {rates[0]:g} from now on; it was {schedule.base_lrs[0]:g} when this was saved")
     for group, before, rate in zip(optimizer.param_groups, schedule.base_lrs, rates, strict=True):
@@ -113,7 +115,7 @@ def _rng_state() -> Tensor:
 
 
 def gather(mine: Tensor) -> Tensor:
-    """Gathers (n,) on each rank to (world, n) on all ranks."""
+    """Gathers a tensor of the shape (n,) from each rank into a tensor of the shape (world, n) on every rank."""
     rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, mine)
     return torch.stack(rows)

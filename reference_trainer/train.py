@@ -1,9 +1,9 @@
 """Trains a small GPT on many ranks, and survives their failures.
 
-In each iteration, a rank takes its share of the global batch, which a thread has read before, and runs forward and
-backward pass. The ranks sum their gradients, exchange losses, notices and digests of weights, check these, update the
-weights and log the step. If the state is no longer trustworthy (a setback), all ranks go back to the newest checkpoint.
-Each reason to end the process has its own exit code. Two commands start a job on one node:
+In each iteration, a rank takes its share of the global batch, which a thread has read in advance, and runs the forward
+and backward pass. After the backward pass, the ranks sum their gradients, exchange and check losses, eviction notices
+and digests of weights, update the weights, and log the step. If the state is no longer trustworthy (a setback), all
+ranks go back to the newest checkpoint. Two commands start a job on one node:
 
     python -m reference_trainer.launch --nnodes 1 --nproc-per-node 2 -- --steps 200     (fast restarts)
     torchrun --nproc-per-node 2 -m reference_trainer.train --steps 200                  (works as well)
@@ -74,7 +74,8 @@ class WrongPlace(Exception):
 
 
 class StoppedByPolicy(Exception):
-    """Raised if going on would not help: by `--nonfinite stop`, or after too many setbacks in a row."""
+    """Raised if the job must stop because continuing would not help: by `--nonfinite stop`, or after too many setbacks
+    in a row."""
 
 
 class FromScratch(Exception):
@@ -243,7 +244,8 @@ class Worker:
     # Recovery among peers
 
     def recover(self, error: RuntimeError) -> None:
-        """Recovers from a lost rank: all ranks meet a new process, and go on after the last committed step."""
+        """Recovers from a lost rank: all ranks form a group with a new process, and continue after the last committed
+        step."""
         assert self.peers is not None
         print(
             f"rank {self.rank}: lost a peer in step {self.step}: {error}"[:ERROR_CHARS_MAX], file=sys.stderr, flush=True
@@ -284,7 +286,8 @@ class Worker:
                 self.peers.leave()
 
     def catch_up(self, standings: Sequence[Standing]) -> None:
-        """Commits a step that other ranks have committed, with the numbers that the ranks exchanged in this step."""
+        """Commits a step that other ranks have already committed, with the numbers that the ranks exchanged in this
+        step."""
         best, _ = peers.furthest(standings)
         if self.committed.step in (NO_STATE, best.step):
             return
@@ -331,7 +334,8 @@ class Worker:
             tell_hang(self.emit, absent, detail)
 
     def restore(self) -> int:
-        """Restores the newest checkpoint that is valid on every rank. Returns its step; 0 means from scratch."""
+        """Restores the newest checkpoint that is valid on every rank. Returns the restored step, or 0 for a start from
+        scratch."""
         self.emit.failpoint("restore")
         restored = self.checkpoints.restore()
         kept = {}
@@ -412,8 +416,8 @@ class Worker:
     def commit(self, done: UnderWay, rows: list[list[float]]) -> int:
         """Updates the weights from this step's summed gradients, and logs the step. Returns the step's end time in ns.
 
-        `rows` holds one row of numbers per rank, the same rows on all ranks. All ranks therefore decide alike: either
-        all ranks update their weights or none does.
+        `rows` holds one row of numbers for each rank. All ranks have the same rows, so either all ranks update their
+        weights, or no rank does.
         """
         step, batch = done.step, done.loaded.batch
         losses, compute_s_of_ranks, _, late_shards, _, digests, *tallies = zip(*rows, strict=True)
@@ -455,7 +459,8 @@ class Worker:
         return end_ns
 
     def look_around(self, step: int) -> None:
-        """Makes this node leave if it is slow or its GPU is bad. Restarts this process before its memory is full."""
+        """Makes this node leave the job if the node is slow or its GPU is bad. Restarts this process before its memory
+        is full."""
         if self.stragglers.excluded:
             self.preemption.give_up("straggler")
         if self.gpu and self.gpu.must_leave(step) and self.options.gpu_health == "leave":
@@ -469,7 +474,7 @@ class Worker:
             self.save("periodic")
 
     def pause(self, ordered: Sequence[Pause]) -> int:
-        """Spends the time of the pauses that a fault order asks for. Returns the total duration in ns. Each pause is
+        """Waits for the duration of the pauses that a fault requests. Returns the total duration in ns. Each pause is
         declared as a phase, and ends on all ranks together."""
         begin_ns = time.monotonic_ns()
         for each in ordered:
@@ -502,7 +507,7 @@ class Worker:
 
     def forward_backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Computes the gradient of the global mean loss, and leaves it in the model. Returns this rank's part of the
-        loss, and the seconds that this rank computed, without waiting for other ranks."""
+        loss, and the seconds for which this rank computed, without the time for which it waited for other ranks."""
         begin_ns = time.monotonic_ns()
         self.sync.not_before_ns = begin_ns + round(self.options.compute_s * 1e9) if self.device.type == "cpu" else 0
         while (loss_of_share := self.accumulate(inputs, targets)) is None:
@@ -516,9 +521,9 @@ class Worker:
     def accumulate(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
         """Returns the loss of this rank's share, with the gradient summed over all ranks.
 
-        Returns `None` if a piece of the share did not fit into memory. Pieces are smaller from then on, and the caller
-        must repeat the same samples. After the forward pass of the last piece, DDP can have begun to sum gradients. A
-        rank that runs out of memory after this pass cannot repeat the samples alone, and raises the error.
+        Returns `None` if a piece of the share did not fit into memory. In this case, all later pieces are smaller, and
+        the caller must repeat the same samples. A rank that runs out of memory after DDP has begun to sum gradients
+        cannot repeat the samples alone, and raises the error.
         """
         pieces = self.pieces.of(inputs, targets)
         loss_of_share = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -539,7 +544,8 @@ class Worker:
         return loss_of_share
 
     def is_finite(self, loss: float, grad_norm: float) -> bool:
-        """Returns True if loss and gradient norm are finite. If not, `--nonfinite stop` raises `StoppedByPolicy`."""
+        """Returns True if loss and gradient norm are finite. Raises `StoppedByPolicy` if they are not finite and the
+        option `--nonfinite stop` is set."""
         if math.isfinite(loss) and math.isfinite(grad_norm):
             return True
         kind, what = ("gradient", "gradient norm") if math.isfinite(loss) else ("nonfinite", "loss")
@@ -551,7 +557,8 @@ class Worker:
         return False
 
     def save(self, kind: str) -> None:
-        """Copies the state, and writes it in the background. Raises `Setback` if the ranks disagree on the weights."""
+        """Copies the training's state, and writes the copy in the background. Raises `Setback` if the ranks disagree on
+        the weights."""
         if self.options.check_replicas_every:
             of_ranks = exchange([float(digest(self.model))])
             self.replicas.compare(self.step, [row[0] for row in of_ranks])
@@ -565,7 +572,8 @@ class Worker:
             self.checkpoints.save(kind, self.step, state, self.metrics)
 
     def save_and_wait(self, kind: str) -> bool:
-        """Saves the current step, unless it is saved, and waits. Returns True on every rank if the step is saved."""
+        """Saves the current step, unless it is saved already, and waits until the save has ended. Returns True on every
+        rank if the step is saved."""
         with self.watchdog.section(f"the {kind} save", self.options.startup_s):
             self.checkpoints.wait()
             if not self.agreed(self.checkpoints.committed_step == self.step):
@@ -596,7 +604,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A step whose gradients are summed, but whose update of the weights is still to come. Times are in ns."""
+    """A step whose gradients are summed, but whose weights are not updated yet. Times are in ns."""
 
     step: int
     begin_ns: int
@@ -610,7 +618,7 @@ class GradientSync:
     by the number of ranks, which is wrong if their shares of the batch differ."""
 
     def __init__(self, parallel: DistributedDataParallel, emit: Emitter, meanwhile: Callable[[], None]):
-        """`meanwhile` is called once a step, while the last gradients are summed."""
+        """The function `meanwhile` is called once in each step, while the last gradients are summed."""
         self.ready_ns = 0  # when this rank's own gradients were complete
         self.waited_ns = 0  # from then until everybody's were summed
         self.begun = False  # the forward pass is over after which DDP sums the gradients
@@ -635,7 +643,8 @@ class GradientSync:
 
 
 def exchange(row: list[float]) -> list[list[float]]:
-    """Returns every rank's row of numbers, in the order of ranks, bit for bit the same on all ranks."""
+    """Returns the rows of numbers of all ranks, in the order of ranks. The result is the same on all ranks, bit for
+    bit."""
     rows: list[list[float]] = training_state.gather(torch.tensor(row, dtype=torch.float64)).tolist()
     return rows
 
@@ -693,7 +702,8 @@ def join_process_group(
 
 
 def open_store(timeout: timedelta) -> dist.Store:
-    """Returns the rendezvous store for this start of the job. Raises `BadInput` without `reference_trainer.launch`."""
+    """Returns the rendezvous store for this start of the job. Raises `BadInput` if the process was not started by
+    `reference_trainer.launch`."""
     if STORE_PREFIX_ENV not in os.environ:
         raise BadInput("--recovery peer: only python -m reference_trainer.launch puts new processes in a rank's place")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -718,7 +728,7 @@ def claim_place(store: dist.Store, rank: int, world_size: int) -> None:
 
 
 def is_lost_peer(error: RuntimeError) -> bool:
-    """Returns True if a collective failed. An error of gloo can be recognized only by its text."""
+    """Returns True if the error means that a collective failed. An error of gloo can be recognized only by its text."""
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 

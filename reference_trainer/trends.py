@@ -17,8 +17,8 @@ WORDS = {
 
 
 class Trends:
-    """Watches trends over steps. Rank 0 watches loss and gradient norm (sums over all ranks) and step times for all
-    ranks. Each rank watches its own wait for data."""
+    """Detects anomalies in the trend of loss, gradient norm, step time and data wait. Rank 0 watches loss and gradient
+    norm (sums over all ranks) and step times for all ranks. Each rank watches its own wait for data."""
 
     def __init__(self, emit: Emitter, rank: int, rhythm: Rhythm):
         self._emit, self._rank, self._rhythm = emit, rank, rhythm

@@ -26,9 +26,9 @@ STEP = "a step"
 class Watchdog:
     """Ends the process when no step has ended for too long: `max(floor_s, factor × median step)`.
 
-    Only finished steps count as progress, not running threads. Work other than steps is declared as a section with a
-    limit of its own. The watchdog works without other ranks, because a hung rank does not answer. When a process ends,
-    its peers see the connection break, and the agents restart all ranks.
+    Only finished steps count as progress. Work other than training steps is declared as a section with its own time
+    limit. The watchdog works without other ranks, because a hung rank does not answer. When a process ends, its peers
+    see the connection break, and the agents restart all ranks.
     """
 
     def __init__(self, emit: Emitter, rank: int, floor_s: float, factor: float, startup_s: float):
@@ -53,7 +53,8 @@ class Watchdog:
 
     @contextlib.contextmanager
     def section(self, what: str, limit_s: float) -> Iterator[None]:
-        """Allows `limit_s` seconds for a declared section, such as a save. Then the former limit counts from zero."""
+        """Allows `limit_s` seconds for a declared section, such as a save. After the section, the former time limit
+        begins again from zero."""
         before = self._what, self._limit_s, self._guilty
         self._begin(what, limit_s)
         try:
@@ -116,15 +117,15 @@ def _place() -> str:
 
 
 class StragglerReport:
-    """Compares each rank's own compute time, without the waiting for others, over a window of steps.
+    """Compares the ranks' own compute times, without the time for which they wait for others, over a window of steps.
 
-    A rank is slow if its median is above `factor` × the usual median. The slow rank logs itself once per window. It
-    does so from its second slow window in a row on, because a busy host can slow a single window, or at its node's
-    exclusion.
+    A rank is slow if its median is above `factor` × the usual median. From its second slow window in a row on, a slow
+    rank logs itself once in each window. The first slow window is not logged, because a busy host can slow a single
+    window. If the rank's node is excluded, the rank logs itself in any case.
     """
 
     def __init__(self, emit: Emitter, rank: int, factor: float, window: int = 20, excluded_after: int = 0):
-        """After `excluded_after` slow windows in a row, the rank's node is excluded; 0 means never."""
+        """After `excluded_after` slow windows in a row, the rank's node is excluded. With 0, no node is excluded."""
         self._emit = emit
         self._rank = rank
         self._factor = factor
