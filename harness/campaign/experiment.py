@@ -241,4 +241,5 @@ def run_repeatedly(
 
 
 def new_run_id(name: str) -> str:
-    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{random.SystemRandom().getrandbits(24):06x}"  # a gate names many runs in one second
+    drawn = random.SystemRandom().getrandbits(24)  # a gate names many runs in one second
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{drawn:06x}"
