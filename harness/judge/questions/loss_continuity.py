@@ -57,26 +57,17 @@ def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> Scor
     untold = [("sample order", consumed.why)] if unseen else []
     untold = [*untold, *changed, *(_unseen(evidence) if bounds.mode == "envelope" else ())]
     untold = untold if judged else in_passing or [("sample order", NO_BOUND)]
-    return ScoreResult(values | reach, lines, (), _summary(evidence, bounds, values | reach), untold)
+    said = {
+        "exact": "losses identical bit for bit",
+        "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
+    }.get(bounds.mode, f"losses within the {bounds.mode} band{_reach(reach)}")
+    return ScoreResult(values | reach, lines, (), said, untold)
 
 
 def _changed(evidence: Analysis) -> list[tuple[str, str]]:
     """Names the losses that are not judged, and why: a fault changed the job's command on purpose."""
     last = evidence.run.changed_after
     return [] if last is None else [(f"losses after step {last}", CHANGED)]
-
-
-def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any]) -> str:
-    """Says how close the losses are to the fault-free run's. If each rank logs its own loss, the text names the rank
-    whose losses are compared."""
-    said = {
-        "exact": "losses identical bit for bit",
-        "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
-    }.get(bounds.mode, f"losses within the {bounds.mode} band{_reach(values)}")
-    told = evidence.run.steps.rank[np.isfinite(evidence.run.steps.loss)]
-    each = bounds.mode in ("final", "envelope") and not evidence.other_layout
-    alone = each and len(told) and evidence.own_losses
-    return f"{said} (of rank {int(told.min())}; each rank reports its own)" if alone else said
 
 
 def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
