@@ -175,6 +175,7 @@ UPDATES_LEFT_OUT_SHARE = healthy("<=", 0.05, "of the steps", "left out over a lo
 DRILL_FACTOR = healthy("<=", 3.0, "× the run's own distance", "rounding | another loss", "guess: no stored run comes near it")
 DRILL_HELD_UP_NS = healthy("<=", 10**9, "ns", "the harness is held up | another drill", "runs: docs/margins.json")
 SAME_STEPS = healthy("<", 10, "steps in a row", "losses alike by chance | the loss stands still", "guess: no stored run comes near it")
+DRAWN_TWICE = healthy("<", 10, "samples", "drawn twice by chance | consumed again", "formula: Poisson: chance gives more in under 1 of 1,000 runs")
 UNATTRIBUTED_PERCENT_MAX = judged("<=", 1.0, "% of GPU time", "too much is in no account | all is accounted for", "meaning: docs/metrics.md promises it")
 GPU_PATIENCE = healthy("<=", 3, "× the usual time", "a new GPU does not step yet | idle", "guess: no stored run comes near it")
 EXIT_FACTOR = healthy("<=", 3, "× usual", "the job ends slowly | hangs in its exit", "guess: no stored run comes near it")

@@ -177,10 +177,37 @@ def test_the_same_samples_in_another_order_are_seen() -> None:
     assert "2 steps consumed other samples than the fault-free run, first at step 21" in judged.reasons[0]
 
 
-def test_an_order_that_is_another_in_every_run_accuses_nobody() -> None:
-    judged = card(run_of(sampler(seed=1), sampler(seed=2)), fault_free_of(sampler(seed=3)))
-    assert judged.verdict is Verdict.PASS, judged.reasons
+def drawn(size: int, seed: int = 0) -> Told:
+    """Samples of one pass that never ends, each drawn by chance from all."""
+
+    def told(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+        chance = random.Random(f"{seed} {step} {rank}")
+        return 0, [[chance.randrange(size), 1] for _ in range(BATCH)]
+
+    return told
+
+
+@pytest.mark.parametrize(
+    ("now", "after", "repeated"),
+    [
+        (sampler(seed=1), sampler(seed=1), 0),
+        (sampler(seed=1), sampler(seed=2), 44),  # the rest of the pass, which began before the restart, is another's
+        (sampler(seed=1), sampler(seed=1, shift=lambda step: step - 1), 32),
+        (sampler(seed=1), sampler(seed=1, shift=lambda step: step - 2 * (step == 12)), 32),
+        (sampler(seed=1), sampler(seed=1, shift=lambda step: step - (step == 9)), 0),  # before the restart
+        (sampler(seed=1, shift=lambda step: step - (step == 6)), sampler(seed=2), None),  # it did so before, too
+        (drawn(500, seed=1), drawn(500, seed=2), None),
+        (drawn(10**5, seed=1), drawn(10**5, seed=2), 0),
+    ],
+)
+def test_an_order_of_its_own_repeats_no_sample_of_a_pass(now: Told, after: Told, repeated: int | None) -> None:
+    fault_free = fault_free_of(sampler(seed=3) if now.__qualname__ == sampler().__qualname__ else drawn(10**5, 3))
+    judged = card(run_of(now, after), fault_free)
+    assert judged.verdict is (Verdict.FAIL if repeated else Verdict.PASS), judged.reasons
+    assert judged.scores["loss_continuity"]["samples_repeated"] == repeated
     assert "not comparable" in judged.not_judged["sample order"]
+    (state,) = [each for each in judged.guarantees if each.name == "result.samples_in_order"]
+    assert state.state == "not judged" and "not comparable" in state.why
 
 
 def test_fault_free_repeats_that_differ_among_each_other_accuse_nobody_either() -> None:
