@@ -155,8 +155,9 @@ def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | Non
     return ""
 
 
-def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
-    """Returns the tolerance limits from repeats of the fault-free run, or the reason why the repeats give no limits."""
+def calibrated(evidence: Evidence, fault_free: Curve | None, of_all: bool = False) -> Envelope | str:
+    """Returns the tolerance interval from repeats of the fault-free run, or the reason why these give no interval. With
+    `of_all`, all losses are means over all ranks."""
     flaws = [evidence.flaw(each) for each in evidence.calibration]
     others = [each for each, flaw in zip(evidence.calibration, flaws, strict=True) if not flaw]
     if any(flaws) and not others:
@@ -164,7 +165,7 @@ def calibrated(evidence: Evidence, fault_free: Curve | None) -> Envelope | str:
     if not fault_free or not others:
         return "mode envelope needs fault-free runs to calibrate its band, but there are none"
     runs = f"{counted(len(others), 'other fault-free run')} (ranks: {_ranks(others)})"
-    curves, sizes = [surviving(each.steps) for each in others], _sizes(evidence.fault_free_runs)
+    curves, sizes = [surviving(each.steps, of_all) for each in others], _sizes(evidence.fault_free_runs)
     return _drawn(fault_free, curves, runs, sizes, terms(evidence.run))
 
 
@@ -210,9 +211,9 @@ def _apart(band: Envelope | str, other: Curve, centre: Curve, too_soon: bool = F
     return f"{'at' if first == last else 'from'} step {first}{' on' * (first != last)}" if first else ""
 
 
-def resumed(evidence: Evidence) -> Resumed | None:
-    """Returns the fault-free runs that stop at or resume from a checkpoint, or `None` if these runs give no tolerance
-    limits."""
+def resumed(evidence: Evidence, of_all: bool) -> Resumed | None:
+    """Returns the fault-free runs that stop at or resume from a save, or `None` if these give no tolerance interval.
+    With `of_all`, all losses are means over all ranks."""
     before, same = (evidence.resumed.get(name) for name in (BEFORE, SAME))
     others = [each for name, each in evidence.resumed.items() if name not in (BEFORE, SAME)]
     at = resize(evidence.run, evidence.fault_free)
@@ -222,11 +223,12 @@ def resumed(evidence: Evidence) -> Resumed | None:
     flawed = (evidence.flaw(each, asked_of(name, evidence.run, at)) for name, each in whole.items())
     if any(flawed) or not all(len(each.steps) for each in whole.values()):
         return None
-    stopped, alone = surviving(before.steps), surviving(evidence.fault_free.steps) if evidence.fault_free else None
+    stopped = surviving(before.steps, of_all)
+    alone = surviving(evidence.fault_free.steps, of_all) if evidence.fault_free else None
     came = [int(each.steps.step.min()) - 1 for each in (same, *others)]
     # Runs from a later save exist only if repeats are bit-identical. Then the fault-free run has their earlier steps.
     until = [alone if alone is not None and step > came[0] else stopped for step in came]
-    curves = [part.until(surviving(each.steps)) for part, each in zip(until, (same, *others), strict=True)]
+    curves = [part.until(surviving(each.steps, of_all)) for part, each in zip(until, (same, *others), strict=True)]
     steps = ", ".join(map(str, dict.fromkeys(came[1:])))
     runs = f"{counted(len(others), 'fault-free run')} that went on from step {steps} (ranks: {_ranks(others)})"
     sizes = _sizes([*evidence.fault_free_runs, *whole.values()])

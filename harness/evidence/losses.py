@@ -1,5 +1,6 @@
 """Compares two runs by the loss, gradient norm and learning rate of each step that was not rolled back."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -19,7 +20,8 @@ _COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied", "sync_ns")
 
 @dataclass(frozen=True)
 class Curve:
-    """The logged values of each step that was not rolled back, as `surviving` chooses them among the ranks."""
+    """The logged values of each step that was not rolled back: from the lowest rank that logs a loss, with the mean
+    loss of all ranks (see `surviving`), or from one rank (see `of_each_rank`)."""
 
     step: Ints
     loss: Floats
@@ -59,6 +61,8 @@ def surviving(steps: Steps, of_all: bool = False) -> Curve:
 
 
 def _mean_of_ranks(steps: Steps, rows: Ints, cell: Ints, count: int) -> Floats:
+    order = np.argsort(steps.rank[rows], kind="stable")  # equal losses give an equal sum, whichever rank is first
+    rows, cell = rows[order], cell[order]
     samples, told = steps.rank_samples[rows], is_told(steps.loss[rows])
     weight = np.where(told, samples if (samples[told] > 0).all() else 1, 0)
     total = np.bincount(cell, weight, count)
@@ -162,6 +166,20 @@ def compare(run: Curve, fault_free: Curve) -> Comparison:
     left, right = run.at(mine), fault_free.at(other)
     differs = {name: unlike(getattr(left, name), getattr(right, name)) for name in CURVES}
     return Comparison(step, left, right, differs, int(fault_free.step[-1]) if len(fault_free) else 0, len(run))
+
+
+def of_each_rank(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Comparison]]:
+    """Yields each rank that both runs have, such as " of rank 1", with the comparison of its steps in both."""
+    pairs = np.stack(paired(run, fault_free))
+    pairs = pairs[:, np.argsort(run.rank[pairs[0]], kind="stable")]
+    for mine, other in np.split(pairs, np.flatnonzero(np.diff(run.rank[pairs[0]])) + 1, axis=1) if pairs.size else ():
+        curves = (
+            Curve(
+                **{name: getattr(steps, name)[rows] for name in _COLUMNS}, took_ns=steps.end[rows] - steps.begin[rows]
+            )
+            for steps, rows in ((run, mine), (fault_free, other))
+        )
+        yield f" of rank {run.rank[mine[0]]}", compare(*curves)
 
 
 def bits(values: Floats) -> Ints:

@@ -103,24 +103,40 @@ def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
     return [int(step) for step in steps.step[told[:1]]]
 
 
-def same_samples(run: Timeline, size: int, least: int) -> dict[str, str]:
-    """Finds `least` consecutive steps, not rolled back, on `size` ranks, in which a rank processed the samples of its
-    previous step, or those of another rank. Returns for each of these two cases a text about the first such step."""
-    steps, lists, found = run.steps, run.samples, dict[str, str]()
-    rows, sizes = by_rank(steps).row, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
-    rows = rows[(steps.samples[rows] >= 0) & (sizes[steps.epoch[rows]] == size) & (steps.applied[rows] != 0)]
-    rows = rows[(lists.counts(steps.samples[rows]) > 0) & (steps.step[rows] <= (run.changed_after or NEVER))]
-    step, rank, told = steps.step[rows], steps.rank[rows], steps.samples[rows]
-    begin, every = lists.runs[lists.offsets[told], 0], np.unique(step)  # equal lists begin with equal indices
-    for whose, order in (("in its previous step", (step, rank)), ("another rank", (begin, step))):
-        place = np.lexsort(order)
-        same = lists.equal(told[place[1:]], lists, told[place[:-1]]) & (np.diff(order[1][place]) == 0)
-        odd = place[1:][same]
+def unusual_batches(run: Timeline, usual: Timeline, least: int) -> Iterator[str]:
+    """Yields, for each way in which no rank of the fault-free run `usual` shares samples, the first of `least` kept
+    steps in a row in which a rank of the run does, in words."""
+    (rows, mine), (_, theirs) = (_shared(each, usual.largest_world) for each in (run, usual))
+    step, rank = run.steps.step[rows], run.steps.rank[rows]
+    every = np.unique(step)
+    for words, ago in mine.items():
+        odd = ago < theirs[words].min(initial=NEVER)
         in_a_row = np.convolve([*np.isin(every, step[odd]), False], np.ones(least))[least - 1 : -1] == least
         for at in every[in_a_row][:1].tolist():
-            who = rank[odd][step[odd] == at].min()
-            found[whose] = f"at step {at} rank {who} processed the same samples as {whose}"
-    return found
+            row = np.flatnonzero(odd & (step == at))[0]
+            yield f"at step {at} rank {rank[row]} processed {words.format(at - ago[row])}"
+
+
+def _shared(run: Timeline, size: int) -> tuple[Ints, dict[str, Ints]]:
+    """Returns the rows of kept steps on `size` ranks with logged samples. Returns for each row, too, how many steps ago
+    its process had the same samples (if it never went on from another state), 0 if another rank has the same samples,
+    and 0 if it has none; else `NEVER`."""
+    steps, lists = run.steps, run.samples
+    rows, sizes = by_rank(steps).row, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
+    rows = rows[(steps.samples[rows] >= 0) & (sizes[steps.epoch[rows]] == size) & (steps.applied[rows] != 0)]
+    rows = rows[steps.step[rows] <= (run.changed_after or NEVER)]
+    step, told = steps.step[rows], steps.samples[rows]
+    some = lists.counts(told) > 0
+    begin = np.append(lists.runs[:, 0], -1)[lists.offsets[told]]  # equal lists begin with equal indices
+    moved = [each.process for each in run.stretches if each.restored and each.before is not None]
+    own = np.where(np.isin(steps.process[rows], moved), -1 - np.arange(len(rows)), steps.process[rows])
+    found = {"no samples": np.where(some, NEVER, 0)}
+    for words, whose in (("the samples of step {} again", own), ("the samples of another rank", step)):
+        order = np.lexsort((step, begin, whose))
+        same = lists.equal(told[order[1:]], lists, told[order[:-1]]) & (np.diff(whose[order]) == 0) & some[order[1:]]
+        found[words] = np.full(len(rows), NEVER)
+        found[words][order[1:][same]] = np.diff(step[order])[same]
+    return rows, found
 
 
 def tells_samples(steps: Steps) -> Bools:

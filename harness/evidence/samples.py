@@ -5,7 +5,7 @@ The samples of all ranks together are compared with those in the fault-free run,
 without rolled-back steps. A run may repeat a sample as often as the fault-free run does, for example as padding. If run
 and fault-free run consume equally many samples in each step, their common steps are compared; if not, as after a change
 of the number of ranks, whole passes over the data set are compared. If the order of samples differs between fault-free
-runs, samples are not compared.
+runs, the run's own passes must not repeat more samples than those of the fault-free run.
 """
 
 import itertools
@@ -18,7 +18,7 @@ import numpy as np
 from harness.evidence.by_time import Window
 from harness.evidence.logs import Evidence
 from harness.evidence.losses import Curve, by_rank
-from harness.judge.thresholds import SEEN_AGAIN
+from harness.judge.thresholds import DRAWN_TWICE, SEEN_AGAIN
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Bools, Ints, Timeline
@@ -94,14 +94,17 @@ def consumed(evidence: Evidence) -> Consumed | None:
     not_told = Consumed(kind, why=f"{counted(untold, 'step')} of a rank without a report of its samples")
     if not len(step):
         return not_told if untold else Consumed(kind, why="the two runs have no step that can be compared")
-    why, unproven = _order(evidence, step, sides)
-    if why:
-        return Consumed(kind, why=f"sample order: not comparable; {why}", comparable=False)
+    struck = min(first_strike(run.faults), run.end)
+    later = int(run.steps.step[run.steps.end >= struck].min(initial=NEVER))  # lowest step of any rank
+    why, unproven = _order(evidence, step, sides, later)
     if sum(int(history.counts(rows).sum()) for history, rows in sides) > EXPANDED_MAX:
-        return Consumed(kind, why="too many samples differ from the fault-free run to be compared")
+        return Consumed(kind, why="too many samples differ from the fault-free run to be compared", comparable=not why)
     places = ((np.searchsorted(step, history.steps.step[rows]), history.counts(rows)) for history, rows in sides)
     totals = [np.bincount(place, weights=counts, minlength=len(step)) for place, counts in places]
     as_much = (totals[0] == totals[1]).all()
+    if why:
+        found = _again(mine, theirs, step, later) if as_much and not untold else not_told
+        return replace(found, why=f"sample order: not comparable; {why}", comparable=False)
     found = _by_steps(step, sides) if as_much else not_told if untold else _by_passes(mine, theirs)
     if untold:  # numbers of samples are not known, but moved steps are
         found = replace(not_told, moved=found.moved, first_moved=found.first_moved)
@@ -170,11 +173,10 @@ def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
     return step, ((mine, mine.row[rest[0]]), (theirs, theirs.row[rest[1]]))
 
 
-def _order(evidence: Evidence, step: Ints, sides: Sides) -> tuple[str, bool]:
+def _order(evidence: Evidence, step: Ints, sides: Sides, later: int) -> tuple[str, bool]:
     """Returns why the order of samples may differ between runs, or an empty text if nothing shows this. The second
-    result is True if nothing shows a fixed order: no step before the first fault, and no further fault-free run."""
-    run, struck = evidence.run, min(first_strike(evidence.run.faults), evidence.run.end)
-    later = run.steps.step[run.steps.end >= struck].min(initial=NEVER)  # lowest step of any rank
+    result is True if nothing shows a fixed order: no step before the first fault (in or after step `later`), and no
+    further fault-free run."""
     if len(_moved(sides, later)):
         return "it differed from the fault-free run before any fault struck", False
     theirs = sides[1][0]
@@ -195,19 +197,51 @@ def _moved(sides: Sides, later: int = NEVER) -> Ints:
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
-    """Compares the samples of the steps that both runs did, by pass over the data set. The passes are those that the
-    fault-free run's lowest rank logs, because a restarted trainer can count from 0 again; without logged passes, a pass
-    begins where samples repeat."""
+    """Compares the samples of the steps that both runs did, by pass over the data set."""
     (mine, _), (theirs, _) = sides
-    number, first = np.unique(theirs.step, return_index=True)
-    pass_of = theirs.data_pass[first[np.searchsorted(number, step)]]
-    if not (theirs.data_pass >= 0).any():
-        pass_of = np.searchsorted(pass_ends(theirs.run, theirs.kind) or [], step)
+    pass_of = _passes(theirs, step)
     bags = (_Bag.of(each, rows, pass_of[np.searchsorted(step, each.steps.step[rows])]) for each, rows in sides)
     beyond, skipped = _difference(*bags)
     again, moved = _consumed_again(beyond, mine, step, pass_of), _moved(sides)
     found, first_moved = _found(mine, beyond.at(again), skipped), next(iter(moved.tolist()), None)
     return replace(found, others=int((~again).sum()), moved=len(moved), first_moved=first_moved)
+
+
+def _passes(theirs: _History, step: Ints) -> Ints:
+    """Returns the pass over the data set to which each step belongs. The passes are those that the fault-free run's
+    lowest rank logs, because a restarted trainer can count from 0 again; without logged passes, a pass begins where
+    samples repeat."""
+    if not (theirs.data_pass >= 0).any():
+        return np.searchsorted(pass_ends(theirs.run, theirs.kind) or [], step)
+    number, first = np.unique(theirs.step, return_index=True)
+    return theirs.data_pass[first[np.searchsorted(number, step)]]
+
+
+def _again(mine: _History, theirs: _History, step: Ints, later: int) -> Consumed:
+    """Counts the samples of a pass that a run consumed both before and after a restart, beyond as many as the
+    fault-free run consumed twice in this pass. The number is not known if samples may be drawn by chance: if the run
+    consumed some twice before any fault (before step `later`), or in all fewer than a step has."""
+    pass_of = np.unique(_passes(theirs, step), return_inverse=True)[1]
+    (ours, at, restarted, size), (usual, *_) = (_repeats(each, step, pass_of) for each in (mine, theirs))
+    allowed = np.bincount(usual.part, minlength=len(step))
+    beyond = _beyond(ours.part, allowed)
+    bag, least = ours.at(beyond & restarted), max(size, DRAWN_TWICE if mine.kind == "samples" else 0)
+    drawn = allowed.max() >= size or (beyond & (at < later)).any() or 0 < len(bag.item) < least
+    return Consumed(mine.kind, None if drawn else len(bag.item), repeated_where=_in_words(bag, mine))
+
+
+def _repeats(history: _History, step: Ints, pass_of: Ints) -> tuple["_Bag", Ints, Bools, float]:
+    """Returns the samples that were consumed in an earlier step of the same pass, too, in order; the step of each;
+    whether a restart lies between; and the mean number of samples of a step."""
+    rows = history.row[np.isin(history.step, step)]
+    counts = history.counts(rows)
+    at, epoch = (np.repeat(each[rows], counts) for each in (history.steps.step, history.steps.epoch))
+    bag = _Bag.of(history, rows, pass_of[np.searchsorted(step, history.steps.step[rows])])
+    cells, first = np.unique(np.stack([bag.part, bag.item, at]), axis=1, return_index=True)  # ranks may share samples
+    again = np.flatnonzero((np.diff(cells[:2]) == 0).all(axis=0)) + 1
+    again = again[np.argsort(cells[2, again], kind="stable")]
+    restarted = epoch[first[again]] != epoch[first[again - 1]]
+    return bag.at(first[again]), cells[2, again], restarted, len(first) / len(step)
 
 
 def _found(mine: _History, repeated: "_Bag", skipped: "_Bag") -> Consumed:

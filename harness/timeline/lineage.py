@@ -342,12 +342,17 @@ def groups_of_two_sizes(lives: Sequence[Life]) -> list[str]:
 
 def impossible_places(lives: Sequence[Life]) -> list[str]:
     usual: dict[tuple[Any, ...], int] = {}
+    taken: dict[tuple[Any, ...], int] = {}
     for life in lives:
         told = [event.get("axes") or () for event in life.writer.events if event.get("event") == "coordinates"]
         axes = told[-1] if told else ()
         sizes = {each["axis"]: each["size"] for each in axes if each["axis"] != "ep"}
         held = usual.setdefault((life.rank, tuple(life.sizes), frozenset(sizes)), math.prod(sizes.values()))
         beyond = any(each["index"] >= each["size"] for each in axes)
+        if axes and len(life.worlds) == 1:  # a rank may tell no new place in a new world
+            place = life.worlds[0], frozenset((each["axis"], each["index"], each["size"]) for each in axes)
+            taken[place] = taken.get(place, 0) + 1
+            beyond |= taken[place] > max(1, life.sizes[0] // max(1, held))
         if beyond or len({each["axis"] for each in axes}) < len(axes) or math.prod(sizes.values()) != held:
             places = ", ".join(f"{each['axis']} {each['index']} of {each['size']}" for each in axes)
             return [f"rank {life.rank} on {life.key[0]} tells a place that cannot be in its world: {places}"]

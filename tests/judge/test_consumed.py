@@ -177,10 +177,37 @@ def test_the_same_samples_in_another_order_are_seen() -> None:
     assert "2 steps consumed other samples than the fault-free run, first at step 21" in judged.reasons[0]
 
 
-def test_an_order_that_is_another_in_every_run_accuses_nobody() -> None:
-    judged = card(run_of(sampler(seed=1), sampler(seed=2)), fault_free_of(sampler(seed=3)))
-    assert judged.verdict is Verdict.PASS, judged.reasons
+def drawn(size: int, seed: int = 0) -> Told:
+    """Samples of one pass that never ends, each drawn by chance from all."""
+
+    def told(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+        chance = random.Random(f"{seed} {step} {rank}")
+        return 0, [[chance.randrange(size), 1] for _ in range(BATCH)]
+
+    return told
+
+
+@pytest.mark.parametrize(
+    ("now", "after", "repeated"),
+    [
+        (sampler(seed=1), sampler(seed=1), 0),
+        (sampler(seed=1), sampler(seed=2), 44),  # the rest of the pass, which began before the restart, is another's
+        (sampler(seed=1), sampler(seed=1, shift=lambda step: step - 1), 32),
+        (sampler(seed=1), sampler(seed=1, shift=lambda step: step - 2 * (step == 12)), 32),
+        (sampler(seed=1), sampler(seed=1, shift=lambda step: step - (step == 9)), 0),  # before the restart
+        (sampler(seed=1, shift=lambda step: step - (step == 6)), sampler(seed=2), None),  # it did so before, too
+        (drawn(500, seed=1), drawn(500, seed=2), None),
+        (drawn(10**5, seed=1), drawn(10**5, seed=2), 0),
+    ],
+)
+def test_an_order_of_its_own_repeats_no_sample_of_a_pass(now: Told, after: Told, repeated: int | None) -> None:
+    fault_free = fault_free_of(sampler(seed=3) if now.__qualname__ == sampler().__qualname__ else drawn(10**5, 3))
+    judged = card(run_of(now, after), fault_free)
+    assert judged.verdict is (Verdict.FAIL if repeated else Verdict.PASS), judged.reasons
+    assert judged.scores["loss_continuity"]["samples_repeated"] == repeated
     assert "not comparable" in judged.not_judged["sample order"]
+    (state,) = [each for each in judged.guarantees if each.name == "result.samples_in_order"]
+    assert state.state == "not judged" and "not comparable" in state.why
 
 
 def test_fault_free_repeats_that_differ_among_each_other_accuse_nobody_either() -> None:
@@ -298,18 +325,42 @@ def of_rank_0(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
     return in_order(step, 0, ranks)
 
 
+def each_pass_alike(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+    """Without `set_epoch`."""
+    return in_order((step - 1) % 8 + 1, rank, ranks)
+
+
+def anew(*who: int, told: Told = in_order, since: int = 18) -> Told:
+    """These ranks start their data again."""
+    return lambda step, rank, ranks: told(step - (since - 1) * (step >= since and rank in who), rank, ranks)
+
+
+def without(*who: int, since: int = 18) -> Told:
+    return lambda step, rank, ranks: (0, []) if step >= since and rank in who else in_order(step, rank, ranks)
+
+
 @pytest.mark.parametrize(
-    ("usual", "now", "odd"),
+    ("kind", "usual", "now", "odd"),
     [
-        (in_order, in_order, ""),
-        (in_order, late, ""),  # other samples, but neither twice in a row nor on two ranks
-        (in_order, one_batch, "at step 21 rank 0 processed the same samples as in its previous step"),
-        (one_batch, one_batch, ""),
-        (in_order, of_rank_0, "rank 1 processed the same samples as another rank"),
-        (of_rank_0, of_rank_0, ""),  # as ranks do that share a model's layers
+        ("rank", in_order, in_order, ""),
+        ("rank", in_order, late, ""),  # other samples, but not three steps in a row
+        ("rank", in_order, one_batch, "at step 21 rank 0 processed the samples of step 20 again"),
+        ("rank", one_batch, one_batch, ""),
+        ("rank", in_order, of_rank_0, "processed the samples of another rank"),
+        ("rank", of_rank_0, of_rank_0, ""),  # as ranks do that share a model's layers
+        ("rank", in_order, anew(0, 1, since=11), ""),  # new processes may, as `loss_continuity` says
+        ("rank", in_order, without(1), "at step 18 rank 1 processed no samples"),
+        ("rank", without(1), without(1), ""),
+        ("replica", in_order, anew(1), ""),
+        ("replica", in_order, anew(0), "at step 18 rank 0 processed the samples of step 1 again"),
+        ("replica", each_pass_alike, anew(1, told=each_pass_alike, since=22), ""),
+        ("replica", each_pass_alike, anew(0, told=each_pass_alike, since=22), "samples of step 17 again"),
+        ("replica", in_order, without(0), "at step 18 rank 0 processed no samples"),
     ],
 )
-def test_no_rank_repeats_a_batch_or_takes_another_ranks(usual: Told, now: Told, odd: str) -> None:
-    judged = card(run_of(usual, now, expect={"recovery_time": {"max": "60s"}}), fault_free_of(usual))
+def test_no_rank_repeats_a_batch_takes_another_ranks_or_has_none(kind: str, usual: Told, now: Told, odd: str) -> None:
+    outages = [Outage(17 if usual is in_order else 21, kind, victim=1)] if kind == "replica" else KILL
+    run = run_of(usual, now, outages, expect={"recovery_time": {"max": "60s"}})
+    judged = card(run, fault_free_of(usual))
     assert judged.verdict is (Verdict.FAIL if odd else Verdict.PASS), judged.reasons
     assert odd in "".join(each.text for each in judged.findings if each.code == "result.batches_whole")

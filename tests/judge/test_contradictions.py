@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from judging import EXPECT, SAVES, Bend, bending, bent, verdict
 from scorecards import assert_verdict
-from simulator import Job, Line, Logs, Outage, change, clocks, find, put, remove, simulate, steps
+from simulator import Job, Line, Logs, Outage, change, clocks, coordinates, find, put, remove, simulate, steps
 
 from harness.judge.facts import restarts
 from harness.judge.facts.saves import Saves
 from harness.judge.guarantees import steps_together
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
+from harness.mesh import Mesh
+from harness.node.emitter import Axis
 from harness.timeline import lineage
 
 JOB = Job(nodes=2, steps=80, every=10)
@@ -270,7 +272,9 @@ def test_an_elastic_group_may_meet_fewer_at_first(sizes: list[int], odd: bool) -
     assert bool(lineage.groups_of_two_sizes([life])) is odd
 
 
-@pytest.mark.parametrize("places", ["dp 0 2", "tp 0 2", "dp 0 2 ep 0 2", "dp 0 1", "dp 2 2", "dp 0 0", "dp 0 2 dp 1 2"])
+@pytest.mark.parametrize(
+    "places", ["dp 0 2", "tp 0 2", "dp 0 2 ep 0 2", "dp 0 1", "dp 1 2", "dp 2 2", "dp 0 0", "dp 0 2 dp 1 2"]
+)
 @pytest.mark.parametrize("kind", ["rank", "shrink"])
 def test_coordinates_fit_the_world(places: str, kind: str) -> None:
     """After the restart. A smaller world may have a smaller axis."""
@@ -283,8 +287,16 @@ def test_coordinates_fit_the_world(places: str, kind: str) -> None:
         change((find(lines, "coordinates") for lines in logs.last_lives()[:1]), axes=axes)
 
     run = bent(replace(JOB, mesh=(("dp", 2),)), bend, outages=[Outage(17, kind, victim=1)])
-    odd = places in ("dp 2 2", "dp 0 0", "dp 0 2 dp 1 2") or (places == "dp 0 1" and kind == "rank")
+    odd = places in ("dp 2 2", "dp 0 0", "dp 0 2 dp 1 2") or (places in ("dp 0 1", "dp 1 2") and kind == "rank")
     assert any("a place that cannot be" in each for each in run.problems) is odd
+
+
+@pytest.mark.parametrize(("mesh", "odd"), [({"dp": 1}, False), ({"tp": 2}, False), ({"tp": 2, "dp": 2}, True)])
+def test_ranks_share_a_place_only_as_far_as_axes_are_untold(mesh: dict[Axis, int], odd: bool) -> None:
+    """Each replica of an elastic job may be a mesh of its own; of four ranks two have each place of one axis of two."""
+    job = replace(JOB, ranks_per_node=2, mesh=tuple(mesh.items()))
+    alike = bending(lambda logs: change(logs.all("coordinates", rank=3), axes=coordinates(Mesh(mesh), 1)))
+    assert any("a place that cannot be" in each for each in bent(job, alike()).problems) is odd
 
 
 @pytest.mark.parametrize(("kind", "last", "odd"), [("rank", 80, True), ("rank", 19, False), ("shrink", 80, False)])

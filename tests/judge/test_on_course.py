@@ -1,5 +1,6 @@
 """`result.on_course`: a loss or gradient norm that is far off the fault-free run's for a while, with `mode: final`."""
 
+import random
 from typing import Any
 
 import pytest
@@ -111,6 +112,33 @@ def test_other_samples_may_have_other_losses_if_they_are_permitted(bounds: dict[
     assert_verdict(card, found, "consumed the same samples, and the scenario permits" if bounds else "other samples")
     card = verdict(simulate(JOB, KILL, seed=5), times(2, 201, 260), expect)
     assert_verdict(card, FAIL, "the loss is far off")
+
+
+@pytest.mark.parametrize(
+    ("loss", "found", "said"),
+    [
+        (lambda line: line["loss"], PASS, ""),
+        (lambda line: line["loss"] * 1.2, PASS, ""),
+        (lambda line: line["loss"] * 1.5, INCONCLUSIVE, "from step 201 to step 400 the loss of rank 1 is far off"),
+        (lambda line: line["loss"] * 2, FAIL, "from step 201 to step 400 the loss is far off"),  # in the mean, too
+        (lambda line: 3.0, INCONCLUSIVE, "the loss of rank 1 is 3 in all steps 201 to 400"),
+        (lambda line: "nan", FAIL, "loss_continuity.max_nonfinite_steps"),
+    ],
+)
+def test_each_rank_with_a_loss_of_its_own_stays_on_course(loss: Any, found: Verdict, said: str) -> None:
+    own: Bend = lambda logs: change(logs.steps(rank=1), loss=lambda line: line["loss"] * 1.01)  # noqa: E731
+    off: Bend = lambda logs: change(logs.steps(201, 400, rank=1), loss=loss)  # noqa: E731
+    card = verdict(simulate(JOB, KILL, seed=5), together(own, off), FINAL, bent(JOB, own))
+    assert_verdict(card, found, said)
+
+
+@pytest.mark.parametrize(("last", "found"), [(280, PASS), (400, FAIL)])
+def test_a_loss_that_scatters_is_far_off_if_it_lasts(last: int, found: Verdict) -> None:
+    def scatters(logs: Logs) -> None:
+        change(logs.steps(), loss=lambda line: 2 + random.Random(line["step"]).uniform(-0.8, 0.8))
+
+    card = verdict(simulate(JOB, KILL, seed=5), together(scatters, times(2, 201, last)), FINAL, bent(JOB, scatters))
+    assert_verdict(card, found, f"from step 201 to step {last} the loss is far off" if found is FAIL else "")
 
 
 @pytest.mark.parametrize("begin", [181, 221])

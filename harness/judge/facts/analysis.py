@@ -84,11 +84,17 @@ class Analysis(Evidence):
         return [*episodes, *slow, *([] if self.fault_free_runs else usual.stood_frozen(self.run))]
 
     ledger: Ledger = fact(lambda self: ledger.settle(self.run, self.usual.bands, self.windows, self.usual.own_steps))
-    curve: losses.Curve = fact(lambda self: losses.surviving(self.run.steps, bool(self.other_layout)))
+    curve: losses.Curve = fact(lambda self: losses.surviving(self.run.steps, self.of_all))
     fault_free_curve: losses.Curve | None = fact(
-        lambda self: losses.surviving(self.fault_free.steps, bool(self.other_layout)) if self.fault_free else None
+        lambda self: losses.surviving(self.fault_free.steps, self.of_all) if self.fault_free else None
     )
     other_layout: str = fact(lambda self: new_layout(self.run, self.fault_free_runs))
+
+    @cached_property
+    def of_all(self) -> bool:
+        """Returns True if losses are compared as means over all ranks, because each rank may log its own."""
+        band = self.fault_free is not None and getattr(self.continuity, "mode", "") in ("final", "envelope")
+        return bool(self.other_layout) or (band and self.own_losses)
 
     @cached_property
     def comparison(self) -> losses.Comparison | None:
@@ -97,8 +103,15 @@ class Analysis(Evidence):
             return losses.compare(self.curve.at(before), losses.surviving(self.usual_run.steps))
         return losses.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
 
-    resumed_runs: envelope.Resumed | None = fact(lambda self: envelope.resumed(self))
-    calibrated: Envelope | str = fact(lambda self: envelope.calibrated(self, self.fault_free_curve))
+    @cached_property
+    def compared(self) -> Mapping[str, losses.Comparison]:
+        """Returns the comparison with the fault-free run, and, by rank, those of ranks that log their own losses."""
+        own = self.fault_free if self.of_all and not self.other_layout else None
+        each = dict(losses.of_each_rank(self.run.steps, own.steps)) if own else {}
+        return {"": self.comparison, **each} if self.comparison else {}
+
+    resumed_runs: envelope.Resumed | None = fact(lambda self: envelope.resumed(self, self.of_all))
+    calibrated: Envelope | str = fact(lambda self: envelope.calibrated(self, self.fault_free_curve, self.of_all))
 
     @cached_property
     def envelope(self) -> Envelope | str:

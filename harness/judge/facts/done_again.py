@@ -29,7 +29,7 @@ class DoneAgain:
     def __init__(self, evidence: Analysis, made: Made, log: Timeline):
         self._evidence, self.made, self.log, usual = evidence, made, log, evidence.fault_free
         self.reached = int(log.steps.step.max(initial=0))  # the last step of any rank: lines of others may be lost
-        self.compared = losses.compare(evidence.curve, losses.surviving(log.steps, bool(evidence.other_layout)))
+        self.compared = losses.compare(evidence.curve, losses.surviving(log.steps, evidence.of_all))
         self._bounds: Any = (evidence.run.plan.get("expect") or {}).get("loss_continuity")
         unplanned = usual is not None and usual.planned_steps is None
         self.went_on = unplanned and self.reached > evidence.run.reached_step

@@ -8,8 +8,10 @@ import numpy as np
 
 from harness.evidence import by_time
 from harness.evidence.losses import WORDS, Comparison, near_by
+from harness.judge.facts import tellers
 from harness.judge.facts.analysis import Analysis
-from harness.judge.thresholds import LAG_STRETCHES, NEAR_ZERO, NORM_OFF, RECOVERS_STEPS, SPREAD, STRETCH_STEPS
+from harness.judge.facts.known import By
+from harness.judge.thresholds import LAG_STRETCHES, LASTS, NEAR_ZERO, NORM_OFF, RECOVERS_STEPS, SPREAD, STRETCH_STEPS
 from harness.node.emitter.abnormal import SPIKE_LOSS_EXCESS, SPIKE_LOSS_SPREADS, SPIKE_MARGIN_STEPS, SPIKE_STEPS
 from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import FaultRecord
@@ -25,20 +27,22 @@ class Excursion:
     since: int
     until: int
     fault: str  # id of a fault that moved the figure, if the figure came back soon after the fault's end
+    by: By = tellers.SEEN
 
 
 def excursions(evidence: Analysis) -> Iterator[Excursion]:
     """Yields the excursions of the loss, then of the gradient norm. Modes other than `final` have no excursions."""
-    run, compared, usual, bounds = evidence.run, evidence.comparison, evidence.fault_free, evidence.continuity
-    if bounds is None or bounds.mode != "final" or usual is None or compared is None or evidence.incomparable:
+    run, usual, bounds = evidence.run, evidence.fault_free, evidence.continuity
+    if bounds is None or bounds.mode != "final" or usual is None or evidence.incomparable:
         return
     sizes = [epoch.size / usual.largest_world for epoch in run.epochs]
     noisier = np.sqrt(max([1, *sizes, *(1 / size for size in sizes)]))  # the gradients of smaller batches
-    yield from _of(evidence, compared, "loss", max(SPIKE_LOSS_EXCESS, bounds.max_final_gap / 100))
-    yield from _of(evidence, compared, "grad_norm", NORM_OFF * noisier - 1)
+    for whose, compared in evidence.compared.items():
+        yield from _of(evidence, compared, "loss", max(SPIKE_LOSS_EXCESS, bounds.max_final_gap / 100), whose)
+        yield from _of(evidence, compared, "grad_norm", NORM_OFF * noisier - 1, whose)
 
 
-def _of(evidence: Analysis, compared: Comparison, name: str, excess: float) -> Iterator[Excursion]:
+def _of(evidence: Analysis, compared: Comparison, name: str, excess: float, whose: str) -> Iterator[Excursion]:
     """Yields excursions of `name` (such as the loss) that exceed the share `excess`, the usual scatter and any lag."""
     columns = [getattr(each, name) for each in (compared.run, compared.fault_free)]
     told = np.isfinite(columns).all(axis=0)
@@ -50,14 +54,17 @@ def _of(evidence: Analysis, compared: Comparison, name: str, excess: float) -> I
     most, least = near_by(other, LAG_STRETCHES), -near_by(-other, LAG_STRETCHES)
     wide = np.maximum(SPIKE_LOSS_SPREADS * SPREAD * near_by(scatter, LAG_STRETCHES), NEAR_ZERO * np.ptp(other))
     far = mine - most > np.maximum(excess * np.abs(most), wide)
+    for part in by_time.stretches(mine - most > np.maximum(excess * np.abs(most), NEAR_ZERO * np.ptp(other))):
+        far[part] |= part.stop - part.start >= LASTS
     if name == "grad_norm":
         far |= least - mine > np.maximum(excess * mine, wide)
     for part in by_time.stretches(far):
         first, last = int(step[part.start, 0]), int(step[part.stop - 1, -1])
         values = f"{mine[part.start]:.4g} at first, and {other[part.start]:.4g} in the fault-free run"
-        words = f"from step {first} to step {last} the {WORDS[name]} is far off: {values} (medians of ten steps)"
+        words = f"from step {first} to step {last} the {WORDS[name]}{whose} is far off: {values} (medians of ten steps)"
         since, until = int(step[max(0, part.start - LAG_STRETCHES - 1), 0]), int(step[part.start, -1])
-        yield Excursion(words, first, last, since, until, _moved_by(evidence, first, until, last))
+        fault = _moved_by(evidence, first, until, last)
+        yield Excursion(words, first, last, since, until, fault, tellers.of_rank(whose))
 
 
 def _moved_by(evidence: Analysis, first: int, until: int, last: int) -> str:

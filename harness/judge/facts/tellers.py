@@ -31,6 +31,11 @@ def beside(fault_free: object | None, alone: By) -> By:
     return alone if fault_free is None else SEEN
 
 
+def of_rank(rank: str) -> By:
+    """Returns how strong the evidence is that a figure is off: weak for a figure of one rank, SEEN for the job's."""
+    return OWN_FIGURES if rank else SEEN
+
+
 def node_times(problems: Sequence[str], uncertainty_ns: int, early_ns: int) -> By:
     """Returns how strong the evidence is that a step was done on a node that the job did not have at that time."""
     return TIMES if problems or uncertainty_ns or early_ns <= ALLOCATED_NS else SEEN

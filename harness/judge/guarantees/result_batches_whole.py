@@ -2,8 +2,8 @@
 
 Ranks may process different numbers of samples if the fault-free run shares its batches as unevenly at the same world
 size. The run fails if a rank processes no sample of a batch that has enough samples for all ranks, although each rank
-processes some in the fault-free run. It also fails if in 3 steps in a row a rank processes the samples of its previous
-step, or those of another rank, although no rank of the fault-free run ever does.
+processes some in the fault-free run. It also fails if in 3 steps in a row a rank processes no samples, those of another
+rank or, since its start, those of an earlier step again, although no rank of the fault-free run does so, or as soon.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from harness.evidence import ranks
 from harness.judge.facts import tellers
 from harness.judge.facts.alarms import unanswered
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach, in_words
-from harness.timeline.timeline import Ints
+from harness.timeline.timeline import Ints, Timeline
 
 DATA_SKEW = "data_skew"  # kind of anomaly as a trainer names it
 
@@ -23,17 +23,22 @@ def breaches(evidence: Analysis) -> Breaches:
         short = ranks.samples_short(evidence.run.steps, rows)
         yield from in_words(unanswered(evidence.run, DATA_SKEW, short))
         yield from _uneven(evidence, rows)
-    usual = evidence.usual_run
-    if usual is not None and (usual.steps.samples >= 0).any() and not evidence.flaw(usual):
-        size = usual.largest_world
-        known, found = ranks.same_samples(usual, size, 1), ranks.same_samples(evidence.run, size, 3)
-        for words in (found[whose] for whose in found if whose not in known):
-            yield breach(f"{words}, and so on for 3 steps; no rank does so in the fault-free run")
+    if usual := _listed(evidence):
+        for words in ranks.unusual_batches(evidence.run, usual, 3):
+            yield breach(f"{words}, and so on for 3 steps, unlike all ranks of the fault-free run")
+
+
+def _listed(evidence: Analysis) -> Timeline | None:
+    """Returns the fault-free run if its ranks, and those of the run, list their samples."""
+    runs = [each for each in (evidence.usual_run, evidence.run) if each and (each.steps.samples >= 0).any()]
+    return runs[0] if len(runs) == 2 and not evidence.flaw(runs[0]) else None
 
 
 def nothing(evidence: Analysis) -> str:
     """Returns why the harness cannot check that batches are complete, or an empty text if the harness can."""
-    usual = evidence.usual_run
+    run, usual = evidence.run, evidence.usual_run
+    if (run.steps.samples >= 0).any() and not len(ranks.samples_counted(run)) and not _listed(evidence):
+        return "no fault-free run shows how ranks share samples"
     also = usual is not None and ranks.samples_short(usual.steps, ranks.samples_counted(usual))
     return "the ranks of the fault-free run leave samples out, too" if also else ""
 

@@ -2,13 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
-
 from harness.evidence import ranks
 from harness.evidence.losses import CURVES, WORDS
 from harness.judge.facts import tellers
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
-from harness.judge.thresholds import LAST_STEPS
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
@@ -17,11 +14,6 @@ SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    yield from _disagreements(evidence)
-    yield from _far_off(evidence)
-
-
-def _disagreements(evidence: Analysis) -> Breaches:
     """Yields a breach for each quantity, such as the loss, for which ranks log different values in one step. If ranks
     of the fault-free run differ, too, each rank is compared with the same rank of the fault-free run."""
     run, fault_free, bounds = evidence.run, evidence.usual_run, evidence.continuity
@@ -48,26 +40,6 @@ def _disagreements(evidence: Analysis) -> Breaches:
                 yield breach(f"{text}, and no fault-free run shows whether they always do", tellers.UNTOLD)
             else:
                 yield breach(text, grounds=[Ground(Kind.LOSSES)])
-
-
-def _far_off(evidence: Analysis) -> Breaches:
-    """Yields a breach for each rank whose last losses never change, or have a far higher median than without a fault. A
-    rank's median may be at most `max_final_gap` % above the 95th percentile of the fault-free run's last losses."""
-    run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
-    if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not evidence.own_losses:
-        return
-    first = int(comparison.step[-LAST_STEPS:].min(initial=NEVER))
-    late, told = (each.survives & (each.step >= first) & np.isfinite(each.loss) for each in (run, usual.steps))
-    if told.sum() < LAST_STEPS or len(comparison.step) < 2 * LAST_STEPS:
-        return
-    most = float(np.quantile(usual.steps.loss[told], 0.95))
-    for rank in np.unique(run.rank[late]).tolist()[1:]:
-        losses, text = run.loss[late & (run.rank == rank)], f"from step {first} on the loss of rank {rank} is"
-        if np.median(losses) > most + bounds.max_final_gap / 100 * abs(most):
-            told_as = f"{np.median(losses):.4g} in the median, and below {most:.4g} mostly without a fault"
-            yield breach(f"{text} {told_as}", tellers.OWN_FIGURES)
-        elif len(losses) == LAST_STEPS and np.ptp(losses) == 0 < np.ptp(usual.steps.loss[told]):
-            yield breach(f"{text} {losses[0]:g} in each step, and changes without a fault", tellers.OWN_FIGURES)
 
 
 GUARANTEE = Guarantee(breaches, explained_by=("restart.whole_state", "saves.one_writer"), nothing=Analysis.no_bound)

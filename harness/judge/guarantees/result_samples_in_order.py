@@ -6,6 +6,7 @@ import numpy as np
 
 from harness.evidence.losses import Curve
 from harness.judge.facts.alarms import LeftOut
+from harness.judge.facts.analysis import NO_BOUND
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
 from harness.units import counted
@@ -42,4 +43,10 @@ def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
     return replace(fault_free, first=first, digest=np.where(known, fault_free.digest[place], 0))
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("positions",), nothing=Analysis.no_bound)
+def nothing(evidence: Analysis) -> str:
+    """Returns why nothing shows whether samples are the fault-free run's, or an empty text if something does."""
+    bounds, why = evidence.continuity, evidence.consumed.why if evidence.consumed else ""
+    return NO_BOUND if bounds is None or bounds.samples == "reported" else why
+
+
+GUARANTEE = Guarantee(breaches, rests_on=("positions",), nothing=nothing)

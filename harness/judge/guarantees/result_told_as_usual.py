@@ -25,7 +25,8 @@ MOVING = {**{name: WORDS[name] for name in ("loss", "grad_norm")}, "sync_ns": "t
 def breaches(evidence: Analysis) -> Breaches:
     yield from _told_by_one(evidence)
     resized = len({epoch.size for epoch in evidence.run.epochs}) > 1
-    yield from never_changing(evidence.comparison, resized) if evidence.continuity else ()
+    for of, compared in evidence.compared.items() if evidence.continuity else ():
+        yield from never_changing(compared, resized, of=of)
     if evidence.continuity and evidence.run.changed_after is not None and evidence.usual_run:
         whole = compare(evidence.curve, surviving(evidence.usual_run.steps))
         yield from never_changing(whole, resized, ("loss",))
@@ -48,17 +49,15 @@ def _told_by_one(evidence: Analysis) -> Breaches:
             yield breach(f"{text}, first at step {steps[0]}", tellers.UNTOLD)
 
 
-def never_changing(comparison: Comparison | None, resized: bool, names: Sequence[str] = tuple(MOVING)) -> Breaches:
+def never_changing(comparison: Comparison, resized: bool, names: Sequence[str] = (*MOVING,), of: str = "") -> Breaches:
     """Yields a breach if a loss, gradient norm or sync time stays the same in steps in which it changes in the
     fault-free run. Sync times are not compared if the number of ranks changed (`resized`)."""
-    if comparison is None:
-        return
     for name in names[: 2 if resized else 3]:
         mine, usual = getattr(comparison.run, name), getattr(comparison.fault_free, name)
         for part in by_time.stretches(mine[1:] == mine[:-1]):
             if part.stop - part.start >= SAME_STEPS and not (usual[1:] == usual[:-1])[part].any():
                 steps = f"{comparison.step[part.start]} to {comparison.step[part.stop]}"
-                text = f"the {MOVING[name]} is {mine[part.start]:g} in all steps {steps}"
+                text = f"the {MOVING[name]}{of} is {mine[part.start]:g} in all steps {steps}"
                 yield breach(f"{text}, and changes at each of them without a fault", tellers.OWN_FIGURES)
 
 

@@ -45,8 +45,7 @@ def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> Scor
             return ScoreResult(values, not_judged=[("losses", CHANGED), *in_passing])
     mode, reach = _mode(evidence, bounds)
     asked, judged = not bounds.model_fields_set.isdisjoint(SAMPLE_BOUNDS), bounds.samples == "judged"
-    followed = judged and (consumed.comparable or asked)
-    lines = [mode, *(_sample_lines(bounds, consumed, mode.verdict) if followed else ())]
+    lines = [mode, *(_sample_lines(bounds, consumed, mode.verdict, asked) if judged else ())]
     if bounds.mode == "final":
         odd_steps, most = values["nonfinite_steps"], bounds.max_nonfinite_steps
         lines.append(Bound("loss_continuity.max_nonfinite_steps", unit="steps").line(most, odd_steps, "", COMPUTED))
@@ -57,26 +56,17 @@ def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> Scor
     untold = [("sample order", consumed.why)] if unseen else []
     untold = [*untold, *changed, *(_unseen(evidence) if bounds.mode == "envelope" else ())]
     untold = untold if judged else in_passing or [("sample order", NO_BOUND)]
-    return ScoreResult(values | reach, lines, (), _summary(evidence, bounds, values | reach), untold)
+    said = {
+        "exact": "losses identical bit for bit",
+        "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
+    }.get(bounds.mode, f"losses within the {bounds.mode} band{_reach(reach)}")
+    return ScoreResult(values | reach, lines, (), said, untold)
 
 
 def _changed(evidence: Analysis) -> list[tuple[str, str]]:
     """Names the losses that are not judged, and why: a fault changed the job's command on purpose."""
     last = evidence.run.changed_after
     return [] if last is None else [(f"losses after step {last}", CHANGED)]
-
-
-def _summary(evidence: Analysis, bounds: ContinuityBounds, values: dict[str, Any]) -> str:
-    """Says how close the losses are to the fault-free run's. If each rank logs its own loss, the text names the rank
-    whose losses are compared."""
-    said = {
-        "exact": "losses identical bit for bit",
-        "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
-    }.get(bounds.mode, f"losses within the {bounds.mode} band{_reach(values)}")
-    told = evidence.run.steps.rank[np.isfinite(evidence.run.steps.loss)]
-    each = bounds.mode in ("final", "envelope") and not evidence.other_layout
-    alone = each and len(told) and evidence.own_losses
-    return f"{said} (of rank {int(told.min())}; each rank reports its own)" if alone else said
 
 
 def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
@@ -129,14 +119,14 @@ def _amounts(consumed: Consumed) -> tuple[str, str]:
     return repeated, f"{consumed.skipped}{of} never seen{consumed.skipped_where}" if consumed.skipped else ""
 
 
-def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, mode: Verdict) -> Iterator[Expectation]:
+def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, mode: Verdict, asked: bool) -> Iterator[Expectation]:
     amounts = (consumed.repeated, bounds.max_samples_repeated), (consumed.skipped, bounds.max_samples_skipped)
     for what, (observed, bound), which in zip(("repeated", "skipped"), amounts, _amounts(consumed), strict=True):
         name = f"loss_continuity.max_samples_{what}"
         if observed is None and bounds.mode == "exact" and mode is Verdict.PASS:
             text = "the losses equal the fault-free run's, bit for bit"
             yield line(name, f"≤ {bound}", text, "", COMPUTED, bound_value=bound, unit="samples")
-        else:
+        elif observed is not None or consumed.comparable or asked:
             reason = consumed.why if observed is None else which
             yield Bound(name, unit="samples").line(bound, observed, reason, Ground(Kind.ORDER))
 
