@@ -109,7 +109,7 @@ def same_samples(run: Timeline, size: int, least: int) -> dict[str, str]:
     steps, lists, found = run.steps, run.samples, dict[str, str]()
     rows, sizes = by_rank(steps).row, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = rows[(steps.samples[rows] >= 0) & (sizes[steps.epoch[rows]] == size) & (steps.applied[rows] != 0)]
-    rows = rows[(lists.counts(steps.samples[rows]) > 0) & (steps.step[rows] <= (run.changed_after or NEVER))]
+    rows = rows[(lists.counts(steps.samples[rows]) > 0) & (steps.step[rows] <= run.step_before(run.work_changed_at))]
     step, rank, told = steps.step[rows], steps.rank[rows], steps.samples[rows]
     begin, every = lists.runs[lists.offsets[told], 0], np.unique(step)  # equal lists begin with equal indices
     for whose, order in (("in its previous step", (step, rank)), ("another rank", (begin, step))):

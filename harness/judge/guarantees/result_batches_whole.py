@@ -23,7 +23,7 @@ def breaches(evidence: Analysis) -> Breaches:
         short = ranks.samples_short(evidence.run.steps, rows)
         yield from in_words(unanswered(evidence.run, DATA_SKEW, short))
         yield from _uneven(evidence, rows)
-    usual = evidence.usual_run
+    usual = evidence.fault_free
     if usual is not None and (usual.steps.samples >= 0).any() and not evidence.flaw(usual):
         size = usual.largest_world
         known, found = ranks.same_samples(usual, size, 1), ranks.same_samples(evidence.run, size, 3)
@@ -33,7 +33,7 @@ def breaches(evidence: Analysis) -> Breaches:
 
 def nothing(evidence: Analysis) -> str:
     """Returns why the harness cannot check that batches are complete, or an empty text if the harness can."""
-    usual = evidence.usual_run
+    usual = evidence.fault_free
     also = usual is not None and ranks.samples_short(usual.steps, ranks.samples_counted(usual))
     return "the ranks of the fault-free run leave samples out, too" if also else ""
 
@@ -41,7 +41,7 @@ def nothing(evidence: Analysis) -> str:
 def _uneven(evidence: Analysis, rows: Ints) -> Breaches:
     """Yields a breach if a batch is shared more unevenly among ranks than in the fault-free run with as many ranks.
     `rows` are the rows of the steps table that `samples_counted` returned."""
-    run, fault_free = evidence.run, evidence.usual_run
+    run, fault_free = evidence.run, evidence.fault_free
     usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one rank
     if fault_free is not None:
         usual, *theirs = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))

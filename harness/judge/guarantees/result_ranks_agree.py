@@ -10,7 +10,6 @@ from harness.judge.facts import tellers
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import LAST_STEPS
 from harness.judge.verdict import Ground, Kind
-from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 
 SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
@@ -24,12 +23,11 @@ def breaches(evidence: Analysis) -> Breaches:
 def _disagreements(evidence: Analysis) -> Breaches:
     """Yields a breach for each quantity, such as the loss, for which ranks log different values in one step. If ranks
     of the fault-free run differ, too, each rank is compared with the same rank of the fault-free run."""
-    run, fault_free, bounds = evidence.run, evidence.usual_run, evidence.continuity
+    run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
     if bounds is None:
         return
     before = run.steps.survives & (run.steps.end < first_strike(run.faults))
     usual = fault_free.steps if fault_free else replace(run.steps, survives=before)
-    last = NEVER if run.changed_after is None else run.changed_after
     closely = {"exact": 0.0, "ulp": bounds.max_ulp}.get(bounds.mode) if not evidence.never_the_same else None
     followed = evidence.consumed is not None or bounds.samples == "reported"
     for name, words in (WORDS if followed else WORDS | SAMPLES).items():
@@ -38,7 +36,7 @@ def _disagreements(evidence: Analysis) -> Breaches:
         if local and fault_free is not None:
             allowed = closely if name in CURVES else None if bounds.moves_samples else 0.0
             told = run.steps, fault_free.steps, name
-            row = None if allowed is None else ranks.off_the_fault_free_run(*told, allowed, last)
+            row = None if allowed is None else ranks.off_the_fault_free_run(*told, allowed, run.changed_after)
             if row is not None:
                 whose = f"at step {run.steps.step[row]} the {words} of rank {run.steps.rank[row]}"
                 yield breach(f"{whose} differs from the same rank of the fault-free run", grounds=[Ground(Kind.LOSSES)])
@@ -56,13 +54,13 @@ def _far_off(evidence: Analysis) -> Breaches:
     run, usual, comparison, bounds = evidence.run.steps, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or comparison is None or not evidence.own_losses:
         return
-    first = int(comparison.step[-LAST_STEPS:].min(initial=NEVER))
-    late, told = (each.survives & (each.step >= first) & np.isfinite(each.loss) for each in (run, usual.steps))
+    last = comparison.step[-LAST_STEPS:]
+    late, told = (each.survives & np.isin(each.step, last) & np.isfinite(each.loss) for each in (run, usual.steps))
     if told.sum() < LAST_STEPS or len(comparison.step) < 2 * LAST_STEPS:
         return
     most = float(np.quantile(usual.steps.loss[told], 0.95))
     for rank in np.unique(run.rank[late]).tolist()[1:]:
-        losses, text = run.loss[late & (run.rank == rank)], f"from step {first} on the loss of rank {rank} is"
+        losses, text = run.loss[late & (run.rank == rank)], f"from step {last[0]} on the loss of rank {rank} is"
         if np.median(losses) > most + bounds.max_final_gap / 100 * abs(most):
             told_as = f"{np.median(losses):.4g} in the median, and below {most:.4g} mostly without a fault"
             yield breach(f"{text} {told_as}", tellers.OWN_FIGURES)
@@ -70,4 +68,5 @@ def _far_off(evidence: Analysis) -> Breaches:
             yield breach(f"{text} {losses[0]:g} in each step, and changes without a fault", tellers.OWN_FIGURES)
 
 
-GUARANTEE = Guarantee(breaches, explained_by=("restart.whole_state", "saves.one_writer"), nothing=Analysis.no_bound)
+CAUSES = ("restart.whole_state", "saves.one_writer")
+GUARANTEE = Guarantee(breaches, (), CAUSES, nothing=lambda e: e.no_bound() or e.changed() * e.own_losses)

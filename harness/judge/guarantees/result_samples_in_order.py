@@ -14,7 +14,7 @@ from harness.units import counted
 def breaches(evidence: Analysis) -> Breaches:
     """Yields a breach if steps consumed other samples than in the fault-free run. If the scenario allows repeated or
     skipped samples, sample positions may differ."""
-    comparison, consumed, bounds = evidence.comparison, evidence.consumed, evidence.continuity
+    comparison, consumed, bounds = evidence.same_work, evidence.consumed, evidence.continuity
     if bounds is None or bounds.samples == "reported" or comparison is None:
         return
     if consumed is not None:
@@ -42,4 +42,4 @@ def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
     return replace(fault_free, first=first, digest=np.where(known, fault_free.digest[place], 0))
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("positions",), nothing=Analysis.no_bound)
+GUARANTEE = Guarantee(breaches, ("positions",), nothing=lambda e: e.no_bound() or e.changed() * bool(e.new_work()))
