@@ -32,8 +32,7 @@ def replicas(run: Timeline) -> Ints:
 
 
 def layouts(run: Timeline) -> frozenset[str]:
-    """Returns the logged ways to split the model between ranks, such as `tp 2`, without the axes of data
-    parallelism."""
+    """Returns the logged ways to split the model between ranks, such as `tp 2`, without data parallelism."""
     told = [each.coordinates for each in run.processes if each.coordinates]
     parts = [[f"{axis} {n}" for axis, (_, n) in sorted(each.items()) if axis not in DATA and n > 1] for each in told]
     return frozenset(", ".join(each) or "whole replicas" for each in parts)

@@ -104,8 +104,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
-    """Yields the deaths during the run that no known cause explains. A worker's exit with code 0 before the last step
-    counts as a death."""
+    """Yields the deaths during the run, and exits with code 0 before the last step, that no known cause explains."""
     released = max((slot.released for slot in run.slots), default=run.end)
     over = released if run.aborted is None else min(released, run.aborted)  # the harness itself causes later ends
     last = int(run.progress.begin[-1]) - run.uncertainty_ns if len(run.progress) else 0
@@ -331,8 +330,7 @@ class _Inquest:
                 yield _Root(other.at, aim, survived=survived, aim=aim)
 
     def _last_word(self, death: End) -> int:
-        """Returns the time of the last log line of a worker, or of a node's workers, because exits are logged later
-        than they happen."""
+        """Returns the time of the last log line of a worker or of a node's workers, as exits are logged too late."""
         seen = (self._run.processes[row].last_seen for row in death.processes)
         return max(seen, default=death.at if death.rank is None else death.started)
 

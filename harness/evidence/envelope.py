@@ -101,10 +101,10 @@ class Envelope:
         parted = _parted(found)
         if parted is None:
             return []
-        first = int(np.searchsorted(self.edges, self._rows(found)[parted], side="right")) - 1
+        first, last = np.searchsorted(self.edges, self._rows(found)[[parted, -1]], side="right").tolist()
         needed = self.lasting["loss"] + self._means(found, "loss")
         percent = 100 * needed / np.abs(self._level())
-        told = (each for each in range(first, len(self.edges)) if np.isfinite(percent[each]))
+        told = (each for each in range(first - 1, last) if np.isfinite(percent[each]))
         return [Sight(*self._steps(each), float(percent[each])) for each in told]
 
     def changes_by(self, since: Sight) -> float:

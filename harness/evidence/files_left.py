@@ -13,7 +13,7 @@ def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
         return "the job did not complete"
     if usual is None:
         return "there is no fault-free run to compare with"
-    if flaw := evidence.flaw(usual):
+    if flaw := evidence.new_work() or evidence.flaw(usual):
         return f"the fault-free run cannot be used: {flaw}"
     if run.epochs and run.epochs[-1].size != usual.epochs[-1].size:
         return f"it ended on {run.epochs[-1].size} ranks, and without faults on {usual.epochs[-1].size}"

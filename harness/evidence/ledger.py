@@ -106,7 +106,7 @@ class _StepShares:
         self.steps = timeline.steps
         self.first = first_rows(timeline)
         sizes = [epoch.size for epoch in timeline.epochs]
-        worlds = [baselines.get(size) for size in sizes]
+        worlds = [baselines.get(e.size) if e.begin < timeline.work_changed_at else None for e in timeline.epochs]
         self.upper = np.array([band.upper if band else ENDLESS for band in worlds], np.int64)
         self.upper_first = np.array([band.first if band else ENDLESS for band in worlds], np.int64)
         self.alone = np.array([band is None for band in worlds], np.bool_)

@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from harness.timeline.sorted_events import first_strike
 from harness.timeline.timeline import Timeline
 from harness.units import counted
 
+CHANGED = "the configuration was changed on purpose"
 FAULT_FREE = "fault-free"
 _FOLDERS = (FAULT_FREE, "twin")  # "twin": the name in older versions
 CALIBRATION = "calibration-"
@@ -38,19 +38,11 @@ class Evidence:
     drill: Timeline | str = ""  # the restore drill, or why its log cannot be read
     resumed: Mapping[str, Timeline] = field(default_factory=dict)  # fault-free, by folder; stopped or resumed at a save
     second_restart: Timeline | str = ""  # the second restart, or why its log cannot be read
-    before_change: Self | None = None  # with the fault-free runs, if they count only up to `run.changed_after`
 
-    def without_change(self) -> Self:
-        """Returns the evidence without the fault-free runs if a fault changed the job's command, because they ran the
-        old command. The field `before_change` keeps these runs, to judge the steps before the command changed."""
-        if self.run.changed_after is None:
-            return self
-        return replace(self, before_change=self, fault_free=None, calibration=(), resumed={})
-
-    @property
-    def usual_run(self) -> Timeline | None:
-        """Returns the fault-free run, even if only its steps up to `run.changed_after` can be compared."""
-        return self.before_change.fault_free if self.before_change else self.fault_free
+    def new_work(self) -> str:
+        """Returns a text if a fault changed more than settings of the optimizer, or else an empty text. The fault-free
+        run then does not show the usual pace, files and saves of the steps after the change."""
+        return "" if self.run.work_changed_at == NEVER else CHANGED
 
     @cached_property
     def fault_free_runs(self) -> list[Timeline]:
@@ -159,8 +151,7 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
     """Returns a text if differences from the fault-free run are no errors because the trainer is not deterministic, or
     else an empty text. A trainer counts as not deterministic only if the differences begin well before the first fault
-    (in a run without faults and restarts: at any step). In addition, the first compared step or nearly all steps after
-    the first difference must differ."""
+    (without faults and restarts: at any step), and at the first compared step or in nearly all steps from then on."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

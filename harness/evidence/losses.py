@@ -168,9 +168,10 @@ def compare(run: Curve, fault_free: Curve) -> Comparison:
     return Comparison(step, left, right, differs, int(fault_free.step[-1]) if len(fault_free) else 0, len(run))
 
 
-def of_each_rank(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Comparison]]:
-    """Yields each rank that both runs have, such as " of rank 1", with the comparison of its steps in both."""
+def of_each_rank(run: Steps, fault_free: Steps, last: int) -> Iterator[tuple[str, Comparison]]:
+    """Yields each rank that both runs have, such as " of rank 1", with a comparison of its steps up to step `last`."""
     pairs = np.stack(paired(run, fault_free))
+    pairs = pairs[:, run.step[pairs[0]] <= last]
     pairs = pairs[:, np.argsort(run.rank[pairs[0]], kind="stable")]
     for mine, other in np.split(pairs, np.flatnonzero(np.diff(run.rank[pairs[0]])) + 1, axis=1) if pairs.size else ():
         curves = (

@@ -124,7 +124,7 @@ def _shared(run: Timeline, size: int) -> tuple[Ints, dict[str, Ints]]:
     steps, lists = run.steps, run.samples
     rows, sizes = by_rank(steps).row, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = rows[(steps.samples[rows] >= 0) & (sizes[steps.epoch[rows]] == size) & (steps.applied[rows] != 0)]
-    rows = rows[steps.step[rows] <= (run.changed_after or NEVER)]
+    rows = rows[steps.step[rows] <= run.step_before(run.work_changed_at)]
     step, told = steps.step[rows], steps.samples[rows]
     some = lists.counts(told) > 0
     begin = np.append(lists.runs[:, 0], -1)[lists.offsets[told]]  # equal lists begin with equal indices

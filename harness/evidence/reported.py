@@ -83,8 +83,8 @@ def missing(evidence: Evidence) -> Iterator[tuple[str, str]]:
     run, here = evidence.run, told(evidence.run)
     trainer = (run.plan.get("workload") or {}).get("trainer")
     promised = (declared(run.plan) if trainer is not None else None) or frozenset[str]()
-    if trainer == "reference" and evidence.usual_run is not None:
-        promised &= told(evidence.usual_run)  # another trainer may use that name
+    if trainer == "reference" and evidence.fault_free is not None:
+        promised &= told(evidence.fault_free)  # another trainer may use that name
     promised = promised.union(*(process.tells or () for process in run.processes))
     for kind in TELLS if len(run.steps) else ():
         if kind in here and kind in KINDS_OF_STEPS:
@@ -105,7 +105,7 @@ def stood_in_for(tells: frozenset[str]) -> frozenset[str]:
 
 
 def _never_saved(evidence: Evidence) -> bool:
-    run, fault_free = evidence.run, evidence.usual_run
+    run, fault_free = evidence.run, evidence.fault_free
     if fault_free is None or "checkpoints" not in told(fault_free):
         return False
     first = min((event.get("step") or 0 for event in fault_free.checkpoints), default=0)
@@ -151,7 +151,7 @@ class _Lives:
 
 def _ceased(evidence: Evidence, kind: str) -> str:
     run, lives = evidence.run, _Lives(evidence.run, kind)
-    usual = None if evidence.usual_run is None else _Lives(evidence.usual_run, kind)
+    usual = None if evidence.fault_free is None else _Lives(evidence.fault_free, kind)
     told = np.diff(lives.cuts)
     silent = np.where(told > 0, lives.begins[1:] - 1 - np.append(lives.told, -1)[lives.cuts[1:] - 1], lives.mute)
 

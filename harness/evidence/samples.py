@@ -81,14 +81,14 @@ def told_kind(run: Timeline, fault_free: Timeline | None) -> Kind | None:
 
 def consumed(evidence: Evidence) -> Consumed | None:
     """Compares the samples of the run and the fault-free run, or returns `None` if no indices or digests are logged."""
-    run, fault_free = evidence.run, evidence.usual_run
+    run, fault_free = evidence.run, evidence.fault_free
     kind = told_kind(run, fault_free)
     if kind is None:
         return None
     flaw = "there is none" if fault_free is None else evidence.flaw(fault_free)
     if fault_free is None or flaw:
         return Consumed(kind, why=f"the samples cannot be compared with a fault-free run: {flaw}")
-    mine, theirs = (_History(each, kind, run.changed_after) for each in (run, fault_free))
+    mine, theirs = (_History(each, kind, run.step_before(run.work_changed_at)) for each in (run, fault_free))
     step, sides = _differing(mine, theirs)
     untold = mine.untold or theirs.untold
     not_told = Consumed(kind, why=f"{counted(untold, 'step')} of a rank without a report of its samples")
@@ -130,11 +130,11 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 class _History:
     """The rows of a run that can be compared: steps, not rolled back, of which all ranks logged their samples."""
 
-    def __init__(self, run: Timeline, kind: Kind, last: int | None = None):
+    def __init__(self, run: Timeline, kind: Kind, last: int = NEVER):
         """Finds the rows of steps that can be compared. Steps after the step `last` are left out."""
         self.run, self.kind, self.steps = run, kind, run.steps
         found = by_rank(run.steps)
-        whole = run.steps.complete[found.row] & (run.steps.step[found.row] <= (NEVER if last is None else last))
+        whole = run.steps.complete[found.row] & (run.steps.step[found.row] <= last)
         key, row = found.key[whole], found.row[whole]
         untold = run.steps.samples[row] == -1 if kind == "samples" else run.steps.digest[row] == 0
         self.untold = int(untold.sum())  # rows without reported samples

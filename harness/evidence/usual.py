@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from harness.evidence import by_time
 from harness.evidence.by_time import Window
+from harness.evidence.logs import CHANGED
 from harness.judge import thresholds as limits
 from harness.timeline.lookups import NEVER, grouped
 from harness.timeline.save_events import STARTED
@@ -184,9 +185,10 @@ class _Relative:
     def of(cls, run: Timeline, usual: Usual) -> Self:
         times, steps = Times.of(run), usual.own_steps | usual.steps
         sizes, place = np.unique(times.size, return_inverse=True)
-        known = [steps.get(size, StepTime(0, 0, 0)) for size in sizes.tolist()]
-        told = np.array([(each.usual or np.nan, each.upper, each.steady) for each in known], np.float64).reshape(-1, 3)
-        typical, upper, steady = told[place.reshape(-1)].T
+        place = np.where(times.begin < run.work_changed_at, place.reshape(-1), -1)
+        known = [*(steps.get(size, StepTime(0, 0, 0)) for size in sizes.tolist()), StepTime(0, 0, 0)]
+        told = np.array([(each.usual or np.nan, each.upper, each.steady) for each in known], np.float64)
+        typical, upper, steady = told[place].T
         return cls(times.begin, times.end, times.taken / typical, upper / typical, steady / typical)
 
     def known(self) -> Self:
@@ -205,8 +207,7 @@ class _Relative:
         return len(prior) >= limits.SMOOTHED_STEPS and bool(np.median(prior) < limits.FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Returns True if no running median from index `first` until soon after `stop` was far above the median before
-        `first`."""
+        """Returns True if no running median from `first` until soon after `stop` was far above the median before."""
         after = self.taken[first : stop + limits.STEPS_BEFORE]
         if stop - first > limits.STEPS_BEFORE or len(after) < stop - first + limits.SMOOTHED_STEPS:
             return False
@@ -278,8 +279,7 @@ class Slowed:
 
     @property
     def another_pace(self) -> bool:
-        """Returns True if, before a fault that does not kill, the job was much slower or faster than the fault-free
-        runs."""
+        """Returns True if the job was much slower or faster than usual before a fault that does not kill."""
         gentle = self._during(self._steps, [fault for fault in self._struck if not fault.kills])
         found_slow = any(interval.before is not None for interval in self.degraded)
         return found_slow or any(self._steps.found_fast(first) for _, first, _ in gentle)
@@ -361,8 +361,8 @@ class Pace:
 
 def pace(run: Timeline, usual: Usual, disturbed: Sequence[Window]) -> Pace | str:
     """Returns the pace after the last recovery, or the reason why this pace is not judged."""
-    if not disturbed:
-        return "nothing disturbed the job"
+    if not disturbed or run.work_changed_at < NEVER:
+        return CHANGED if disturbed else "nothing disturbed the job"
     mine, struck = Times.of(run), disturbed[0][0]
     peace = by_time.quiet(mine.begin, mine.end, disturbed)
     after = _last_stretch(mine, peace, struck)
@@ -434,8 +434,7 @@ class _Same:
         return float(max(1.0, self.usual.sum()))  # a coarse clock may measure 0 ns
 
     def mean(self, pauses: bool = True) -> float:
-        """Returns the mean pace. The longest step counts with the time of the second longest step, so that a single
-        pause is ignored."""
+        """Returns the mean pace. The longest step counts as long as the second longest: a single pause is ignored."""
         return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:

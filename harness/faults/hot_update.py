@@ -21,10 +21,10 @@ OF_UPDATES = re.compile(r"(^|[._-])(lr|learning[_-]?rate|weight[_-]?decay)($|[._
 
 class HotUpdate(TakesNodes):
     """Stops the targeted nodes together, and starts them again with a changed command. Nodes that are not targeted keep
-    the old command. With `target: {node: all}`, all nodes get the changed command. The job must continue from its
-    newest checkpoint, or refuse with a clear message (`expect: {fail_fast: …}`). Only the first step after the change
-    is compared with the fault-free run. After the run, the harness does not test whether the checkpoints can be
-    restored. The fault changes no file."""
+    the old command; `target: {node: all}` changes all. The job must go on from its newest save, or refuse with a clear
+    message (`expect: {fail_fast: …}`). Losses are compared with the fault-free run's up to the first step after the
+    change. If more than learning rate or weight decay is changed, the pace is not judged after the change. The
+    harness makes no restore drill after a run with this fault. The fault changes no file."""
 
     args: tuple[str, ...] = Field(
         (), max_length=100, description="Further words at the end of the trainer's: [--lr, 1e-4]. The last one counts."

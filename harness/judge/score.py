@@ -92,8 +92,7 @@ def shown_ns(ns: float | None) -> str:
 
 
 def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
-    """Returns a line of the report. The line fails if `reason` is not empty. If nothing was measured (`observed=None`),
-    the line is inconclusive."""
+    """Returns a line of the report: inconclusive without a measurement (`observed=None`), failed if it has a reason."""
     if observed is None:
         return replace(left_open(name, bound, reason, Doubt.UNMEASURED, **numbers), rests_on=rests_on)
     verdict = Verdict.FAIL if reason else Verdict.PASS
@@ -110,8 +109,7 @@ class Bound:
     least: bool = False
 
     def line(self, allowed: float, measured: float | None, why: str = "", *rests_on: Ground) -> Expectation:
-        """Compares a measured value with its limit. `why` says why the value misses the limit, or why no value was
-        measured."""
+        """Compares a measured value with its limit. `why` says why it misses the limit, or why nothing was measured."""
         bound, numbers = f"{'≥' if self.least else '≤'} {self.show(allowed)}", {"bound_value": allowed}
         if measured is None:
             why = why or "there is nothing to measure"
@@ -135,8 +133,7 @@ _OF_WINGS = Family("question of a wing", "harness", "SCORES", part="question")
 
 @functools.cache
 def questions() -> Mapping[str, Score]:
-    """Returns all criteria by name: those in `harness/judge/questions/`, and those in the files `question.py` of wings
-    (optional parts of the harness)."""
+    """Returns all criteria by name: those in `questions/`, and those in the files `question.py` of optional wings."""
     found = (score for family in (_FAMILY, _OF_WINGS) for name in family.names() for score in family.load(name))
     return {score.name: score for score in found}
 
@@ -231,8 +228,7 @@ def _causes(code: str) -> Sequence[str]:
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
-    """Returns a readable name if the run is a fault-free run that the harness makes for a run with faults, or else an
-    empty text."""
+    """Returns a readable name if the run is a fault-free run for a run with faults, or else an empty text."""
     own_id = str(plan.get("run_id", ""))
     if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
         return ""

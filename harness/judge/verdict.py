@@ -40,6 +40,7 @@ class Kind(enum.StrEnum):
     FAULTS = "faults"  # the actions of faults
     REACHED = "reached"  # the last step of the job
     NODES = "nodes"  # the nodes that the job had
+    DUE = "due"  # a save is due, as the fault-free run makes one
     LISTED = "listed"  # the program that restarts the job knows of a save
     LOSSES = "losses"  # computed values, compared with the fault-free run
     CURVES = "curves"  # figures per step, compared with the fault-free run's

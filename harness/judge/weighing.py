@@ -81,8 +81,7 @@ def answer(told: Compared) -> Verdict:
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
-    """Returns one finding for each subject of a guarantee's breaches, such as a fault: the worst. Of equally bad
-    findings, the first is returned."""
+    """Returns the worst finding (the first of several) for each subject of a guarantee's breaches, such as a fault."""
     worst: dict[str, Finding] = {}
     try:
         for breach in breaches_of(guarantee, evidence):
@@ -122,8 +121,7 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 
 
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
-    """Yields the worst findings of each family of guarantees, such as `restart`. Leaves out a finding if another
-    finding of its family explains it."""
+    """Yields the worst findings of each family of guarantees, such as `restart`, that none of its family explains."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
     of_family = grouped((family(name), most) for name, most in bad.items())
     for name, mine in found.items():

@@ -295,7 +295,7 @@ def _run(evidence: Analysis) -> dict[str, Any]:
         "ranks": len({process.rank for process in run.processes}.union(np.unique(steps.rank).tolist())),
         "outcome": run.outcome,
         "outcome_reason": run.outcome_reason,
-        "fault_free": evidence.usual_run is not None,
+        "fault_free": evidence.fault_free is not None,
         "stuck_in": stuck_in,
         "problems": [*problems, *run.problems],
     }

@@ -25,7 +25,7 @@ from harness.timeline.lineage import NEVER, Epoch, Key, Life, Progress, Stretch
 from harness.timeline.lookups import grouped
 from harness.timeline.phase_names import PHASES
 from harness.timeline.phases import Episode, Event, Gap, Mark, Segment, clipped, merged, progress_segments, walk
-from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, acted_at, diagnoses, key_of
+from harness.timeline.sorted_events import FaultRecord, Launcher, Slot, Story, acted_at, diagnoses, first_strike, key_of
 from harness.units import Duration
 
 __all__ = ["PHASES", "Episode", "Epoch", "FaultRecord", "Progress", "Segment", "Slot", "Stretch", "Timeline"]
@@ -239,14 +239,20 @@ class Timeline:
             return None
 
     @cached_property
-    def changed_after(self) -> int | None:
-        """Returns the last step before a fault changed the job's command on purpose, or `None` if no fault did. If no
-        step followed the change, the job's furthest step is returned."""
-        moments = [fault.injected for fault in self.faults if fault.changes and fault.injected is not None]
-        if not moments:
-            return None
-        later = [epoch.first - 1 for epoch in self.epochs if epoch.begin > min(moments)]
-        return min(later, default=self.reached_step)
+    def changed_after(self) -> int:
+        """Returns the last step before a fault changed the job's command on purpose, or `NEVER` if no fault did."""
+        return self.step_before(first_strike(fault for fault in self.faults if fault.changes))
+
+    @cached_property
+    def work_changed_at(self) -> int:
+        """Returns when (ns) a fault changed more of the command than settings of the optimizer, or else `NEVER`."""
+        return first_strike(fault for fault in self.faults if fault.changes and not fault.updates_only)
+
+    def step_before(self, change: int) -> int:
+        """Returns the last step before the first restart after the time `change`. Without a restart, returns the job's
+        furthest step. For the time `NEVER`, returns `NEVER`."""
+        later = (epoch.first - 1 for epoch in self.epochs if epoch.begin > change)
+        return NEVER if change == NEVER else min(later, default=self.reached_step)
 
     @property
     def reached_step(self) -> int:

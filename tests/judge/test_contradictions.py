@@ -224,7 +224,7 @@ def test_a_group_is_one(
         return SimpleNamespace(epochs=[SimpleNamespace(**whole)], stretches=stretches, processes=processes, lost=0)
 
     monkeypatch.setattr(steps_together, "_went_ahead", lambda run: ())
-    evidence: Any = SimpleNamespace(run=of(epoch, sizes), usual_run=of(usual, (usual.get("size", 2),) * 2))
+    evidence: Any = SimpleNamespace(run=of(epoch, sizes), fault_free=of(usual, (usual.get("size", 2),) * 2))
     assert [each.words for each in steps_together.breaches(evidence)] == found
 
 

@@ -92,7 +92,7 @@ def test_position_0_is_a_position_too(mine: list[int], other: list[int]) -> None
 
     def found(first: list[int], count: int = 16, **allowed: int) -> list[str]:
         comparison = losses.compare(curve(first, [count, 16]), curve(other, [count, 16]))
-        told = {"comparison": comparison, "consumed": None, "left_out": LeftOut()}
+        told = {"same_work": comparison, "consumed": None, "left_out": LeftOut()}
         evidence: Any = SimpleNamespace(**told, continuity=ContinuityBounds(**allowed))
         return [each.words for each in result_samples_in_order.breaches(evidence)]
 

@@ -133,7 +133,7 @@ def replicas_apart(logs: Logs) -> None:
     [
         (one_crashes, OPEN, "unexplained death: rank 1 on node1 ended with exit code -11"),
         (its_log_says_failed, OPEN, "its log does not say that it completed: the command on node1"),
-        (lambda logs: logs.lose("step", rank=1), OPEN, "step 80 alone; the others stopped at step 60"),
+        (lambda logs: logs.lose("step", rank=1), OPEN, "step 80 alone; the others told no step"),
         (rank_1_stops, OPEN, "went on to step 80 alone; the others stopped at step 70"),
         (lambda logs: logs.plan.update(seed=9), OPEN, "second restart: it has another seed"),
         (restored(source="/jobs/this/step-60"), OPEN, "which is not in the copy of the checkpoints"),

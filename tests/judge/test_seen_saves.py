@@ -233,7 +233,7 @@ def test_old_checkpoints_that_are_no_longer_removed_are_told(more: int, piled_up
 def test_a_drill_forms_no_world_and_leaves_as_many(count: int, told: int) -> None:
     run = SimpleNamespace(left={"count": count}, epochs=[], faults=(), beside=SimpleNamespace(job_goes_on=False))
     usual = {"fault_free": SimpleNamespace(left={"count": 2}), "fault_free_saves": SimpleNamespace(by=By.TOLD)}
-    evidence: Any = SimpleNamespace(run=run, **usual)
+    evidence: Any = SimpleNamespace(run=run, new_work=str, **usual)
     assert len(list(saves_removed_in_time.breaches(evidence))) == told
 
 

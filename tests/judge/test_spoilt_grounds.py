@@ -43,6 +43,7 @@ def grounds(**other: Ground) -> Mapping[str, Ground]:
         "faults": Ground(Kind.FAULTS),
         "how far": Ground(Kind.REACHED),
         "nodes": Ground(Kind.NODES),
+        "due": Ground(Kind.DUE),
         "listed": Ground(Kind.LISTED, since=14),
         "losses": Ground(Kind.LOSSES),
         "curves": Ground(Kind.CURVES),
@@ -87,7 +88,13 @@ def evidence_of(run: Any = None, **other: Any) -> Any:
     comparison = SimpleNamespace(final_gap_percent=5.0, final_scatter_percent=0.1, near_zero=False)
     whole: dict[str, Any] = {"fault_free": None, "taken": [-1], "never_the_same": "", "consumed": None}
     whole |= {"envelope": BAND, "resumed_elsewhere": "", "left_band_early": "", "other_layout": ""}
-    whole |= {"incomparable": "", "resume_alone": ("", ""), "deaths_unexplained": [], "comparison": comparison}
+    whole |= {
+        "new_work": str,
+        "incomparable": "",
+        "resume_alone": ("", ""),
+        "deaths_unexplained": [],
+        "comparison": comparison,
+    }
     run = run or run_of()
     whole["seams"] = {epoch.first - 1 for epoch in run.epochs}
     return SimpleNamespace(run=run, **whole | other)
@@ -156,6 +163,7 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "never the same": ("same-each-time", evidence_of(never_the_same=DEFECT), {}, {"bits"}),
     "left the band early": ("same-each-time", evidence_of(left_band_early=DEFECT), {}, {"band"}),
     "not as asked": ("comparison-as-asked", evidence_of(resumed_elsewhere=DEFECT), {}, {"band"}),
+    "other work": ("comparison-as-asked", evidence_of(new_work=lambda: DEFECT), {}, {"due"}),
     "few repeats": ("enough-repeats", evidence_of(envelope=SimpleNamespace(runs=2, sizes={2})), {}, {"band"}),
     "no band": ("enough-repeats", evidence_of(envelope=DEFECT), {}, {"band"}),
     "other sizes": ("sizes-known", evidence_of(envelope=SimpleNamespace(runs=3, sizes={3})), {}, {"band"}),
@@ -250,6 +258,7 @@ SPOILS: Mapping[Kind, set[str]] = {  # of what is said of the broken histories; 
     },
     Kind.REACHED: {"job.finished", "recovery_time.max"},
     Kind.NODES: {"job.finished", "recovery_time.max"},
+    Kind.DUE: {"checkpoint_rhythm.max_missed", "checkpoint_rhythm.min_percent"},
     Kind.LISTED: {"restart.newest"},
     Kind.DURATION: {"exit_time.max", "job.finished", "pace.max_slowdown", "recovery_time.max"},
     Kind.LOSSES: {"loss_continuity.mode", "result.ranks_agree", "result.samples_in_order"},

@@ -235,7 +235,7 @@ def test_a_job_stands_still_for_longer_than_any_fault_free_run(usual_s: list[flo
     """Of three steps the second one takes so long."""
     end = np.array([1 * S, 2 * S, 2 * S + round(took_s * S), 3 * S + round(took_s * S)])
     rows = {"epoch": np.zeros(4, np.int64), "world_size": np.ones(4, np.int64), "step": np.arange(1, 5), "end": end}
-    run = SimpleNamespace(progress=SimpleNamespace(**rows), checkpoints=[])
+    run = SimpleNamespace(progress=SimpleNamespace(**rows), checkpoints=[], work_changed_at=99 * S)
     usual = [SimpleNamespace(begin=np.array([0, 9]), end=np.array([round(each * S), 10])) for each in usual_s]
     evidence: Any = SimpleNamespace(run=run, usual=SimpleNamespace(times=usual), disturbed=[])
     text = f"the job stood still for {took_s:.2f} s after step 2, while no fault was at work"

@@ -348,6 +348,16 @@ def unsaved(*saves: int) -> Mutant:
     return lambda logs: without_saves(logs, *saves)
 
 
+def changed(bend: Mutant, updates_only: bool = True) -> Mutant:
+    """The fault starts the job with other settings of the optimizer, or with other code."""
+
+    def both(logs: Logs) -> None:
+        acted_as(logs, "made_up", may=["kill", "move"], changes=True, updates_only=updates_only)
+        bend(logs)
+
+    return both
+
+
 def no_launcher(logs: Logs) -> None:
     del logs[next(name for name in logs if name.startswith("agent-node0"))]
 
@@ -368,6 +378,7 @@ for name, register, bend in (
     ("claims_steps", fails("never done in the surviving history"), without_steps(*range(20, 30))),
     ("goes_on_without_a_rank", fails(f"rank 0 {ALONE} 20"), without_steps(*range(21, 41), rank=1)),
     ("goes_on_alone_from_the_start", fails(f"rank 0 {ALONE} 10"), without_steps(*range(41), rank=1)),
+    ("only_one_tells_steps", fails("alone; the others told no step"), lambda logs: logs.lose("step", rank=1)),
     ("works_on_a_gpu_that_it_never_had", unclear("on the unallocated GPU 0 of node0"), told("node.allocated", gpus=0)),
     ("victim_drains", invalid("should have killed rank 1, but the rank exited by itself"), exits_with(-9, 75)),
     ("peer_segfaults_behind_a_shell", unclear("rank 0 on node0 ended with exit code 139"), exits_with(1, 139)),
@@ -384,6 +395,11 @@ for name, register, bend in (
     ("saves_no_more", fails("5 of 5 checkpoints", job=LONG), unsaved(20, 30, 40, 50, 60)),
     ("saves_far_more_rarely", fails("4 of 5 checkpoints", job=LONG), unsaved(20, 30, 50, 60)),
     ("hangs_in_the_exit", fails("to end after its last step", job=LONG), lambda logs: exit_takes(logs, 600)),
+    ("slower_by_other_settings", fails("39 steps after", job=LONG), changed(lambda logs: slower(logs, 10, 11, 60))),
+    ("slower_by_other_code", passes, changed(lambda logs: slower(logs, 10, 11, 60), updates_only=False)),
+    ("other_settings_and_no_save", fails("5 of 5 checkpoints", job=LONG), changed(unsaved(20, 30, 40, 50, 60))),
+    ("other_code_and_no_save", unclear("was changed on purpose"), changed(unsaved(20, 30, 40), updates_only=False)),
+    ("other_code_saves_more_rarely", passes, changed(unsaved(30, 50), updates_only=False)),
     ("a_little_slower", passes, lambda logs: slower(logs, 1.2, 11, 60)),
     ("saves_late_once", passes, lambda logs: saved_late(logs, 40, 46)),
     ("exits_a_little_later", passes, lambda logs: exit_takes(logs, 15)),

@@ -29,6 +29,7 @@ ASSUMPTION = Assumption(
     (
         Spoils(Kind.CURVES, lambda evidence, _: evidence.incomparable, FRESH, alone=True, either_way=True),
         Spoils(Kind.BAND, lambda evidence, _: evidence.resumed_elsewhere, FRESH, alone=True, either_way=True),
+        Spoils(Kind.DUE, lambda evidence, _: evidence.new_work()),
     ),
     holds_for=("run",),
     order=1,

@@ -14,7 +14,7 @@ from harness.evidence import by_time, deaths, envelope, ledger, losses, ranks, s
 from harness.evidence.coordinates import new_layout
 from harness.evidence.envelope import Envelope
 from harness.evidence.ledger import Ledger
-from harness.evidence.logs import Evidence, never_the_same, no_comparison
+from harness.evidence.logs import CHANGED, Evidence, never_the_same, no_comparison
 from harness.evidence.lost_lines import Lost, lost_lines
 from harness.evidence.ranks import Abnormal
 from harness.evidence.usual import Pace, Slowed, Usual
@@ -44,9 +44,8 @@ class Analysis(Evidence):
 
     @classmethod
     def of(cls, evidence: Evidence) -> Self:
-        evidence = evidence.without_change()
         told = {each.name: getattr(evidence, each.name) for each in dataclasses.fields(evidence)}
-        return cls(**told | {"run": saving_like(evidence.run, evidence.usual_run)})
+        return cls(**told | {"run": saving_like(evidence.run, evidence.fault_free)})
 
     usual: Usual = fact(lambda self: Usual(self.fault_free_runs, self.run))
     slowed: Slowed = fact(lambda self: Slowed(self.run, self.usual))
@@ -96,18 +95,21 @@ class Analysis(Evidence):
         band = self.fault_free is not None and getattr(self.continuity, "mode", "") in ("final", "envelope")
         return bool(self.other_layout) or (band and self.own_losses)
 
-    @cached_property
-    def comparison(self) -> losses.Comparison | None:
-        if self.usual_run is not None and self.run.changed_after is not None:
-            before = np.flatnonzero(self.curve.step <= self.run.changed_after)
-            return losses.compare(self.curve.at(before), losses.surviving(self.usual_run.steps))
-        return losses.compare(self.curve, self.fault_free_curve) if self.fault_free_curve else None
+    comparison: losses.Comparison | None = fact(lambda self: self.compare(self.run.changed_after))
+    same_work: losses.Comparison | None = fact(
+        lambda self: self.compare(self.run.step_before(self.run.work_changed_at)) if self.changed() else self.comparison
+    )
+
+    def compare(self, last: int) -> losses.Comparison | None:
+        """Compares the steps up to `last` with the fault-free run's."""
+        mine = self.curve.at(np.flatnonzero(self.curve.step <= last))
+        return losses.compare(mine, self.fault_free_curve) if self.fault_free_curve else None
 
     @cached_property
     def compared(self) -> Mapping[str, losses.Comparison]:
         """Returns the comparison with the fault-free run, and, by rank, those of ranks that log their own losses."""
         own = self.fault_free if self.of_all and not self.other_layout else None
-        each = dict(losses.of_each_rank(self.run.steps, own.steps)) if own else {}
+        each = dict(losses.of_each_rank(self.run.steps, own.steps, self.run.changed_after)) if own else {}
         return {"": self.comparison, **each} if self.comparison else {}
 
     resumed_runs: envelope.Resumed | None = fact(lambda self: envelope.resumed(self, self.of_all))
@@ -124,7 +126,7 @@ class Analysis(Evidence):
         lambda self: envelope.resume_alone(self.resumed_runs, self.calibrated, self.fault_free_curve)
     )
     left_band_early: str = fact(lambda self: envelope.left_early(self.run, self.envelope, self.comparison))
-    incomparable: str = fact(lambda self: no_comparison(self.run, self.usual_run, self.comparison))
+    incomparable: str = fact(lambda self: no_comparison(self.run, self.fault_free, self.comparison))
     never_the_same: str = fact(lambda self: never_the_same(self.run, self.comparison))
 
     def bounds(self, of: type[B]) -> B | None:
@@ -151,12 +153,12 @@ class Analysis(Evidence):
     @cached_property
     def own_weights(self) -> bool:
         """Returns True if, in the fault-free run, each rank holds its own part of the model's weights."""
-        return self.usual_run is not None and bool(ranks.weights_apart(self.usual_run)[1])
+        return self.fault_free is not None and bool(ranks.weights_apart(self.fault_free)[1])
 
     @cached_property
     def own_losses(self) -> bool:
         """Returns True if each rank of the fault-free run logs its own loss, so that losses differ between ranks."""
-        usual = getattr(self.usual_run, "steps", None)
+        usual = getattr(self.fault_free, "steps", None)
         return usual is not None and ranks.is_local(usual, "loss", ranks.telling(usual, "loss"))
 
     @cached_property
@@ -182,7 +184,7 @@ class Analysis(Evidence):
     @cached_property
     def missing(self) -> Ints:
         """Returns the expected steps that the run never did, or did only in executions that were rolled back."""
-        told = self.fault_free_curve.step if self.fault_free_curve else None
+        told = self.fault_free_curve.step if self.fault_free_curve and not self.new_work() else None
         return losses.missing(self.curve, told, self.run.stride, self.run.steps_before)
 
     places: by_time.Places = fact(lambda self: by_time.Places(self.run))
@@ -212,6 +214,11 @@ class Analysis(Evidence):
     def no_bound(self) -> str:
         """Returns a text if the scenario sets no limit on differences from the fault-free run, or an empty text."""
         return "" if self.continuity else NO_BOUND
+
+    def changed(self) -> str:
+        """Returns a text if a fault changed the job's command, so that not all is compared, or an empty text."""
+        last = self.run.changed_after
+        return "" if last == NEVER else f"after step {last} not all is compared: {CHANGED}"
 
     def no_restart(self) -> str:
         """Returns a text that says that no restart happened, or an empty text if the job restarted."""

@@ -84,7 +84,7 @@ def _unseen(store: Store, save: Save, until: int, more: str = "") -> NoSave:
 
 def passed_by(store: Store, saves: Sequence[Save]) -> Found:
     """Yields saves that the harness never saw, though it saw the next save at a time when both should be stored."""
-    number, _ = kept(store.usual, saves[-1].series)
+    number, _ = kept(store, saves[-1].series)
     for place, (save, after) in enumerate(itertools.pairwise(saves) if number > 1 else ()):
         until = saves[place + number].at if place + number < len(saves) else store.run.end
         seen = store.sights[after][0].at if after in store.sights else NEVER
@@ -105,7 +105,7 @@ def gone(store: Store, saves: Sequence[Save]) -> Found:
 
 def not_kept(store: Store, saves: Sequence[Save]) -> Found:
     """Yields saves that the store lacks at the end: the last save, or those that the fault-free run would have kept."""
-    last, (number, dated) = saves[-1], kept(store.usual, saves[-1].series)
+    last, (number, dated) = saves[-1], kept(store, saves[-1].series)
     there = set(store.left_steps(last.series))
     if max(there, default=0) > last.step:
         return  # a newer save is there that nobody reported
@@ -120,9 +120,10 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
                 yield NoSave(since[step], f"{why}: without a fault the newest {number} are there")
 
 
-def kept(usual: Store | None, series: str) -> tuple[int, bool]:
-    """Returns how many saves the fault-free run kept to its end, or 0 if this is unknown or if the kept saves are not
-    the newest. The second result is True if the fault-free run's last save contains its own step number."""
+def kept(store: Store, series: str) -> tuple[int, bool]:
+    """Returns how many saves the fault-free run kept to its end, or 0 if this is unknown or may have changed, or if the
+    kept saves are not the newest. The second result is True if its last save contains its own step number."""
+    usual = store.usual if store.run.work_changed_at == NEVER else None
     saves = [save for save in usual.whole if save.series == series] if usual is not None else []
     if usual is None or usual.left is None or not saves:
         return 0, False
@@ -153,7 +154,7 @@ def small(store: Store) -> Found:
     run lost ranks, saves may be smaller in proportion to the ranks, unless most saves have fault-free size. If
     fault-free saves are of nearly equal size, a save 10 % smaller is bad, unless ranks split the model differently."""
     relaid = store.usual is not None and new_layout(store.run, [store.usual.run])
-    smallest_world = min((epoch.size for epoch in store.run.epochs), default=1)
+    smallest_world, changed = min((epoch.size for epoch in store.run.epochs), default=1), store.run.work_changed_at
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
         mine, theirs = _sizes(store, seen), _sizes(store.usual, seen)
         before = [(save, size) for save, size in mine if save.last_at < first_strike(store.run.faults)]
@@ -168,8 +169,8 @@ def small(store: Store) -> Found:
             steady = told and smallest >= limits.STEADY * max(sizes)
             why = f"{who} {size:,} bytes, and at least {smallest:,} of each without a fault"
             if size < limits.SMALLER * shrunk * smallest:
-                yield NoSave(save, why)
-            elif steady and size < limits.SMALLER_STEADY * smallest:
+                yield NoSave(save, why, tellers.before_change(save.at, changed))
+            elif steady and save.at < changed and size < limits.SMALLER_STEADY * smallest:
                 yield NoSave(save, why, tellers.SAVES_BESIDE)
 
 
@@ -193,7 +194,8 @@ def empty(store: Store) -> Found:
         most = max(shares.get(save.series, [1.0]))
         if seen.zeros > most + limits.ZEROS_MORE:
             zeros = f"the harness saw {seen.zeros:.0%} of its tensors' bytes in tensors of zeros"
-            yield NoSave(save, f"{zeros}, and at most {most:.0%} without a fault")
+            zeros, at = f"{zeros}, and at most {most:.0%} without a fault", save.at if seen.zeros < 1 else -NEVER
+            yield NoSave(save, zeros, tellers.before_change(at, store.run.work_changed_at))
 
 
 def hollow(store: Store) -> Found:
@@ -216,7 +218,7 @@ def stale(store: Store) -> Found:
         if by_chance:
             yield NoSave(save, f"{text} in most others", tellers.SAVES_BESIDE)
         else:
-            yield NoSave(save, f"{text} without a fault")
+            yield NoSave(save, f"{text} without a fault", tellers.before_change(save.at, store.run.work_changed_at))
 
 
 def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, float, bool]]:
@@ -275,7 +277,7 @@ def unlike(store: Store) -> Found:
         return
     kinds = {save.kind for save in usual.whole}
     for save, has, words, due in () if new_layout(run, [usual.run]) else without_what_all_share(store, [usual]):
-        if save.kind in kinds:
+        if save.kind in kinds and (has == "no known" or save.at < run.work_changed_at):
             yield NoSave(save, f"it has {has} {words}, and {due} without a fault", tellers.SAVES_BESIDE)
 
 

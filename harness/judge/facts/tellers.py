@@ -56,6 +56,11 @@ def since_change(sure: bool) -> By:
     return SEEN if sure else By.TOLD
 
 
+def before_change(at: int, changed: int) -> By:
+    """Returns how strong the evidence of a comparison at the time `at` is: weak once the job's work was changed."""
+    return SEEN if at < changed else By.TOLD
+
+
 def unseen(hidden: bool) -> By:
     """Returns how strong the evidence for a missing save is: weak if a fault hid the save, or may have destroyed it."""
     return By.TOLD if hidden else SEEN

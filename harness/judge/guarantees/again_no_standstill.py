@@ -1,6 +1,7 @@
 """The job never stands still for much longer than without a fault while no fault is at work.
 
-The time between two steps is too long if it exceeds 4 s and 5 times the longest time in any fault-free run.
+The time between two steps is too long if it exceeds 4 s and 5 times the longest time in any fault-free run. After a
+fault changed the job's work, the time of a median step since then is added to this longest time.
 """
 
 import numpy as np
@@ -18,8 +19,11 @@ def breaches(evidence: Analysis) -> Breaches:
     apart = np.where(by_time.quiet(steps.begin, steps.end, evidence.disturbed), steps.end - steps.begin, 0)
     if usual is None or not len(apart):
         return
-    longest = int(apart.argmax())
-    if apart[longest] > max(STILL_LEAST_NS, STILL_FACTOR * usual):
+    later = steps.begin >= evidence.run.work_changed_at
+    own = float(np.median(steps.taken[later])) if later.any() else 0.0
+    times = apart / np.maximum(STILL_LEAST_NS, STILL_FACTOR * (usual + own * later))
+    longest = int(times.argmax())
+    if times[longest] > 1:
         text = f"the job stood still for {format_duration(int(apart[longest]))} after step {steps.after[longest]}"
         text += f", while no fault was at work (at most {format_duration(usual)} in the fault-free run)"
         yield breach(text, tellers.STANDSTILL)

@@ -16,7 +16,7 @@ def breaches(evidence: Analysis) -> Breaches:
         return
     after = [save for save in saves.all if save.last_at > last and not _is_disturbed(evidence, save.last_at)]
     ended = max((save.step for save in saves.all if save.how), default=0)  # one rank is enough: others may report less
-    words, newest, wanted = "", max(saves.steps, default=0), _wanted(evidence)
+    words, newest, wanted = "", max(saves.steps, default=0), 0 if evidence.new_work() else _wanted(evidence)
     if none := [saves.none[save] for save in after if save in saves.none]:
         yield breach(f"the last checkpoint, of step {none[-1].save.step}, is none: {none[-1].why}", none[-1])
         return
@@ -51,4 +51,4 @@ def _wanted(evidence: Analysis) -> int:
     return run.reached_step - (fault_free.reached_step - int(usual.steps[-1])) - further
 
 
-GUARANTEE = Guarantee(breaches, ("checkpoints",), holds_for=(RUN,), switch="last_checkpoint", until_the_end=True)
+GUARANTEE = Guarantee(breaches, ("checkpoints",), (), (RUN,), Analysis.new_work, "last_checkpoint", until_the_end=True)

@@ -9,8 +9,9 @@ difference is inconclusive. With `shown_by: loss`, loss and gradient norm of the
 The fault `hot_update` may name a logged value that must show the change (`shown_by`), such as the learning rate. In 90
 % of the steps since the change, the named value must differ from that of the fault-free run beyond rounding. If the
 value differs in under 10 % of the steps, the run fails: the job kept the old configuration. If the value differs in 10
-to 90 %, or is not logged, the run is inconclusive. A job that refuses the change is not judged here. If only optimizer
-settings were changed, losses must stay finite, and another learning rate must not leave exact losses as they were.
+to 90 %, or is not logged, the run is inconclusive. Steps in which both runs have the last learning rate of a schedule
+show nothing; if no other steps are left, the run is inconclusive. A job that refuses the change is not judged here. If
+only optimizer settings were changed, losses must stay finite, and another learning rate must change exact losses.
 """
 
 from collections.abc import Mapping
@@ -25,19 +26,20 @@ from harness.judge.thresholds import CALIBRATING_STEPS, CHANGED_SHARE, NEAR_ZERO
 from harness.judge.verdict import Ground, Kind
 from harness.log.reading import is_told
 from harness.node.emitter.abnormal import SPIKE_LOSS_EXCESS, SPIKE_LOSS_SPREADS
+from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Steps
 from harness.units import counted
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    if evidence.usual_run is not None and not nothing_compared(evidence):
-        yield from _other_weights(evidence, evidence.usual_run.steps)
-        yield from _late_losses(evidence, evidence.usual_run.steps) if _of_updates_alone(evidence) else ()
+    if evidence.fault_free is not None and not nothing_compared(evidence):
+        yield from _other_weights(evidence, evidence.fault_free.steps)
+        yield from _late_losses(evidence, evidence.fault_free.steps) if _of_updates_alone(evidence) else ()
     for name in _named(evidence):
         (differ, both, untold), words = _shown(evidence, name), WORDS.get(name, "number of samples")
         since = f"since the change after step {evidence.run.changed_after}"
         if untold:
-            yield breach(f"nearly no step {since} tells the {words}, which is to show the change", tellers.UNTOLD)
+            yield breach(f"nearly no step {since} shows by its {words} whether it was changed", tellers.UNTOLD)
         elif both >= CALIBRATING_STEPS and differ < CHANGED_SHARE * both:
             text = f"in {both - differ} of {counted(both, 'step')} {since} the {words} is"
             sure = differ <= (1 - CHANGED_SHARE) * both
@@ -50,35 +52,39 @@ def _named(evidence: Analysis) -> list[str]:
 
 def _shown(evidence: Analysis, name: str) -> tuple[int, int, bool]:
     """Counts the steps since the change in which the logged value `name` differs from the fault-free run's, and those
-    in which both runs log it. The third result is True if too few steps log the value."""
-    usual, last = evidence.usual_run, evidence.run.changed_after
-    if usual is None or last is None:
+    in which both runs log it, except at the end of a schedule, where both configurations may have the same learning
+    rate. The third result is True if too few steps show the value."""
+    usual, last = evidence.fault_free_curve, evidence.run.changed_after
+    if not usual:
         return 0, 0, False
     after = evidence.curve.at(np.flatnonzero(evidence.curve.step > last))
-    compared = losses.compare(after, losses.surviving(usual.steps))
+    compared = losses.compare(after, usual)
     mine, other, told = (getattr(each, name) for each in (compared.run, compared.fault_free, after))
     mine, other, told = (np.where(each < 0, np.nan, each) if name == "count" else each for each in (mine, other, told))
     same = evidence.comparison is not None and evidence.comparison.identical
     rounding = losses.ulps(other) if name == "lr" or same else losses.rounding(other, losses.terms(evidence.run))
-    due, here = np.isfinite(other), int(np.isfinite(told).sum())
-    untold = len(after) >= CALIBRATING_STEPS and (not due.any() or here < CHANGED_SHARE * due.sum())
+    alike, here = np.abs(mine - other) <= rounding, int(np.isfinite(told).sum())
+    ended = alike & (other == usual.lr[-1]) & bool(name == "lr" and (usual.lr > usual.lr[-1]).any())
+    due = np.isfinite(other) & ~ended
+    few = due.sum() < (CALIBRATING_STEPS if ended.any() else 1) or here < CHANGED_SHARE * due.sum()
     both = due & np.isfinite(mine)
-    return int((np.abs(mine - other) > rounding)[both].sum()), int(both.sum()), bool(untold)
+    return int((both & ~alike).sum()), int(both.sum()), bool(few and len(after) >= CALIBRATING_STEPS)
 
 
 def _late_losses(evidence: Analysis, usual: Steps) -> Breaches:
     mine, other = (both := losses.compare(evidence.curve, losses.surviving(usual))).run, both.fault_free
-    odd = both.step[is_told(mine.loss) & ~np.isfinite(mine.loss) & np.isfinite(other.loss) & (mine.applied != 0)]
-    if (odd > (evidence.run.changed_after or 0)).sum() > getattr(evidence.continuity, "max_nonfinite_steps", 0):
+    told = np.isfinite(other.loss) & (both.step > evidence.run.changed_after)
+    odd = both.step[told & is_told(mine.loss) & ~np.isfinite(mine.loss) & (mine.applied != 0)]
+    if len(odd) > getattr(evidence.continuity, "max_nonfinite_steps", 0):
         yield breach(f"since the change the loss is no number, last at step {odd[-1]}", tellers.since_change(True))
-    moved = losses.unlike(mine.lr, other.lr) & np.isfinite(other.loss) & (np.round(mine.loss, 4) != mine.loss)
+    moved = losses.unlike(mine.lr, other.lr) & told & (np.round(mine.loss, 4) != mine.loss)
     if moved.sum() >= CALIBRATING_STEPS and not (both.differs["loss"] | both.differs["grad_norm"]).any():
         yield breach("the learning rate changed, but all losses are the fault-free run's", tellers.since_change(False))
 
 
 def _other_weights(evidence: Analysis, usual: Steps) -> Breaches:
     """Yields a breach if the first step after the change was not computed with the fault-free run's weights."""
-    steps, first = evidence.run.steps, (evidence.run.changed_after or 0) + 1
+    steps, first = evidence.run.steps, evidence.run.changed_after + 1
     same = evidence.comparison is not None and evidence.comparison.first_divergent_step is None
     known = _of_updates_alone(evidence)
     kind, allowed = _allowed(evidence, first, closely=known and same)
@@ -107,14 +113,13 @@ def _allowed(evidence: Analysis, step: int, closely: bool) -> tuple[Kind, Mappin
     """Returns the kind of evidence behind the limits, and how far loss and gradient norm of a step may differ. If
     `closely` is True, `loss_continuity` sets the limits, or else `mode: final` does."""
     bounds, named = evidence.continuity, _named(evidence)
-    usual = losses.surviving(evidence.usual_run.steps) if evidence.usual_run else evidence.curve
+    usual = evidence.fault_free_curve or evidence.curve
     row, mode = int(np.searchsorted(usual.step, step)), bounds.mode if bounds and closely else "final"
     close = [name for name in ("loss", "grad_norm") if not {"loss", name}.intersection(named)]
     if bounds and mode in ("exact", "ulp"):
-        units = bounds.max_ulp if mode == "ulp" else 0.0
-        kind = Kind.LOSSES if mode == "ulp" else Kind.BITS
+        kind, units = (Kind.LOSSES, bounds.max_ulp) if mode == "ulp" else (Kind.BITS, 0.0)
         return kind, {name: units * float(losses.ulps(getattr(usual, name)[row])) for name in close}
-    band = envelope.calibrated(evidence.before_change, usual) if mode == "envelope" and evidence.before_change else ""
+    band = evidence.calibrated if mode == "envelope" else ""
     if isinstance(band, envelope.Envelope):
         return Kind.BAND, {name: float(band.single[name][row]) for name in close}
     told = np.isfinite(usual.loss)
@@ -133,8 +138,8 @@ def _of_updates_alone(evidence: Analysis) -> bool:
 
 def nothing_compared(evidence: Analysis) -> str:
     """Returns why the first step after the change cannot be compared, or an empty text if it can."""
-    last, usual = evidence.run.changed_after, evidence.usual_run
-    if last is None:
+    last, usual = evidence.run.changed_after, evidence.fault_free
+    if last == NEVER:
         return "nothing changed the configuration"
     if evidence.incomparable or usual is None:
         return evidence.incomparable

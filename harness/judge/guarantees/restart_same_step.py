@@ -6,7 +6,7 @@ from harness.judge.verdict import Ground, Kind
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    strides = usual_strides(evidence.run, evidence.usual_run)
+    strides = usual_strides(evidence.run, evidence.fault_free)
     for member in (member for restart in evidence.restarts for member in restart.members):
         stride = strides.get(member.rank, 0)
         for each in member.restores if stride and not member.lost else ():

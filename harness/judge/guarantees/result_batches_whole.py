@@ -30,13 +30,13 @@ def breaches(evidence: Analysis) -> Breaches:
 
 def _listed(evidence: Analysis) -> Timeline | None:
     """Returns the fault-free run if its ranks, and those of the run, list their samples."""
-    runs = [each for each in (evidence.usual_run, evidence.run) if each and (each.steps.samples >= 0).any()]
+    runs = [each for each in (evidence.fault_free, evidence.run) if each and (each.steps.samples >= 0).any()]
     return runs[0] if len(runs) == 2 and not evidence.flaw(runs[0]) else None
 
 
 def nothing(evidence: Analysis) -> str:
     """Returns why the harness cannot check that batches are complete, or an empty text if the harness can."""
-    run, usual = evidence.run, evidence.usual_run
+    run, usual = evidence.run, evidence.fault_free
     if (run.steps.samples >= 0).any() and not len(ranks.samples_counted(run)) and not _listed(evidence):
         return "no fault-free run shows how ranks share samples"
     also = usual is not None and ranks.samples_short(usual.steps, ranks.samples_counted(usual))
@@ -46,7 +46,7 @@ def nothing(evidence: Analysis) -> str:
 def _uneven(evidence: Analysis, rows: Ints) -> Breaches:
     """Yields a breach if a batch is shared more unevenly among ranks than in the fault-free run with as many ranks.
     `rows` are the rows of the steps table that `samples_counted` returned."""
-    run, fault_free = evidence.run, evidence.usual_run
+    run, fault_free = evidence.run, evidence.fault_free
     usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one rank
     if fault_free is not None:
         usual, *theirs = ranks.parts(fault_free.steps, ranks.samples_counted(fault_free))

@@ -27,7 +27,7 @@ def breaches(evidence: Analysis) -> Breaches:
 def nothing(evidence: Analysis) -> str:
     if evidence.continuity is None or evidence.continuity.mode != "final":
         return "the scenario sets no `mode: final`"
-    return next((f"{each.words}: fault {each.fault} moved it" for each in excursions(evidence)), "")
+    return next((f"{each.words}: fault {each.fault} moved it" for each in excursions(evidence)), evidence.changed())
 
 
 GUARANTEE = Guarantee(

@@ -7,7 +7,6 @@ from harness.evidence.losses import CURVES, WORDS
 from harness.judge.facts import tellers
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.verdict import Ground, Kind
-from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import first_strike
 
 SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size"}  # in words
@@ -16,12 +15,11 @@ SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size
 def breaches(evidence: Analysis) -> Breaches:
     """Yields a breach for each quantity, such as the loss, for which ranks log different values in one step. If ranks
     of the fault-free run differ, too, each rank is compared with the same rank of the fault-free run."""
-    run, fault_free, bounds = evidence.run, evidence.usual_run, evidence.continuity
+    run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
     if bounds is None:
         return
     before = run.steps.survives & (run.steps.end < first_strike(run.faults))
     usual = fault_free.steps if fault_free else replace(run.steps, survives=before)
-    last = NEVER if run.changed_after is None else run.changed_after
     closely = {"exact": 0.0, "ulp": bounds.max_ulp}.get(bounds.mode) if not evidence.never_the_same else None
     followed = evidence.consumed is not None or bounds.samples == "reported"
     for name, words in (WORDS if followed else WORDS | SAMPLES).items():
@@ -30,7 +28,7 @@ def breaches(evidence: Analysis) -> Breaches:
         if local and fault_free is not None:
             allowed = closely if name in CURVES else None if bounds.moves_samples else 0.0
             told = run.steps, fault_free.steps, name
-            row = None if allowed is None else ranks.off_the_fault_free_run(*told, allowed, last)
+            row = None if allowed is None else ranks.off_the_fault_free_run(*told, allowed, run.changed_after)
             if row is not None:
                 whose = f"at step {run.steps.step[row]} the {words} of rank {run.steps.rank[row]}"
                 yield breach(f"{whose} differs from the same rank of the fault-free run", grounds=[Ground(Kind.LOSSES)])
@@ -42,4 +40,5 @@ def breaches(evidence: Analysis) -> Breaches:
                 yield breach(text, grounds=[Ground(Kind.LOSSES)])
 
 
-GUARANTEE = Guarantee(breaches, explained_by=("restart.whole_state", "saves.one_writer"), nothing=Analysis.no_bound)
+CAUSES = ("restart.whole_state", "saves.one_writer")
+GUARANTEE = Guarantee(breaches, (), CAUSES, nothing=lambda e: e.no_bound() or e.changed() * e.own_losses)

@@ -16,7 +16,6 @@ from harness.judge.facts import tellers
 from harness.judge.facts.alarms import UNTOLD, Said, unanswered
 from harness.judge.guarantee import Analysis, Breaches, FaultRecord, Guarantee, breach, in_words
 from harness.judge.verdict import Ground, Kind
-from harness.timeline.lineage import NEVER
 from harness.timeline.sorted_events import acted_at, first_strike
 
 REPLICA = "replica"  # kind of anomaly as a trainer names it
@@ -63,14 +62,13 @@ def _unnoticed(evidence: Analysis) -> Breaches:
 
 
 def _other_weights(evidence: Analysis) -> Breaches:
-    """Yields a breach for the first step whose weights differ from the fault-free run's although all earlier steps are
-    equal."""
+    """Yields a breach for the first step whose weights differ from the fault-free run's, if earlier steps are equal."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or evidence.incomparable:
         return
     acted = [each.injected for each in run.faults if each.injected is not None and (each.drifts or each.diverges)]
     spoilt = any(run.steps.survives[row : row + 1].any() for row in np.searchsorted(run.steps.end, acted, "right"))
-    last = comparison.first_divergent_step or NEVER  # begins with equal weights, too, unless a fault's effect was kept
+    last = comparison.first_divergent_step or run.changed_after  # begins with equal weights, unless a fault spoilt it
     rows, same = ranks.beside(run.steps, fault_free.steps, "weights", last - spoilt)
     if evidence.own_weights:
         alike = np.array([epoch.size == fault_free.largest_world for epoch in run.epochs], np.bool_)
@@ -88,9 +86,8 @@ def _other_weights(evidence: Analysis) -> Breaches:
 
 
 def _same_weights(evidence: Analysis) -> Breaches:
-    """Yields a breach if a step has the weights of an older step in spite of updates, unless this also happens in the
-    fault-free run."""
-    usual, again = evidence.usual_run, ranks.weights_again(evidence.run.steps)
+    """Yields a breach if a step has an older step's weights in spite of updates, and no step without faults does."""
+    usual, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
     if again and not (usual and ranks.weights_again(usual.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
         yield breach(text, tellers.beside(evidence.fault_free, tellers.UNTOLD))
@@ -98,11 +95,11 @@ def _same_weights(evidence: Analysis) -> Breaches:
 
 def _never_together(evidence: Analysis) -> Breaches:
     """Yields a breach if no two ranks log weight digests in one step after the last restart, unlike without a fault."""
-    run, usual_run, last = evidence.run, evidence.usual_run, evidence.run.epochs[-1:]
-    if usual_run is None or [each.size for each in last] != [usual_run.largest_world]:
+    run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
+    if fault_free is None or [each.size for each in last] != [fault_free.largest_world]:
         return
     mine = run.steps.epoch == len(run.epochs) - 1
-    told, usual = ranks.weights_together(run.steps, mine), ranks.weights_together(usual_run.steps)
+    told, usual = ranks.weights_together(run.steps, mine), ranks.weights_together(fault_free.steps)
     usual = usual[(usual >= last[0].first) & (usual <= last[0].kept)]
     if not len(told) and len(usual) > 1 and len(np.unique(run.steps.rank[mine & (run.steps.weights != 0)])) > 1:
         text = f"since step {last[0].first} no two ranks told digests of their weights in the same step"

@@ -15,7 +15,7 @@ from harness.units import counted
 def breaches(evidence: Analysis) -> Breaches:
     """Yields a breach if steps consumed other samples than in the fault-free run. If the scenario allows repeated or
     skipped samples, sample positions may differ."""
-    comparison, consumed, bounds = evidence.comparison, evidence.consumed, evidence.continuity
+    comparison, consumed, bounds = evidence.same_work, evidence.consumed, evidence.continuity
     if bounds is None or bounds.samples == "reported" or comparison is None:
         return
     if consumed is not None:
@@ -46,7 +46,9 @@ def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
 def nothing(evidence: Analysis) -> str:
     """Returns why nothing shows whether samples are the fault-free run's, or an empty text if something does."""
     bounds, why = evidence.continuity, evidence.consumed.why if evidence.consumed else ""
-    return NO_BOUND if bounds is None or bounds.samples == "reported" else why
+    if bounds is None or bounds.samples == "reported":
+        return NO_BOUND
+    return why or evidence.changed() * bool(evidence.new_work())
 
 
 GUARANTEE = Guarantee(breaches, rests_on=("positions",), nothing=nothing)

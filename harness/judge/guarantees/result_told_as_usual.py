@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.evidence import by_time, ranks
-from harness.evidence.losses import WORDS, Comparison, compare, surviving
+from harness.evidence.losses import WORDS, Comparison
 from harness.judge.bounds import OFF
 from harness.judge.facts import tellers
 from harness.judge.guarantee import RUN, SECOND_RESTART, Analysis, Breaches, Guarantee, breach
@@ -27,20 +27,18 @@ def breaches(evidence: Analysis) -> Breaches:
     resized = len({epoch.size for epoch in evidence.run.epochs}) > 1
     for of, compared in evidence.compared.items() if evidence.continuity else ():
         yield from never_changing(compared, resized, of=of)
-    if evidence.continuity and evidence.run.changed_after is not None and evidence.usual_run:
-        whole = compare(evidence.curve, surviving(evidence.usual_run.steps))
-        yield from never_changing(whole, resized, ("loss",))
+    if evidence.continuity and evidence.run.changed_after < NEVER:
+        yield from never_changing(evidence.compare(NEVER), resized, ("loss",))
     yield from _samples_untold(evidence)
 
 
 def _told_by_one(evidence: Analysis) -> Breaches:
     """Yields a breach for each quantity, such as loss, that only the run or only the fault-free run logs at a step."""
-    run, fault_free, comparison, bounds = evidence.run, evidence.usual_run, evidence.comparison, evidence.continuity
+    run, fault_free, comparison, bounds = evidence.run, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or fault_free is None or comparison is None or evidence.incomparable:
         return
-    last = NEVER if run.changed_after is None else run.changed_after
     for name, rows in ranks.holes(run.steps, fault_free.steps):
-        if len(rows := rows if name == "loss" else rows[run.steps.step[rows] <= last]):
+        if len(rows := rows if name == "loss" else rows[run.steps.step[rows] <= run.changed_after]):
             text = f"rank {run.steps.rank[rows[0]]} does not tell its {WORDS[name]} at step {run.steps.step[rows[0]]}"
             such = f"where it does in the fault-free run ({counted(len(rows), 'such value')})"
             yield breach(f"{text}, {such}", tellers.UNTOLD)
@@ -79,4 +77,4 @@ def _samples_untold(evidence: Analysis) -> Breaches:
         yield breach(f"{who} did not report its samples, but others were reported", tellers.UNTOLD)
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("loss",), holds_for=(RUN, SECOND_RESTART), nothing=Analysis.no_bound)
+GUARANTEE = Guarantee(breaches, ("loss",), (), (RUN, SECOND_RESTART), lambda e: e.no_bound() or e.changed())

@@ -22,8 +22,7 @@ Pair = tuple[Save, Save]
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if two ranks wrote the same file of a checkpoint, or if files of a complete checkpoint
-    changed."""
+    """Yields a breach if two ranks wrote one file of a checkpoint, or if files of a complete checkpoint changed."""
     pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns
     at_once = [(a, b) for a, b in pairs if max(a.at, b.at) + margin_ns < min(_written(a), _written(b))]
     other = [(a, b) for a, b in pairs if a.content and b.content and a.content != b.content]
@@ -36,7 +35,7 @@ def breaches(evidence: Analysis) -> Breaches:
             path = (one.begun_path or one.path).rpartition(f"/{evidence.run.plan.get('run_id')}/")[2]
             often = f"{counted(len(mine), 'time')}, first in the save of step {one.step}"
             yield breach(f"ranks {first} and {second} wrote {path} {when} ({often})", *known)
-    store, usual = evidence.saves.store, evidence.saves.store.usual
+    store, usual = evidence.saves.store, None if evidence.new_work() else evidence.saves.store.usual
     for save in _rewritten(store) if usual is not None and usual.sound and not any(_rewritten(usual)) else ():
         text = f"the harness saw the files of the checkpoint of step {save.step} change after it was whole"
         yield breach(f"{text}, which none does without a fault", save.word)
@@ -45,7 +44,7 @@ def breaches(evidence: Analysis) -> Breaches:
 def _alone(evidence: Analysis) -> list[Pair]:
     """Returns pairs of saves by two ranks at a path where only one rank saves in the fault-free run."""
     usual, run, kind = evidence.fault_free_saves, evidence.run, attrgetter("kind", "series")
-    if usual is None or evidence.flaw(usual.run) or new_layout(run, [usual.run]):
+    if usual is None or evidence.new_work() or evidence.flaw(usual.run) or new_layout(run, [usual.run]):
         return []
     mine, theirs = (_pairs(each.run, ((save.path, save) for save in each.all)) for each in (evidence.saves, usual))
     sizes, usual_sizes = ({epoch.size for epoch in each.epochs} for each in (run, usual.run))
@@ -78,8 +77,7 @@ def _collisions(evidence: Analysis) -> Sequence[Pair]:
         return save.begun is not None and save.told and alone and save.begun_path.startswith("/")
 
     def collide(pair: Pair) -> bool:
-        """Returns True if two ranks wrote the same file. Ranks on different nodes count only if the harness saw the
-        file in the checkpoint store."""
+        """Returns True if two ranks wrote one file. On different nodes, the harness must have seen it in the store."""
         mine, theirs = (run.processes[save.process] for save in pair)
         path = pair[0].path
         seen = any(path.endswith(f"/{each.path}") for each in saves.store.looks_at(pair[0]))

@@ -4,7 +4,8 @@ If all losses and at least one save equal those of the fault-free run bit for bi
 of its tensor bytes from the fault-free save of the same step. If all losses, and all saves before the first restart,
 equal those of the fault-free run, all saves after the restart must equal the fault-free run's, too, and no save may
 hold the tensors of another step. If a fault-free export holds only tensors of the last save, so must this run's. If all
-losses are equal but tensors differ, averaged weights or running statistics were perhaps not restored.
+losses are equal but tensors differ, averaged weights or running statistics were perhaps not restored. After a change of
+the job's command, contents are not compared. After a change of more than optimizer settings, sizes are not, either.
 """
 
 import itertools
@@ -15,16 +16,16 @@ from harness.judge.facts.missing_or_bad_saves import unlike_usual, without_what_
 from harness.judge.facts.saves import Saves
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
 from harness.judge.thresholds import SIZES_MIN, SIZES_SPREAD
-from harness.timeline.lookups import grouped
+from harness.timeline.lookups import NEVER, grouped
 from harness.timeline.timeline import Timeline
 
 OF_TENSORS = ("tensors", "bytes of tensors")
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    usual, compared = evidence.fault_free_saves, evidence.comparison
+    usual, compared, last = evidence.fault_free_saves, evidence.comparison, evidence.run.changed_after
     if usual is not None and compared is not None and compared.identical and not evidence.other_layout:
-        for save in unlike_usual(evidence.saves.store, usual.store):
+        for save in (save for save in unlike_usual(evidence.saves.store, usual.store) if save.step <= last):
             text = f"the checkpoint of step {save.step} holds other tensors than in the fault-free run"
             yield breach(f"{text}, though all losses are the same, and so are other checkpoints", usual)
     if usual is not None and len(evidence.run.epochs) > 1:
@@ -32,8 +33,8 @@ def breaches(evidence: Analysis) -> Breaches:
             why = "though all losses are the same: some state may not have been restored"
             text = f"{where} than in the fault-free run, {why} (averaged weights, running statistics)"
             yield breach(text, usual)
-        yield from _same_size(evidence, usual)
-        yield from _other_amount(evidence, usual)
+        yield from _same_size(evidence, usual) if not evidence.new_work() else ()
+        yield from _other_amount(evidence, usual) if not evidence.new_work() else ()
 
 
 def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
@@ -41,8 +42,8 @@ def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
     Saves are compared only if no save before the first restart differs from its fault-free save."""
     if evidence.comparison is None or not evidence.comparison.identical:
         return
-    saves, restart = evidence.saves, evidence.run.epochs[1].begin
-    told, usual_told = _tensors(saves), _tensors(usual)
+    saves, restart, last = evidence.saves, evidence.run.epochs[1].begin, evidence.run.changed_after
+    told, usual_told = _tensors(saves, last), _tensors(usual, last)
     for kind, mine, theirs in ((kind, told[kind], usual_told[kind]) for kind in told if kind in usual_told):
         common = sorted((mine[key][0], key) for key in mine.keys() & theirs.keys())
         differ = [(at, key[0]) for at, key in common if mine[key][1] != theirs[key][1]]
@@ -53,23 +54,25 @@ def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
         if differ and common and common[0][0] < restart <= min(differ)[0]:
             yield from (where for _, where in sorted(differ))
     held, theirs_held = _exports(saves), _exports(usual)
-    for path in sorted(held.keys() & theirs_held.keys()):
+    for path in sorted(held.keys() & theirs_held.keys()) if last == NEVER else ():
         if theirs_held[path] and not held[path]:
             yield f"at the end {path} holds other tensors"
 
 
-def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, str]]]:
-    """Returns for each save its time and the digest of its tensors: under "told" as ranks logged them, and under "seen"
-    as the harness saw them. A file whose saved step is unknown has two entries: the first and the last digest that the
-    harness saw."""
+def _tensors(saves: Saves, last: int) -> Mapping[str, Mapping[tuple[str, str], tuple[int, str]]]:
+    """Returns for each save up to step `last` its time and the digest of its tensors: under "told" as ranks logged
+    them, and under "seen" as the harness saw them. If all steps count, a file of an unknown step has two entries:
+    the first and the last digest that the harness saw."""
     ranks, sights, ended = saves.run.processes, saves.store.undamaged.items(), saves.run.steps.end.max(initial=0)
     mine = ((f"rank {ranks[save.process].rank} saved", save) for save in saves.whole if save.process >= 0)
-    told = [(f"{who} other tensors at step {save.step}", save, save.tensors) for who, save in mine]
-    seen = [(f"the checkpoint of step {save.step} holds other tensors", save, each.digests[1]) for save, each in sights]
+    told = [(f"{who} other tensors at step {s.step}", s, s.tensors) for who, s in mine if s.step <= last]
+    seen = [
+        (f"the checkpoint of step {s.step} holds other tensors", s, e.digests[1]) for s, e in sights if s.step <= last
+    ]
     kinds = {"told": told, "seen": seen}.items()
     found = {kind: {(where, s.series): (s.last_at, held) for where, s, held in each if held} for kind, each in kinds}
     anew = grouped((each.path, each) for each in saves.store.seen if each.step is None and each.digests[1])
-    for path, looks in anew.items():
+    for path, looks in anew.items() if last == NEVER else ():
         if looks[-1].at > ended:
             ends = {"at first": looks[0], f"at the end {path} holds other tensors": looks[-1]}.items()
             found[f"file {path}"] = {(where, ""): (each.at, each.digests[1]) for where, each in ends}
@@ -77,8 +80,7 @@ def _tensors(saves: Saves) -> Mapping[str, Mapping[tuple[str, str], tuple[int, s
 
 
 def _exports(saves: Saves) -> Mapping[str, bool]:
-    """Maps each file with tensors other than saves, such as an export, to True if the last save holds all the file's
-    tensors."""
+    """Maps each file with tensors that is no save, such as an export, to True if the last save holds its tensors."""
     last = max(saves.store.seen, key=lambda seen: (seen.step or 0, seen.at), default=None)
     tensors = set(last.tensors) if last is not None else set()
     held = (saves.run.files_left or {}).get("holding_tensors") or ()
@@ -86,8 +88,7 @@ def _exports(saves: Saves) -> Mapping[str, bool]:
 
 
 def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields a breach if the sizes of saves hardly vary after a restart, but vary in the fault-free run. Saves of equal
-    size may all hold the same state."""
+    """Yields a breach if sizes of saves vary only without a fault: saves of equal size may all hold the same state."""
     run, saves = evidence.run, evidence.saves
     theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
     mine = [save for save in saves.whole if save.last_at >= run.epochs[-1].begin]
@@ -104,8 +105,7 @@ def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields a breach for each save that has not as many tensors, or bytes of tensors, as every save of the fault-free
-    runs has, on whatever number of ranks."""
+    """Yields a breach for each save with another number, or bytes, of tensors than all saves of all fault-free runs."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return
@@ -121,7 +121,7 @@ def _sizes(run: Timeline) -> set[int]:
 
 
 def nothing(evidence: Analysis) -> str:
-    alone = "" if evidence.fault_free is not None else "there is no fault-free run to compare with"
+    alone = evidence.changed() if evidence.fault_free is not None else "there is no fault-free run to compare with"
     return evidence.no_restart() or alone
 
 

@@ -28,7 +28,7 @@ def nothing(evidence: Analysis) -> str:
         return "there is no fault-free run to compare with"
     known = evidence.run.left is not None and _left(evidence.fault_free)
     why = "the log does not tell how many checkpoints there were at the end, or how many without a fault"
-    return "" if known else why
+    return evidence.new_work() if known else why
 
 
 # A drill begins with a copy of what the run left.

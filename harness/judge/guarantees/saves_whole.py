@@ -15,7 +15,8 @@ of the run after the first must have the same property: number or bytes of tenso
 micro-batches per step. A process begins a save at most 5 steps after the saved step. The run is inconclusive if a
 checkpoint was committed while a fault acted, and the harness did not see it after the fault. The other rules for
 checkpoints do not apply while a fault acts that does more than kill processes, or if the harness did not see the
-fault-free checkpoints.
+fault-free checkpoints. After a fault changed more than optimizer settings, a checkpoint that only differs from others,
+as by its size, makes the run inconclusive. Its properties may be others then, but its tensors must be readable.
 """
 
 from harness.evidence.reported import unseen_store

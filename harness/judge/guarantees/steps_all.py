@@ -21,7 +21,7 @@ NAMED_STEPS = 5
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    run, told, strides = evidence.run, evidence.curve.step, usual_strides(evidence.run, evidence.usual_run)
+    run, told, strides = evidence.run, evidence.curve.step, usual_strides(evidence.run, evidence.fault_free)
     found: dict[tuple[int, int, int], list[int]] = {}
     for each in run.stretches:
         epoch, stride = run.epochs[each.epoch], strides.get(run.processes[each.process].rank)

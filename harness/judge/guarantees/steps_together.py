@@ -16,7 +16,7 @@ from harness.timeline.timeline import Timeline
 def breaches(evidence: Analysis) -> Breaches:
     """Yields a breach if ranks did steps as separate groups, unless ranks of the fault-free run did so, too."""
     yield from _went_ahead(evidence.run)
-    if evidence.usual_run is not None and not any(True for _ in _parts(evidence.usual_run)):
+    if evidence.fault_free is not None and not any(True for _ in _parts(evidence.fault_free)):
         yield from itertools.islice(_parts(evidence.run), 1)
 
 
@@ -28,14 +28,15 @@ def _went_ahead(run: Timeline) -> Breaches:
     np.maximum.at(last, run.progress.epoch, run.progress.step)
     rows = np.flatnonzero(steps.step > last[steps.epoch] + 1) if run.epochs else np.zeros(0, np.int64)
     seen = grouped((each.epoch, each.process) for each in run.stretches if each.last > last[each.epoch])
-    rows = rows[np.argsort(steps.epoch[rows], kind="stable")]
+    rows, heard = rows[np.argsort(steps.epoch[rows], kind="stable")], np.unique(steps.rank)
     for mine in np.split(rows, np.flatnonzero(np.diff(steps.epoch[rows])) + 1) if len(rows) else ():
         number = int(steps.epoch[mine[0]])
         epoch, since = run.epochs[number], int(steps.begin[mine].max())
         absent = tuple(sorted(set(epoch.processes) - set(seen[number])))
         grounds = [Ground(Kind.ABSENCE, processes=who, since=since) for who in dict.fromkeys((absent, ()))]
         text = f"{of_ranks(np.unique(steps.rank[mine]).tolist(), epoch.size)} went on to step {epoch.last} alone"
-        text += f"; the others stopped at step {last[number]}"
+        told = np.isin([run.processes[row].rank for row in absent], heard).any()
+        text += f"; the others stopped at step {last[number]}" if told else "; the others told no step"
         yield breach(text, grounds=grounds, idle=bool(epoch.kept <= last[number]))
 
 

@@ -21,8 +21,7 @@ from harness.timeline.lookups import first_from, grouped
 
 
 def _sign(name: str, order: int, guarantee: str, values: Callable[[Analysis], dict[str, Any]]) -> Score:
-    """Returns a criterion that reports measured values for a guarantee, and why the guarantee is not judged, if it is
-    not."""
+    """Returns a criterion that reports measured values for a guarantee, or why the guarantee is not judged."""
 
     def score(evidence: Analysis, bounds: object) -> ScoreResult:
         return ScoreResult(values(evidence), why_not=guarantees()[guarantee].nothing(evidence))

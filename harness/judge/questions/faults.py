@@ -52,8 +52,7 @@ def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
 
 
 def effect_end(evidence: Analysis, bounds: object) -> ScoreResult:
-    """Counts the faults whose effect was over once they were undone. A fault that kills processes counts only if the
-    end of its effect was measured."""
+    """Counts the faults whose effect was over once they were undone; faults that kill, only if the end was measured."""
     lasting = [each for each in struck(evidence) if not each.kills or each.ends]
     over = [all(Effect.of(end).is_over for end in fault.ends) for fault in lasting if fault.ends]
     untold = dict.fromkeys(fault.id for fault in lasting if not fault.ends)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from harness.evidence import samples
+from harness.evidence.logs import CHANGED
 from harness.evidence.losses import CURVES, WORDS, Comparison, Curve, by_scale, ulps
 from harness.evidence.samples import Consumed
 from harness.judge.assumption import FRESH
@@ -20,6 +21,7 @@ from harness.judge.score import Bound, Expectation, Score, ScoreResult, line
 from harness.judge.verdict import Ground, Kind, Verdict
 from harness.judge.weighing import answer
 from harness.log.reading import is_told
+from harness.timeline.lineage import NEVER
 from harness.timeline.timeline import Bools, Timeline
 from harness.units import counted
 
@@ -27,7 +29,6 @@ COMPUTED, COMPARED = Ground(Kind.LOSSES), Ground(Kind.CURVES)
 IN_BAND = COMPUTED, Ground(Kind.BAND)
 SOONER = "fault-free runs are alike for longer, but how fast rounding grows depends on where training is"
 MODE = "loss_continuity.mode"
-CHANGED = "the configuration was changed on purpose"
 
 
 def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> ScoreResult:
@@ -39,14 +40,14 @@ def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> Scor
         return ScoreResult(values, not_judged=in_passing)
     if bounds.against == "itself":
         return _against_itself(evidence, values)
-    if changed := _changed(evidence):
-        in_passing = [*in_passing, *changed]
-        if bounds.mode in ("final", "envelope"):  # the steps before the change are too few for either
-            return ScoreResult(values, not_judged=[("losses", CHANGED), *in_passing])
+    last, final = evidence.run.changed_after, bounds.mode == "final"  # the last losses before a change are too few
+    changed = [] if last == NEVER else [("losses" if final else f"losses after step {last}", CHANGED)]
+    in_passing = [*in_passing, *changed]
     mode, reach = _mode(evidence, bounds)
     asked, judged = not bounds.model_fields_set.isdisjoint(SAMPLE_BOUNDS), bounds.samples == "judged"
-    lines = [mode, *(_sample_lines(bounds, consumed, mode.verdict, asked) if judged else ())]
-    if bounds.mode == "final":
+    lines = [] if changed and final and mode.verdict is not Verdict.FAIL else [mode]
+    lines += _sample_lines(bounds, consumed, mode.verdict, asked) if judged else ()
+    if final:
         odd_steps, most = values["nonfinite_steps"], bounds.max_nonfinite_steps
         lines.append(Bound("loss_continuity.max_nonfinite_steps", unit="steps").line(most, odd_steps, "", COMPUTED))
     if bounds.max_spike is not None:
@@ -60,13 +61,7 @@ def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> Scor
         "exact": "losses identical bit for bit",
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
     }.get(bounds.mode, f"losses within the {bounds.mode} band{_reach(reach)}")
-    return ScoreResult(values | reach, lines, (), said, untold)
-
-
-def _changed(evidence: Analysis) -> list[tuple[str, str]]:
-    """Names the losses that are not judged, and why: a fault changed the job's command on purpose."""
-    last = evidence.run.changed_after
-    return [] if last is None else [(f"losses after step {last}", CHANGED)]
+    return ScoreResult(values | reach, lines, (), said * (mode in lines), untold)
 
 
 def _against_itself(evidence: Analysis, values: dict[str, Any]) -> ScoreResult:
@@ -95,7 +90,7 @@ def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]
         "max_abs_diff": comparison.max_abs_diff if comparison else None,
         "first_divergent_step": comparison.first_divergent_step if comparison else None,
         "final_gap_percent": comparison.final_gap_percent if comparison else None,
-        "nonfinite_steps": _nonfinite(curve, comparison),
+        "nonfinite_steps": _nonfinite(curve, evidence.run.changed_after, comparison),
         "steps_compared": len(comparison.step) if comparison else 0,
         "samples_repeated": consumed.repeated,
         "samples_skipped": consumed.skipped,
@@ -168,11 +163,12 @@ def _percent(value: float | None) -> str:
     return "—" if value is None else f"{value:+.2g} %"
 
 
-def _nonfinite(curve: Curve, comparison: Comparison | None) -> int | None:
-    """Counts the steps, except rolled-back ones, whose loss or gradient norm is not finite. Returns `None` if there is
-    no fault-free loss to compare with."""
+def _nonfinite(curve: Curve, last: int, comparison: Comparison | None) -> int | None:
+    """Counts the steps up to `last`, except rolled-back ones, whose loss or gradient norm is not finite. Returns `None`
+    if there is no fault-free loss to compare with."""
     if comparison is None or not np.isfinite(comparison.fault_free.loss).any():
         return None
+    curve = curve.at(np.flatnonzero(curve.step <= last))
     odd = is_told(curve.loss) & ~np.isfinite(curve.loss)
     if np.isfinite(comparison.fault_free.grad_norm).any():
         odd |= is_told(curve.grad_norm) & ~np.isfinite(curve.grad_norm)

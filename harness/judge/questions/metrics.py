@@ -88,8 +88,7 @@ def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    """Counts committed and failed checkpoints. A checkpoint that was begun but never committed counts as failed, unless
-    one of its processes died."""
+    """Counts committed and failed checkpoints. One that was begun only counts as failed, unless its process died."""
     run, done, bad = evidence.run, 0, 0
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
     for mine in _together(run, evidence.saves.all):

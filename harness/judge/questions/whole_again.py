@@ -9,7 +9,8 @@ A save is *due* at each step at which the fault-free run committed a checkpoint.
 committed a checkpoint less than half a save interval before the due step, or later but before the next due step. A due
 save was *missed* if it was not made although nothing disturbed the job. A save at a step that is not due was missed,
 too, if it was begun or failed, but never committed. Saves at steps that are not due are ignored if the fault-free run
-also began saves without committing them.
+also began saves without committing them. After a change of more than optimizer settings, the pace is not judged; saves
+are due at the interval of the run's own saves then, or else as before; and a missed save is inconclusive.
 """
 
 from collections.abc import Callable, Sequence
@@ -124,8 +125,7 @@ def _first_step_ns(run: Timeline) -> int:
 
 
 def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
-    """Counts how many of the last steps, in a row, did not use every GPU. `ready` holds the time at which each GPU
-    became usable."""
+    """Counts how many of the last steps, in a row, left a GPU unused. Each GPU is usable from its time in `ready`."""
     progress = evidence.run.progress
     worlds = [(len(other.slots), other.epochs[-1].size) for other in evidence.fault_free_runs if other.epochs]
     per_rank = max((gpus / size for gpus, size in worlds if size), default=1.0)
@@ -137,7 +137,7 @@ def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
 
 
 def exit_time(evidence: Analysis, bounds: ExitBounds) -> tuple[Figures, Lines]:
-    taken, usual = exit_ns(evidence.run), evidence.usual.longest(exit_ns)
+    taken, usual = exit_ns(evidence.run), None if evidence.new_work() else evidence.usual.longest(exit_ns)
     values = {name: None if ns is None else ns / S for name, ns in (("seconds", taken), ("usual_seconds", usual))}
     if taken is None:
         completed = evidence.run.outcome == "completed"
@@ -171,22 +171,27 @@ def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures
     text = f"{missed} of {due} checkpoints that the fault-free run made in these steps are missing"
     if begun:
         text = f"{missed} of {due} checkpoints that were due or begun, as that of step {begun[0][1]}, are missing"
-    ground, percent, most = Ground(Kind.ABSENCE), 100 * (due - missed) / due, bounds.max_missed
+    grounds, percent, most = (Ground(Kind.ABSENCE), Ground(Kind.DUE)), 100 * (due - missed) / due, bounds.max_missed
     reason = f"{text}, {in_a_row} in a row{none}" if in_a_row > most else ""
-    lines = [line("checkpoint_rhythm.max_missed", f"≤ {most} in a row", str(in_a_row), reason, ground)]
+    lines = [line("checkpoint_rhythm.max_missed", f"≤ {most} in a row", str(in_a_row), reason, *grounds)]
     if due >= limits.SHARE_SAVES_MIN:
         reason, least = text + none if percent < bounds.min_percent else "", f"≥ {bounds.min_percent:.1f} %"
-        lines.append(line("checkpoint_rhythm.min_percent", least, f"{percent:.1f} %", reason, ground))
+        lines.append(line("checkpoint_rhythm.min_percent", least, f"{percent:.1f} %", reason, *grounds))
     return values, lines
 
 
 def _usual_saves(evidence: Analysis) -> Ints:
-    """Returns the steps of the fault-free run's saves in ascending order. If the judged run logs no saves, only saves
-    that the harness saw are returned."""
+    """Returns the steps at which saves are due, in ascending order. If the judged run logs no saves, only fault-free
+    saves that the harness saw count."""
     run, fault_free, theirs = evidence.run, evidence.fault_free, evidence.fault_free_saves
     if fault_free is None or theirs is None or evidence.flaw(fault_free):
         return np.zeros(0, np.int64)
-    return np.unique(np.array([save.step for save in (theirs.whole if run.checkpoints else theirs.seen)], np.int64))
+    due = np.unique(np.array([save.step for save in (theirs.whole if run.checkpoints else theirs.seen)], np.int64))
+    later = evidence.saves.steps[evidence.saves.steps > run.step_before(run.work_changed_at)]
+    if len(later) >= limits.STEADY_SAVES:
+        every = int(np.median(np.diff(later)))
+        due = np.append(due[due < later[0]], np.arange(int(later[0]), run.reached_step + 1, every))
+    return due
 
 
 def _never_committed(saves: Saves, theirs: Saves | None, due: Ints) -> list[tuple[int, int]]:
