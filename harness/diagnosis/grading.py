@@ -7,7 +7,7 @@ fits no fault is a false alarm. A suspect is innocent if no fault had hit it by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import msgspec
@@ -56,8 +56,9 @@ class GradedFault:
 
 @dataclass(frozen=True)
 class RunGrade:
-    """The grades of all answers about one run. `judged` holds each distinct answer that reports a failure, and whether
-    the answer fits a fault. In a run with an ungraded fault, `judged` holds only answers that fit another fault.
+    """The grades of all answers about one run. `judged` holds each distinct accusation, and whether the accusation fits
+    a fault. An accusation reports a failure, or acts against an innocent without such a report. In a run with an
+    ungraded fault, `judged` holds only answers that fit another fault.
     `innocents` maps each innocent (a rank, a node or `the job`) to the first answer that accused it."""
 
     truth: RunFaults
@@ -69,11 +70,13 @@ class RunGrade:
 
 @dataclass(frozen=True)
 class _Timed:
-    """A diagnoser's answer with its time on the run's clock (`None`: unknown), and its grade for each fault."""
+    """A diagnoser's answer with its time on the run's clock (`None`: unknown), its grade for each fault, and the ranks
+    and nodes that it accuses although no fault had struck them (`innocents`)."""
 
     answer: Answer
     at: int | None
     grades: Sequence[Grade | None]
+    innocents: Sequence[str] = ()
 
     @property
     def true_of(self) -> tuple[int, ...]:
@@ -86,16 +89,26 @@ def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> Ru
     for answer in answers:
         at = truth.moment(answer.at, answer.step)
         grades = [_grade(fault, answer, at, within_ns) for fault in truth.faults]
-        timed.append(_Timed(answer, at, _credited(truth.faults, grades, at)))
+        each = _Timed(answer, at, _credited(truth.faults, grades, at))
+        timed.append(_acting(truth, replace(each, innocents=_innocents(truth, each))))
     timed.sort(key=lambda each: (each.at is None, each.at or 0))
     faults = [_best(fault, place, timed) for place, fault in enumerate(truth.faults)]
     judged: dict[object, tuple[Answer, bool]] = {}
     innocents: dict[str, Answer] = {}
     for each in (each for each in timed if each.true_of or not truth.not_graded):
-        if each.answer.kind in BROKEN:
+        if each.answer.kind in BROKEN or each.innocents:
             judged.setdefault((each.answer.kind, each.answer.who, each.true_of), (each.answer, bool(each.true_of)))
-        innocents |= {part: each.answer for part in _innocents(truth, each) if part not in innocents}
+        innocents |= {part: each.answer for part in each.innocents if part not in innocents}
     return RunGrade(truth, [each.answer for each in timed], faults, [*judged.values()], innocents)
+
+
+def _acting(truth: RunFaults, each: _Timed) -> _Timed:
+    """Returns an answer whose grades are `wrong` if it acts against an innocent, but reports no failure. In a run with
+    an ungraded fault, nobody is known to be innocent."""
+    if each.answer.kind in BROKEN or not each.innocents or truth.not_graded:
+        return each
+    begun = [each.at is None or fault.begin - EARLY_NS <= each.at for fault in truth.faults]
+    return replace(each, grades=[Grade.WRONG if struck else None for struck in begun])
 
 
 def _credited(faults: Sequence[Injected], grades: Sequence[Grade | None], at: int | None) -> list[Grade | None]:
@@ -112,7 +125,7 @@ def _best(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault:
     mine = [(how, each) for each in timed if (how := each.grades[place]) and not (how is Grade.WRONG and each.true_of)]
     if not mine:
         return GradedFault(fault, Grade.RIGHT if fault.truth.benign else Grade.MISSING)
-    grade, best = min(mine, key=lambda each: (*FOUND, each[0]).index(each[0]))
+    grade, best = min(mine, key=lambda each: [*Grade].index(each[0]))
     until, decision = NEVER if best.at is None else best.at + EARLY_NS, best.answer.decision
     by_then = [(how, each) for how, each in mine if grade in FOUND and (each.at or 0) < until]
     against = ((how, each) for how, each in by_then if how is Grade.WRONG and _about(fault, each.answer))

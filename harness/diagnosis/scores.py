@@ -132,7 +132,7 @@ def scores_of(runs: Iterable[RunGrade]) -> Scores:
         total.answers[true] += 1
     controls = [run for run in graded if run.truth.is_control]
     confusion = Counter((fault.kind, _said(fault.answer)) for fault in faults)
-    confusion.update((Kind.NONE, _said(next((answer for answer, _ in run.judged), None))) for run in controls)
+    confusion.update((Kind.NONE, _said_in_control(run)) for run in controls)
     return Scores(
         {kind: score for kind, score in kinds.items() if score.grades or score.answers},
         total,
@@ -148,6 +148,12 @@ def scores_of(runs: Iterable[RunGrade]) -> Scores:
 
 def _said(answer: Answer | None) -> Kind:
     return answer.kind if answer else Kind.NONE
+
+
+def _said_in_control(run: RunGrade) -> Kind:
+    """Returns the kind of the first accusation. Without an accusation, `unknown` counts if any answer says so."""
+    unsure = Kind.UNKNOWN if any(answer.kind is Kind.UNKNOWN for answer in run.answers) else Kind.NONE
+    return next((answer.kind for answer, _ in run.judged), unsure)
 
 
 def _found(faults: Sequence[GradedFault], first: bool) -> Share:
