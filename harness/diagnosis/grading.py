@@ -1,8 +1,10 @@
-"""Grades the answers about one run. Pure.
+"""Grades the answers of a diagnoser (a program that says what broke) about one run.
 
-Each fault gets the grade of the best answer about it. If a wrong answer about the fault came no later than the best
-answer, the fault gets the grade of the wrong answer, because an operator would act on the first answer. An answer that
-fits no fault is a false alarm. A suspect is innocent if no fault had hit it by the time of the answer."""
+Each fault gets the grade of the best answer about the fault. If a wrong answer about the fault came no later than the
+best answer, the fault gets the grade `wrong`, because an operator would act on the first answer. An answer that fits no
+fault is a false alarm. An accused rank or node is innocent if no fault had hit this rank or node by the time of the
+answer.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ BEST_FIRST = [*Grade]
 
 @dataclass(frozen=True)
 class GradedFault:
-    """A fault, its grade, and the deciding answer, if any. `after_ns` is the time from the fault to `answer`."""
+    """An injected fault, the fault's grade, and the answer that decided the grade, if any. `after_ns` is the time in ns
+    from the begin of the fault to the answer."""
 
     injected: Injected
     grade: Grade
@@ -46,7 +49,8 @@ class GradedFault:
 
     @property
     def decision_right(self) -> bool | None:
-        """Returns True if the answer's decision helps against the fault, `None` after a miss or without a decision."""
+        """Returns True if the answer's decision, such as a restart, helps against the fault. Returns `None` without a
+        decision, or if no answer found the fault."""
         decision = self.answer.decision if self.answer and self.grade in FOUND else None
         return None if decision is None else decision in self.injected.truth.decisions
 
@@ -58,9 +62,9 @@ class GradedFault:
 @dataclass(frozen=True)
 class RunGrade:
     """The grades of all answers about one run. `judged` holds each distinct accusation, and whether the accusation fits
-    a fault. An accusation reports a failure, or acts against an innocent without such a report. In a run with an
-    ungraded fault, `judged` holds only answers that fit another fault.
-    `innocents` maps each innocent (a rank, a node or `the job`) to the first answer that accused it."""
+    a fault. An accusation is an answer that reports a failure, or acts against an innocent. In a run with a fault that
+    cannot be graded, `judged` holds only answers that fit another fault. `innocents` maps each innocent (a rank, a node
+    or `the job`) to the first answer that accused this innocent."""
 
     truth: RunFaults
     answers: Sequence[Answer]
@@ -71,8 +75,8 @@ class RunGrade:
 
 @dataclass(frozen=True)
 class _Timed:
-    """A diagnoser's answer with its time on the run's clock (`None`: unknown), its grade for each fault (`None`: not
-    about this fault), and the accused parts that no fault had hit by then."""
+    """A diagnoser's answer with its time in ns on the run's clock (`None`: unknown), its grade for each fault (`None`:
+    not about the fault), and the accused parts that no fault had hit by the time of the answer."""
 
     answer: Answer
     at: int | None
@@ -81,12 +85,12 @@ class _Timed:
 
     @property
     def true_of(self) -> tuple[int, ...]:
-        """Returns the indices of the faults that the answer fits."""
         return tuple(place for place, grade in enumerate(self.grades) if grade in FOUND)
 
 
 def grade_run(truth: RunFaults, answers: Iterable[Answer], within_ns: int) -> RunGrade:
-    """Grades the answers about a run. A right answer is late if it comes over `within_ns` after its fault began."""
+    """Grades the answers about a run. A right answer is late if it comes more than `within_ns` after the fault
+    began."""
     timed = [_timed(truth, answer, within_ns) for answer in answers]
     timed.sort(key=lambda each: (each.at is None, each.at or 0))
     faults = [_graded(fault, place, timed) for place, fault in enumerate(truth.faults)]
@@ -109,8 +113,8 @@ def _had_begun(fault: Injected, at: int | None) -> bool:
 
 
 def _only_newest(faults: Sequence[Injected], grades: Sequence[Grade | None], at: int | None) -> list[Grade | None]:
-    """Returns the grades, with `None` for each fault that an answer fits, but that began long before the newest fault
-    that the answer fits. An answer without a time keeps all its grades."""
+    """Replaces the grade by `None` for each fault that an answer fits, but that began long before the newest fault that
+    the answer fits. An answer without a time keeps all grades."""
     fitting = [fault.begin for fault, grade in zip(faults, grades, strict=True) if grade in FOUND]
     if at is None or not fitting:
         return [*grades]
@@ -121,7 +125,6 @@ def _only_newest(faults: Sequence[Injected], grades: Sequence[Grade | None], at:
 
 
 def _accusations(counted: Iterable[_Timed]) -> list[tuple[Answer, bool]]:
-    """Returns each distinct accusation, and whether the accusation fits a fault."""
     distinct: dict[object, tuple[Answer, bool]] = {}
     for each in counted:
         if each.answer.kind in BROKEN or each.innocents:
@@ -142,8 +145,9 @@ def _first_accusers(counted: Iterable[_Timed]) -> dict[str, Answer]:
 
 
 def _graded(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault:
-    """Returns a fault with its best grade, and the first answer with this grade. A wrong answer that came no later is
-    returned instead. If the best answers' decisions differ, none counts. A benign fault without an answer is right."""
+    """Returns a fault with its best grade, and the first answer with this grade. If a wrong answer about the fault came
+    no later, returns the wrong answer instead. If answers with the best grade decide differently, no decision counts. A
+    benign fault without an answer is graded right."""
     about = list(_about(place, timed))
     if not about:
         return GradedFault(fault, Grade.RIGHT if fault.truth.benign else Grade.MISSING)
@@ -162,8 +166,6 @@ def _graded(fault: Injected, place: int, timed: Sequence[_Timed]) -> GradedFault
 
 
 def _about(place: int, timed: Iterable[_Timed]) -> Iterator[tuple[Grade, _Timed]]:
-    """Yields the answers about a fault, each with its grade. A wrong answer that fits another fault is about that
-    fault."""
     for each in timed:
         grade = each.grades[place]
         if grade is not None and not (grade is Grade.WRONG and each.true_of):
@@ -171,8 +173,8 @@ def _about(place: int, timed: Iterable[_Timed]) -> Iterator[tuple[Grade, _Timed]
 
 
 def _contradicts(fault: Injected, answer: Answer) -> bool:
-    """Returns True if a wrong answer names the fault's kind, accuses the fault's victim, or accuses nobody. Other wrong
-    answers may be about something else."""
+    """Returns True if a wrong answer names the fault's kind, accuses the fault's victim, or accuses nobody. Any other
+    wrong answer may be about another problem than the fault."""
     if not answer.who or answer.kind in fault.truth.kinds:
         return True
     return any(_fit(fault, suspect) is not _Fit.OTHER for suspect in answer.who)
@@ -182,7 +184,6 @@ def _contradicts(fault: Injected, answer: Answer) -> bool:
 
 
 def _grade(fault: Injected, answer: Answer, at: int | None, within_ns: int) -> Grade | None:
-    """Returns an answer's grade for a fault, or `None` if the answer reports no failure, or came before the fault."""
     if answer.kind is Kind.NONE or not _had_begun(fault, at):
         return None
     if answer.kind is Kind.UNKNOWN:
@@ -218,7 +219,6 @@ def _fit(fault: Injected, suspect: Suspect) -> _Fit:
 
 
 def _fit_of_part(fault: Injected, suspect: Suspect) -> _Fit:
-    """Returns how well an accused rank or node fits the best-fitting victim."""
     return max((_fit_of_victim(fault, victim, suspect) for victim in fault.victims), default=_Fit.OTHER)
 
 
@@ -247,13 +247,13 @@ def _same_file(told: str, true: str) -> bool:
 
 
 def accuses(answer: Answer) -> bool:
-    """Returns True if an answer reports a failure, or decides to act, whatever the kind that it reports."""
+    """Returns True if an answer reports a failure, or if the answer's decision changes what the job does."""
     return answer.kind in BROKEN or answer.decision not in (None, Decision.IGNORE)
 
 
 def _innocents(truth: RunFaults, answer: Answer, at: int | None, fits_a_fault: bool) -> list[str]:
-    """Returns the ranks and nodes that an answer accuses, although no fault had hit them by that time. Returns
-    `the job` if the answer accuses none of them, but no harmful fault was at work, and its decision is not `ignore`."""
+    """Returns the ranks and nodes that an answer accuses although no fault had hit them before the answer. Returns the
+    text `the job` for an answer that accuses no rank or node, if no harmful fault had begun before the answer."""
     if not accuses(answer):
         return []
     begun = [fault for fault in truth.faults if _had_begun(fault, at)]
