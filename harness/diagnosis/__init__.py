@@ -1,1 +1,2 @@
-"""Grades the answers of any diagnoser against the faults that were injected."""
+"""Compares the answers of any diagnoser (a program that says what broke in a job) with the faults that were
+injected."""

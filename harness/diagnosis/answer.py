@@ -1,8 +1,10 @@
-"""Defines the common format of diagnosers' answers: time, kind of failure, suspects, and decision (such as a restart).
+"""Defines the common format of diagnosers' answers. An answer holds a time, a kind of failure, suspects, and a decision
+(such as a restart).
 
-`at` is the time at which the answer was given: ISO 8601 with a zone, or integer nanoseconds since 1970. A diagnoser
-that counts steps writes `step` instead of `at`. Files of answers are untrusted: sizes, numbers and types are checked.
-A file `diagnosis.jsonl` holds one answer per line, such as:
+A diagnoser is a program that says what broke in a training job, and which rank or node is to blame. `at` is the time at
+which the answer was given: ISO 8601 with a zone, or integer nanoseconds since 1970. A diagnoser that counts steps
+writes `step` instead of `at`. Files of answers are untrusted: sizes, numbers and types are checked. A file
+`diagnosis.jsonl` holds one answer per line, such as:
 
     {"at": "2026-11-30T06:51:40Z", "kind": "hang", "who": [{"rank": 1, "node": "node1"}], "sure": 0.9,
      "decision": "restart-in-place", "why": "rank 1 said nothing while rank 0 waited"}
@@ -40,7 +42,7 @@ _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of the cluster that a diagnoser's answer blames for a failure. `gpu` is a GPU's number on `node`."""
+    """A part of the cluster that a diagnoser's answer blames. `gpu` is a GPU's number on the node `node`."""
 
     rank: _Rank | None = None
     node: _Name | None = None
@@ -54,7 +56,8 @@ class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A diagnoser's answer. `who` holds the suspects. `at` is in ns of the wall clock. `sure` is from 0 to 1."""
+    """A diagnoser's answer about a training job. `who` holds the suspects. `at` is a wall-clock time in ns since 1970.
+    `sure` is the certainty, from 0 to 1."""
 
     kind: Kind
     who: Annotated[tuple[Suspect, ...], msgspec.Meta(max_length=SUSPECTS_MAX)] = ()
@@ -66,7 +69,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def answer_told(event: Mapping[str, Any], at: int | None) -> Answer:
-    """Returns the answer in a checked event `diagnosis`. `at` is the answer's time in ns of the wall clock."""
+    """Converts a checked log event `diagnosis` to an answer. `at` becomes the time of the answer, in ns."""
     names, decision = Suspect.__struct_fields__, event.get("decision")
     told = [{name: each[name] for name in names if each.get(name) not in (None, "")} for each in event.get("who", ())]
     why = str(event.get("why", ""))[:WORDS_MAX]
@@ -79,7 +82,7 @@ class _Line(Answer, frozen=True, forbid_unknown_fields=True):
 
 
 class AnswersError(UsageError):
-    """Raised for an invalid file of answers. The message names the file, the line and the wrong value."""
+    """Raised for an invalid file of diagnosers' answers. The message names the file, the line and the wrong value."""
 
     def __init__(self, file: str, line: int | None, problem: str):
         super().__init__(f"{file}{'' if line is None else f':{line}'}: {problem}")
@@ -89,7 +92,7 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def read_lines(content: bytes, file: str) -> Iterator[Answer]:
-    """Yields the answers in the content of a `diagnosis.jsonl`. Raises `AnswersError` for an invalid line."""
+    """Yields the answers in the content of a `diagnosis.jsonl`. Raises `AnswersError` at the first invalid line."""
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():
             continue
@@ -106,8 +109,9 @@ def read_lines(content: bytes, file: str) -> Iterator[Answer]:
 
 
 def wall_ns(told: object, utc_offset_h: float | None = None) -> int:
-    """Converts a time to ns since 1970. `told` is an integer in ns, or an ISO 8601 text. `utc_offset_h` is the time
-    zone (in hours) of a text without a zone; with `None`, a text without a zone is refused. Raises `ValueError`."""
+    """Converts a time to ns since 1970. The time `told` is an integer in ns, or a text in ISO 8601. `utc_offset_h` is
+    the time zone (in hours) of a text without a zone; with `None`, a text without a zone is refused. Raises
+    `ValueError` for an invalid time."""
     shown = str(told)[:SHOWN_MAX]
     if not isinstance(told, int) or isinstance(told, bool):
         try:

@@ -1,6 +1,8 @@
-"""Diagnoses a job from data that any cluster has: what broke first, the culprit, the reason, and what to do. Pure.
+"""Diagnoses a training job from data that any cluster has: what broke first, the culprit, the reason, and what to do.
 
-The input is a `View` of the log, without the plan of the faults and without anything that only the harness knows."""
+The input is a `View`: the part of a run's event log without the plan of the injected faults and without measurements by
+the test harness.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ INCIDENTS_MAX = 1000
 
 
 def explain(view: View) -> list[Incident]:
-    """Returns the incidents (things that broke) in order of time, at most `INCIDENTS_MAX`."""
+    """Returns the incidents (things that broke in a training job) in order of time, at most `INCIDENTS_MAX`."""
     found = sorted([*outages(view), *slowness(view), *signs(view)], key=lambda each: (each.begin, -each.sure))
     kept: list[Incident] = []
     for incident in found[:INCIDENTS_MAX]:
@@ -25,8 +27,8 @@ def explain(view: View) -> list[Incident]:
 
 
 def _covers(one: Incident, other: Incident) -> bool:
-    """Returns True if incident `other` repeats `one`, or if `other` is less sure, occurs at about the same time, and
-    accuses either the same suspects or no rank, node or file."""
+    """Returns True if incident `other` repeats incident `one`, or is a vaguer sign of the same failure. A vaguer sign
+    is less certain, occurs at about the same time, and accuses the same suspects or no rank, node or file."""
     if (one.kind, one.who, one.decision) == (other.kind, other.who, other.decision):
         return abs(one.known - other.known) < NEAR_NS
     meets = one.begin - NEAR_NS <= other.known and other.begin <= one.known + NEAR_NS

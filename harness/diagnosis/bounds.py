@@ -13,7 +13,8 @@ Wanted = Literal[
 
 
 class DiagnosisBounds(Bounds):
-    """The job must report what broke and the culprit (event `diagnosis`), for each fault with a known right answer."""
+    """The job must report what broke, and who caused it (event `diagnosis`), for each fault with a known right
+    answer."""
 
     right_within: DurationNs | None = Field(None, description="From each fault until the right answer about it.")
     max_innocents: int | None = Field(None, ge=0, description="Accused ranks and nodes that no fault had struck.")

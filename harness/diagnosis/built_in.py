@@ -1,7 +1,8 @@
-"""Defines the built-in diagnosers: the baseline, a trainer's own alarms and answers, and four for comparison. Pure.
+"""Defines the built-in diagnosers: the harness's own, a trainer's own alarms and diagnoses, and four for comparison.
 
 The diagnosers `right`, `empty`, `rank_0` and `random` show which scores a perfect, a silent, a constant and a random
-diagnoser get."""
+diagnoser get.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +26,11 @@ ALARMS = {  # kind of an answer, by the kind of a trainer's `anomaly`; others ar
 
 
 def _baseline(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns the answers of `chaos explain-failure`, which sees only a part of the log."""
     view = view_of(truth.log)
     return [incident.answer(view) for incident in explain(view)]
 
 
 def _alarms(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns the trainer's alarms as answers, each of which accuses only the suspect that the alarm names."""
     found = []
     for event in (event for writer in truth.log.writers for event in writer.events if event.get("event") == "anomaly"):
         if kind := ALARMS.get(str(event.get("kind"))):
@@ -42,12 +41,10 @@ def _alarms(truth: RunTruth, seed: int) -> list[Answer]:
 
 
 def _told(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns the answers in the events `diagnosis` of the log."""
     return [answer_told(event, truth.wall_ns(event["at"])) for event in diagnoses(truth.log)]
 
 
 def _right(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns the right answer about each harmful fault, given at the time when the fault begins."""
     return [
         Answer(each.truth.kinds[0], _victims(each), min(each.truth.decisions), "", truth.wall_ns(each.begin))
         for each in truth.faults
@@ -62,12 +59,10 @@ def _victims(fault: Injected) -> tuple[Suspect, ...]:
 
 
 def _rank_0(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns the same answer for each run: rank 0 has crashed."""
     return [Answer(Kind.CRASH, (Suspect(rank=0),), Decision.RESTART_IN_PLACE)]
 
 
 def _random(truth: RunTruth, seed: int) -> list[Answer]:
-    """Returns an answer with a random kind and rank, which is the same for the same seed and run."""
     draw = random.Random(f"{seed} {truth.name}")
     kind, rank = draw.choice((*BROKEN, Kind.NONE)), draw.choice(truth.ranks or [0])
     return [Answer(kind, (Suspect(rank),) if kind is not Kind.NONE else (), draw.choice([*Decision]))]

@@ -1,7 +1,8 @@
-"""Computes the GPU-hours that wrong decisions cost, from runs of the same faults with wrong and right decisions.
+"""Computes how many GPU-hours wrong decisions after failures cost, by comparing runs with the same faults.
 
-Only the job's own answers count, because the job acts on no others. Runs are compared if the same faults hit the same
-ranks or nodes. Without runs to compare, the cost is not measured."""
+Only the training job's own diagnoses count, because the job acts on no other program's diagnoses. Two runs are compared
+if the same faults hit the same ranks or nodes. Without runs to compare, the cost is not measured.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ NS_PER_HOUR = 3_600 * 10**9
 
 
 def wasted_by_wrong_decisions(runs: Iterable[tuple[RunGrade, pathlib.Path]]) -> str:
-    """Returns a text on the GPU-hours that wrong decisions cost: for each set of faults, the mean waste of runs with a
-    wrong decision, minus the mean waste of runs with only right decisions. Raises `EventLogError`."""
+    """Returns a text on the GPU-hours that wrong decisions cost. For each set of faults, the cost is the mean waste of
+    runs with a wrong decision, minus the mean waste of runs with only right decisions. Raises `EventLogError` for an
+    unreadable run."""
     groups: dict[object, dict[bool, list[pathlib.Path]]] = {}
     for grade, folder in runs:
         if told := [each.decision_right for each in grade.faults if each.decision_right is not None]:
@@ -39,5 +41,4 @@ def _mean_hours(folders: Iterable[pathlib.Path]) -> float:
 
 
 def _hours(folder: pathlib.Path) -> float:
-    """Returns the GPU-hours that faults wasted in a run."""
     return Analysis.of(load_evidence(folder)).ledger.wasted_by_faults / NS_PER_HOUR

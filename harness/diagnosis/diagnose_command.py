@@ -1,4 +1,4 @@
-"""Defines the command `chaos diagnose`, which grades answers about runs against the faults that were injected."""
+"""Defines the command `chaos diagnose`, which compares diagnoses of stored runs with the faults that were injected."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ def diagnose(
     fault are controls, in which an answer must accuse nobody. Without --answers, the fault-free run stored with each
     run is a control, too. Exits 0 whatever the grades.
 
-    A suite file names jobs, and the diagnosers whose answers about these jobs are graded. Each job runs once with each
-    seed, and is kept in reports/. The same command, called again, runs only the jobs that are missing.
+    A suite file names jobs, and the diagnosers whose answers about these jobs are graded. The seed decides which ranks
+    and nodes the faults hit. All runs are kept in reports/. The same command, called again, makes only the missing
+    runs.
 
     Example: chaos diagnose reports/* --answers '{run}/diagnosis.jsonl'
     """
@@ -96,7 +97,6 @@ def diagnose(
 def _of_suite(
     path: pathlib.Path, within_ns: int, json: bool, seed: int, backend: str, stored: bool, reports: pathlib.Path
 ) -> None:
-    """Makes the missing runs of a suite, and prints the grades of each diagnoser."""
     suite, runs = load_runs(path, seed, backend)
     folder = reports / f"{suite.name}-{seed}"
     if not stored:
@@ -133,7 +133,6 @@ def _in_short(name: str, scores: Scores, runs: int) -> tuple[str, ...]:
 
 
 def _truths(runs: Sequence[str], controls: bool, reports: pathlib.Path) -> Iterator[tuple[RunTruth, pathlib.Path]]:
-    """Yields, once, the faults of each readable run and, with `controls`, of the fault-free run stored with it."""
     store, seen = Store(reports), set[str]()
     for name in runs:
         folder = store.find(name)
@@ -184,7 +183,6 @@ def _row(name: str, score: KindScore) -> tuple[str, ...]:
 
 
 def to_json(scores: Scores, graded: Sequence[RunGrade]) -> dict[str, Any]:
-    """Returns the scores, and the grade of each fault, as JSON data."""
     return {
         "schema": 1,
         "runs": len(graded),

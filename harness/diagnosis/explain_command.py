@@ -1,4 +1,4 @@
-"""Defines the command `chaos explain-failure`: the first thing that broke, the culprit, the reason, what to do."""
+"""Defines the command `chaos explain-failure`, which says what broke first in a run, who, why, and what to do."""
 
 from __future__ import annotations
 

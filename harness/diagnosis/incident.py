@@ -1,4 +1,4 @@
-"""Defines an incident: one thing that broke, as found by the baseline diagnoser. Pure."""
+"""Defines an incident: one thing that broke in a training job, as found by the built-in diagnoser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ NS = 10**9
 
 @dataclass(frozen=True)
 class Incident:
-    """Something that broke at `begin` and was evident at `known` (ns on the run's clock). `sure` is from 0 to 1."""
+    """Something that broke at the time `begin`, and that the log showed from the time `known` on (in ns on the run's
+    clock). `sure` is the certainty, from 0 to 1."""
 
     begin: int
     known: int
@@ -28,7 +29,6 @@ class Incident:
     evidence: tuple[Event, ...]
 
     def answer(self, view: View) -> Answer:
-        """Returns the incident as a diagnoser's answer, whose time is when the evidence was complete."""
         at = self.known + view.wall_offset_ns
         return Answer(self.kind, self.who, self.decision, self.why[:WORDS_MAX], at, None, self.sure)
 
@@ -38,13 +38,15 @@ def suspects(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
 
 
 def link(workers: Iterable[Worker]) -> tuple[Suspect, ...]:
-    """Returns the link between the workers' nodes, or an empty tuple if they are not on exactly two nodes."""
+    """Returns the network link between the workers' two nodes. Returns an empty tuple if the workers are not on exactly
+    two nodes."""
     nodes = sorted({worker.node for worker in workers})
     return (Suspect(link=" and ".join(nodes)),) if len(nodes) == 2 else ()
 
 
 def files(words: str) -> tuple[Suspect, ...]:
-    """Returns the first file that an error message names as an absolute path in single quotes."""
+    """Returns the first absolute path in single quotes in an error message, as a suspect. Returns an empty tuple if the
+    message names no path."""
     return tuple(Suspect(file=path[:NAME_MAX]) for path in _PATH.findall(words)[:1])
 
 
@@ -53,5 +55,4 @@ def names(workers: Iterable[Worker]) -> str:
 
 
 def told(events: Iterable[Event | None]) -> tuple[Event, ...]:
-    """Returns the first few of these events as evidence, each event once."""
     return tuple({id(event): event for event in events if event}.values())[:EVIDENCE_MAX]

@@ -1,6 +1,7 @@
-"""Finds the faults that were injected into a run, with their measured effects, for the grading. Pure.
+"""Finds the faults that were injected into a run, with their measured effects, to grade diagnoses of the run.
 
-A fault without a measured effect is not graded, because it may have had no effect."""
+A fault without a measured effect is not graded, because the fault may have had no effect.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _FILE = re.compile(r"([^\s:]+/[^\s:]+)")
 
 
 class Victim(NamedTuple):
-    """A rank, node or GPU that a fault hit. `rank` is `None` for a whole node. `gpu` is a number on the node."""
+    """A rank, node or GPU that a fault hit. `rank` is `None` for a whole node. `gpu` is a GPU's number on the node."""
 
     node: str
     rank: int | None = None
@@ -34,8 +35,9 @@ class Victim(NamedTuple):
 
 @dataclass(frozen=True)
 class Injected:
-    """One injected fault that had an effect. `begin` is in ns on the run's clock. `nodes` maps ranks to nodes then.
-    `at_index_0` is True if the victim is rank 0 or the first node, and `None` if there is no single victim."""
+    """One injected fault that had an effect. `begin` is in ns on the run's clock. `nodes` maps each rank to its node
+    when the fault began. `at_index_0` is True if the victim is rank 0 or the first node, and `None` without a single
+    victim."""
 
     id: str
     fault: str
@@ -49,8 +51,8 @@ class Injected:
 
 @dataclass(frozen=True)
 class RunFaults:
-    """The injected faults of a run, by which answers are graded. `not_graded` holds the id of each fault that cannot be
-    graded, and the reason. `wall_offset_ns` is the clock of the answers minus the run's clock."""
+    """The injected faults of a run, with which diagnosers' answers are compared. `not_graded` holds the id of each
+    fault that cannot be graded, and the reason. `wall_offset_ns` is the answers' clock minus the run's clock."""
 
     name: str
     faults: Sequence[Injected]
@@ -59,18 +61,15 @@ class RunFaults:
 
     @property
     def is_control(self) -> bool:
-        """Returns True for a run without planned faults."""
         return not self.faults and not self.not_graded
 
     def moment(self, wall_ns: int | None, step: int | None) -> int | None:
-        """Returns the time of a diagnoser's answer on the run's clock, or `None` if it is unknown."""
+        """Returns the time of a diagnoser's answer in ns on the run's clock, or `None` if the time is unknown."""
         return None if wall_ns is None else wall_ns - self.wall_offset_ns
 
 
 @dataclass(frozen=True)
 class RunTruth(RunFaults):
-    """The injected faults of a stored run, with the run's log."""
-
     log: Log = field(kw_only=True, repr=False)
     ranks: Sequence[int] = field(kw_only=True)
 
@@ -78,7 +77,8 @@ class RunTruth(RunFaults):
         return at + self.wall_offset_ns
 
     def moment(self, wall_ns: int | None, step: int | None) -> int | None:
-        """Returns an answer's time on the run's clock, if known. For a step, this is when the first rank ended it."""
+        """Returns the time of a diagnoser's answer in ns on the run's clock, or `None` if the time is unknown. For an
+        answer with a step number, the time is when the first rank ended the step."""
         if wall_ns is None and step is not None:
             return self._first_ends.get(step)
         return super().moment(wall_ns, step)
@@ -91,8 +91,6 @@ class RunTruth(RunFaults):
 
 
 class _Life(NamedTuple):
-    """One worker process with its rank, node and start."""
-
     rank: int
     node: str
     gpu: int
@@ -100,7 +98,6 @@ class _Life(NamedTuple):
 
 
 def truth_of_run(name: str, log: Log) -> RunTruth:
-    """Returns the injected faults of a run, from the plan in the run's log and the measured effects."""
     story = Story(log)
     lives = [_Life(life.rank, life.key[0], life.local_rank, life.started) for life in story.lives]
     nodes = [str(event["node"]) for event in story.told("node.allocated")]
@@ -115,7 +112,7 @@ def truth_of_run(name: str, log: Log) -> RunTruth:
 
 
 def faults_of(run: Timeline) -> RunFaults:
-    """Returns the injected faults of a run or of one rehearsal, for answers with times on the run's clock."""
+    """Returns the injected faults of a run, or of one fault test in a run with several fault tests."""
     lives = [_Life(each.rank, each.node, each.local_rank, each.started) for each in run.processes]
     others = {each.id for each in run.beside.earlier} | run.beside.faults
     mine = [each for each in run.faults if each.id not in others]
@@ -138,7 +135,6 @@ def _truths(
 def _injected(
     record: FaultRecord, planned: Mapping[str, Any], lives: Sequence[_Life], names: Sequence[str]
 ) -> Injected | str:
-    """Returns a fault, or the reason why the fault cannot be graded. `names` holds the names of all nodes."""
     fault, begin = record.kind or str(planned.get("fault") or ""), record.injected
     truth = truth_of(fault, planned.get("parameters") or {})
     if isinstance(truth, str):
@@ -165,7 +161,7 @@ def _injected(
 
 
 def truth_of(fault: str, parameters: Mapping[str, Any]) -> Truth | str:
-    """Returns the right answers about a fault with these parameters, or the reason why they are unknown."""
+    """Returns the right diagnosis of a fault with these parameters, or a text that says why no diagnosis is known."""
     try:
         truth = build_fault(fault, parameters).true_answers()
     except UsageError as error:

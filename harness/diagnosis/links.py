@@ -1,7 +1,8 @@
-"""Finds the node whose network is bad, from samples of TCP connections on all nodes, as `ss -ti` shows them. Pure.
+"""Finds the node whose network is bad, from samples of TCP connections on all nodes, as `ss -ti` shows them.
 
-One bad connection does not show which of its two nodes is bad. The bad node is the one that nearly all bad connections
-have in common. Connections with hosts outside the job, such as the host of the rendezvous store, count as well."""
+One bad connection does not show which of its two nodes is bad. The bad node is the node that takes part in nearly all
+bad connections. Connections with hosts outside the job, such as the host of the rendezvous store, count as well.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ SUMS = (  # field of a link, its least sum that counts, and words
 
 
 class Found(NamedTuple):
-    """The node with a bad network, if any, and why. `known` is the time of the last sample that was used."""
+    """The node with a bad network (`None`: no node), and a text that says why. `known` is the time of the last sample
+    that was used."""
 
     node: str | None
     known: int
@@ -39,7 +41,7 @@ class Found(NamedTuple):
 
 @dataclass
 class _Link:
-    """The connections of two nodes: largest round-trip time (µs), retransmitted segments, stuck connections."""
+    """The connections between two nodes: largest round-trip time (µs), retransmitted segments, stuck connections."""
 
     rtt_us: float = 0
     sent_again: int = 0
@@ -55,8 +57,6 @@ class _Sample:
 
 
 class Links:
-    """Samples of the TCP connections of all workers of a job."""
-
     def __init__(self, view: View) -> None:
         names = view.at_address
         self._samples: list[_Sample] = []
@@ -73,7 +73,6 @@ class Links:
         self._at = [sample.at for sample in self._samples]
 
     def incidents(self) -> Iterator[Incident]:
-        """Yields an incident as soon as the samples show that the connections of one node became bad."""
         before, at = None, self._samples[0].at if self._samples else 0
         while self._samples and at <= self._samples[-1].at:
             bad = self.bad_node(at, at)
@@ -83,7 +82,8 @@ class Links:
             before, at = bad and bad.node, at + SAMPLES_NS
 
     def bad_node(self, begin: int, end: int) -> Found | None:
-        """Returns the node whose connections were bad, or `None` if too few nodes logged their connections."""
+        """Returns the node whose connections were bad between two times in ns. Returns `None` if fewer than three nodes
+        logged their connections."""
         until = min(end, begin + LOOK_NS) + SAMPLES_NS
         used = self._samples[bisect.bisect_left(self._at, begin) : bisect.bisect_right(self._at, until)]
         nodes = {each.node for each in used}
@@ -106,7 +106,6 @@ class Links:
         return Found(None, known)
 
     def _links(self, used: Sequence[_Sample]) -> dict[frozenset[str], _Link]:
-        """Returns the connections of each pair of nodes, with the segments retransmitted during these samples."""
         links: dict[frozenset[str], _Link] = {}
         since = bisect.bisect_left(self._at, used[0].at - 2 * SAMPLES_NS)
         before = {each.worker: each for each in self._samples[since:] if each.at < used[0].at}
@@ -123,12 +122,10 @@ class Links:
 
 
 def _share(counts: Sequence[int]) -> float:
-    """Returns the share of links with at least one event. `counts` holds the number of events of each link."""
     return sum(count > 0 for count in counts) / max(1, len(counts))
 
 
 def _usual(links: dict[frozenset[str], _Link], node: str, its_own: bool) -> float:
-    """Returns the median round-trip time (µs) of a node's links or, without `its_own`, of other nodes' links."""
     return statistics.median(_rtts(links, node, its_own) or [0.0])
 
 

@@ -1,8 +1,9 @@
-"""Finds the reason why workers ended: a worker that died by itself, a node that is gone, a hang, or a lost link. Pure.
+"""Finds the reason why workers ended: a worker that died by itself, a node that is gone, a hang, or a lost link.
 
 Workers die in groups: when one dies, its peers lose the connection, and launchers end the rest. A group of deaths ends
 when the next worker starts. For each group of deaths, these causes are checked in order: a node got an eviction notice;
-a node is gone; no rank had made progress for long; one worker died by itself; all workers lost each other."""
+a node is gone; no rank had made progress for long; one worker died by itself; all workers lost each other.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ _STORAGE = re.compile(r"\[Errno (2|5|28|30|116|122)\]|no space left|input/output
 
 
 class Death(NamedTuple):
-    """The end of a worker with work left. `said` is the worker's last log line, `seen` another process's report."""
+    """The end of a worker that still had steps to do. `said` is the worker's own log entry about the end, and `seen` is
+    the entry of the launcher or the cluster."""
 
     at: int
     worker: Worker
@@ -60,21 +62,17 @@ class Death(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Returns True unless the worker's own last log line says that it ended because of another worker."""
+        """Returns True unless the worker's own last log entry says that the worker ended because of another worker."""
         return not (_PEER.search(self.words) or self.words in LEFT)
 
 
 class Report(NamedTuple):
-    """A worker's network error that names addresses of nodes. `teller` is the node of the worker that logged it."""
-
     at: int
     teller: str
     named: frozenset[str]
 
 
 class _Outages:
-    """Finds the cause of each outage of a job: each group of workers that died together."""
-
     def __init__(self, view: View) -> None:
         self.workers, self.nodes = view.workers, {node.key: node for node in view.nodes}
         self.starts = [worker.started for worker in view.workers]
@@ -126,13 +124,11 @@ class _Outages:
         return found
 
     def _next_start(self, key: Key, after: int) -> int:
-        """Returns when the next worker on a node started, or `NEVER` if none did."""
         mine = self.starts_on.get(key, [])
         place = bisect.bisect_right(mine, after)
         return mine[place] if place < len(mine) else NEVER
 
     def _silence(self, group: Sequence[Death]) -> list[Incident]:
-        """If no rank did a step for long, returns a hang or, if all ranks waited for each other, a lost link."""
         first = group[0]
         place = bisect.bisect_right(self.starts, first.at)
         newest = {worker.rank: worker for worker in self.workers[max(0, place - 2 * self.size) : place]}
@@ -154,9 +150,10 @@ class _Outages:
     def _cut_off(
         self, members: Sequence[Worker], group: Sequence[Death], quiet: int
     ) -> tuple[tuple[Suspect, ...], int]:
-        """Returns the node whose network failed, and the time of the last evidence. The first of these signs decides:
-        the node's connections were bad; most network errors come from the node or name its address; the node's launcher
-        was far behind the others. With only two nodes, returns no node, because both would show the same signs."""
+        """Returns the node whose network failed, and the time of the last evidence. With two nodes, returns no node,
+        because both nodes would show the same signs. Otherwise, the first of these signs decides: the node's
+        connections were bad; most network errors come from the node or name its address; the node's launcher was far
+        behind the others."""
         if len({worker.node for worker in members}) < MANY:
             return (), 0
         bad = self.links.bad_node(quiet, group[0].at)
@@ -179,7 +176,8 @@ class _Outages:
         return (), 0
 
     def _rest(self, group: Sequence[Death]) -> list[Incident]:
-        """Returns the first worker's own death or else a lost link, but nothing if all workers left for new nodes."""
+        """Returns the death of the first worker that died by itself, or else a lost link. Returns nothing if all
+        workers ended because new nodes joined the job."""
         evidence, at = told(event for each in group for event in (each.said, each.seen)), group[0].at
         death = next((each for each in group if each.alone), None)
         launchers = {each.worker.key for each in group if each.code in ENDED_BY_LAUNCHER and each.said is None}
@@ -204,7 +202,6 @@ class _Outages:
         return [Incident(death.at, death.at, kind, who, decision, sure, why, evidence)]
 
     def _told_by_driver(self, death: Death) -> str:
-        """Returns a GPU error that a node's driver logged in the minute before a worker died there, if any."""
         place, before = f" {death.worker.node}", dict[object, Mapping[str, Any]]()
         first, end = (bisect.bisect_left(self.used_at, at) for at in (death.at - SAME_CAUSE_NS, death.at + 1))
         mine = (event for event in self.usage[first:end] if event.place.endswith(place))
@@ -217,7 +214,6 @@ class _Outages:
 
 
 def outages(view: View) -> Iterator[Incident]:
-    """Yields each outage of workers in order of time, and then each failure on a node without a worker."""
     yield from _Outages(view).incidents()
     used = {worker.key for worker in view.workers}
     for node in view.nodes:
@@ -229,7 +225,6 @@ def outages(view: View) -> Iterator[Incident]:
 
 
 def _noticed(given: Sequence[Event], group: Sequence[Death]) -> list[Incident]:
-    """Returns one incident for each node that got an eviction notice from its owner."""
     first = {event.place.rpartition(" ")[2]: event for event in reversed(given)}
     ends, why = [death.seen for death in group], "the owner of {} takes it back"
     return [_taken(each, told.at, told.at, why.format(each), (told, *ends)) for each, told in first.items()]
@@ -247,7 +242,8 @@ def _last_progress(worker: Worker, before: int) -> int:
 
 
 def _late(members: Sequence[Worker], alive: set[str]) -> list[Worker]:
-    """Returns the workers that are behind in collectives or else in steps, or else those that logged no wait."""
+    """Returns the workers that are behind in collectives or, without any, in steps. If no worker is behind, returns the
+    workers whose logs show no wait for others."""
     collectives = {worker.rank: worker.told("flight_recorder") for worker in members}
     numbers = {rank: max(event.fields["number"] for event in events) for rank, events in collectives.items() if events}
     furthest, steps = max(numbers.values(), default=0), max(worker.last_step for worker in members)

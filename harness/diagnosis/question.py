@@ -1,6 +1,7 @@
-"""Judges the diagnoses that the job logged (events `diagnosis`) against the faults that were injected.
+"""Judges the diagnoses that the training job logged (events `diagnosis`) against the faults that were injected.
 
-Only a complete log proves that no diagnosis was right, or that no innocent was accused."""
+Only a complete log proves that no diagnosis was right, or that no innocent was accused.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -51,7 +52,6 @@ def _lines(evidence: Analysis, bounds: DiagnosisBounds, grade: RunGrade) -> Iter
 
 
 def _lost(evidence: Analysis) -> str:
-    """Returns why a diagnoser's answer may be missing from the log, or an empty text if the log is whole."""
     if evidence.run.dropped:
         return f"{evidence.run.dropped} events were lost to a full disk"
     broken = (why for name in WHOLE for why in assumptions()[name].broken(evidence))
@@ -66,7 +66,6 @@ def _not_graded(grade: RunGrade, name: str, bound: str) -> Iterator[Expectation]
 
 
 def _in_time(evidence: Analysis, fault: GradedFault, within_ns: int, lost: str) -> Expectation:
-    """Judges whether the right answer about a fault came within the time limit."""
     run, begin, allowed = evidence.run, fault.injected.begin, f"≤ {WITHIN.show(within_ns / S)}"
     if fault.answer is None and fault.grade is Grade.RIGHT:
         return line(WITHIN.name, allowed, "no answer needed", "")
@@ -85,7 +84,6 @@ def _in_time(evidence: Analysis, fault: GradedFault, within_ns: int, lost: str) 
 
 
 def _why(fault: GradedFault, within_ns: int) -> str:
-    """Says what is wrong with the best answer about a fault."""
     injected, limit, answer = fault.injected, f"{within_ns / S:g} s", fault.answer
     right = f"right is {_right(injected)}"
     if answer is None:
@@ -96,7 +94,6 @@ def _why(fault: GradedFault, within_ns: int) -> str:
 
 
 def _right(fault: Injected) -> str:
-    """Describes the right answer about a fault, such as `crash of rank 1`."""
     if fault.truth.benign:
         return "silence"
     ranks = [f"rank {each.rank} on {each.node}" for each in fault.victims if each.rank is not None]
@@ -106,8 +103,9 @@ def _right(fault: Injected) -> str:
 
 
 def _innocents(run: Timeline, grade: RunGrade, allowed: int, lost: str) -> Expectation:
-    """Counts the accused ranks and nodes that no fault had struck. The result can be inconclusive if the right answer
-    about a fault is unknown, or if an answer calls a rank slow on a busy host, which slows ranks without a fault."""
+    """Counts the accused ranks and nodes that no fault had hit. The count is inconclusive if the right diagnosis of a
+    fault is unknown. The count is inconclusive, too, if a diagnosis calls a rank slow while the host is busy, because a
+    busy host slows ranks without a fault."""
     slow = [each.at or 0 for each in grade.innocents.values() if each.kind is Failure.STRAGGLER]
     found, doubt, excused = len(grade.innocents), lost, sum(not _was_idle(run, at) for at in slow)
     why = f"accused, though no fault had struck it: {'; '.join(grade.innocents)}"
@@ -121,13 +119,11 @@ def _innocents(run: Timeline, grade: RunGrade, allowed: int, lost: str) -> Expec
 
 
 def _was_idle(run: Timeline, at: int) -> bool:
-    """Returns True if the log shows that other programs hardly used the host's CPUs just before this time."""
     known = any(at - BEFORE_NS <= each["at"] <= at for each in run.host_load)
     return known and others_share(run, at - BEFORE_NS, at) <= OTHERS_MAX
 
 
 def _decision(fault: GradedFault, wanted: str, lost: str) -> Expectation:
-    """Compares the decision of the best answer about a fault with the expected one."""
     injected, answer = fault.injected, fault.answer
     allowed: Sequence[str] = {"right": injected.truth.decisions, "restart": RESTARTS}.get(wanted, (wanted,))
     decision = answer.decision if answer and fault.grade in FOUND else None

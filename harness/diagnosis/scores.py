@@ -1,4 +1,4 @@
-"""Scores a diagnoser over many runs: by kind of fault, and separately for the first rank or node. Pure."""
+"""Scores a diagnoser over many runs: by kind of fault, and separately for faults on the first rank or node."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ NOT_MEASURED = "not measured"
 
 
 class Share(NamedTuple):
-    """The share of successes: `hits` out of `tries`."""
-
     hits: int
     tries: int
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Returns Wilson's 95 % score interval, or `None` if there were no tries."""
+        """Returns Wilson's 95 % score interval (Wilson, 1927, doi:10.1080/01621459.1927.10502953), or `None` without
+        tries."""
         if not self.tries:
             return None
         share, spread = self.hits / self.tries, Z * Z / self.tries
@@ -49,7 +48,7 @@ def fisher(first: Share, second: Share) -> float:
 
 @dataclass
 class KindScore:
-    """A diagnoser's grades for all faults of one kind, and how many of its answers with this kind were true."""
+    """A diagnoser's grades for all faults of one kind, and the numbers of true and false answers of this kind."""
 
     grades: Counter[Grade] = field(default_factory=Counter)
     answers: Counter[bool] = field(default_factory=Counter)  # by whether they are true of a fault
@@ -70,7 +69,6 @@ class KindScore:
 
     @property
     def found(self) -> Share:
-        """Returns the share of a kind's faults that the diagnoser found, even by a late or coarse answer."""
         return Share(sum(self.grades[grade] for grade in FOUND), self.recall.tries)
 
     @property
@@ -88,8 +86,9 @@ class KindScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """A diagnoser's scores. `controls` is the share of fault-free runs without an accusation, `benign` the share of
-    harmless faults without a wrong answer, `first` the share found on rank 0 or the first node, `others` elsewhere."""
+    """A diagnoser's scores over many runs. `controls` is the share of fault-free runs without an accusation, `benign`
+    the share of harmless faults without a wrong answer. `first` is the share of faults found on rank 0 or the first
+    node, `others` the share found elsewhere."""
 
     kinds: Mapping[Kind, KindScore]
     total: KindScore
@@ -104,7 +103,8 @@ class Scores:
 
     @property
     def index_0_differs(self) -> bool | None:
-        """Returns True if `first` and `others` differ significantly, or `None` if one of the two groups is empty."""
+        """Returns True if the shares `first` and `others` differ significantly. Returns `None` if one of them has no
+        faults."""
         return fisher(self.first, self.others) < SIGNIFICANT if self.first.tries and self.others.tries else None
 
     @property
@@ -118,7 +118,6 @@ class Scores:
 
 
 def scores_of(runs: Iterable[RunGrade]) -> Scores:
-    """Returns a diagnoser's scores over all graded runs."""
     graded = list(runs)
     faults = [fault for run in graded for fault in run.faults]
     benign = [fault for fault in faults if fault.injected.truth.benign]
@@ -132,7 +131,7 @@ def scores_of(runs: Iterable[RunGrade]) -> Scores:
         total.answers[true] += 1
     controls = [run for run in graded if run.truth.is_control]
     confusion = Counter((fault.kind, _said(fault.answer)) for fault in faults)
-    confusion.update((Kind.NONE, _said(next((answer for answer, _ in run.judged), None))) for run in controls)
+    confusion.update((Kind.NONE, _said_in_control(run)) for run in controls)
     return Scores(
         {kind: score for kind, score in kinds.items() if score.grades or score.answers},
         total,
@@ -148,6 +147,11 @@ def scores_of(runs: Iterable[RunGrade]) -> Scores:
 
 def _said(answer: Answer | None) -> Kind:
     return answer.kind if answer else Kind.NONE
+
+
+def _said_in_control(run: RunGrade) -> Kind:
+    unsure = Kind.UNKNOWN if any(answer.kind is Kind.UNKNOWN for answer in run.answers) else Kind.NONE
+    return next((answer.kind for answer, _ in run.judged), unsure)
 
 
 def _found(faults: Sequence[GradedFault], first: bool) -> Share:

@@ -1,4 +1,4 @@
-"""Finds incidents in one process's log: bad losses, bad saves, damaged checkpoints, scarce memory. Pure."""
+"""Finds incidents in one process's log: bad losses, bad saves, damaged checkpoints, scarce memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def signs(view: View) -> Iterator[Incident]:
 
 
 def _losses(worker: Worker) -> Iterator[Incident]:
-    """Yields the first NaN or infinite loss or gradient norm, or else the first loss that stays far too high."""
     loss, norm, ends = (worker.steps[name] for name in ("loss", "grad_norm", "end"))
     places, words = np.flatnonzero(_broken(loss) | _broken(norm)), "is no number"
     if not len(places) and len(loss) > BEFORE + 1:
@@ -53,7 +52,6 @@ def _broken(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
 
 
 def _memory(worker: Worker) -> Iterator[Incident]:
-    """Yields an incident if a node's memory use grew close to its limit."""
     figures = [event for event in worker.told("usage") if event.fields.get("memory_bytes_limit")]
     for event in figures:
         limit, used = event.fields["memory_bytes_limit"], event.fields.get("memory_bytes", 0)
@@ -66,7 +64,8 @@ def _memory(worker: Worker) -> Iterator[Incident]:
 
 
 def _saves(view: View) -> Iterator[Incident]:
-    """Yields each save that failed, was far too slow or held up later saves, unless the save before did so, too."""
+    """Yields each save of a checkpoint that failed, was far too slow, or held up later saves. Leaves out a save if the
+    save before had the same flaw."""
     saves = [event for event in view.told("checkpoint.committed") if event.fields.get("duration_ns")]
     usual = float(np.median([event.fields["duration_ns"] for event in saves])) if len(saves) >= SAVES_MIN else 0.0
     patience, before, skipped = max(SLOW_SAVE_NS, SLOW_SAVE_TIMES * usual), "", list[Event]()
@@ -88,7 +87,6 @@ def _saves(view: View) -> Iterator[Incident]:
 
 
 def _fallbacks(view: View) -> Iterator[Incident]:
-    """Yields each damaged checkpoint that a restart skipped, only once if several restarts skipped it."""
     seen = set()
     for event in view.told("restored"):
         for passed in event.fields.get("fallback") or ():

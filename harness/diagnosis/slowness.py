@@ -1,8 +1,9 @@
-"""Finds what slowed a job without stopping it: one long step, or a stretch of slow steps. Pure.
+"""Finds what slowed a training job without stopping the job: one long step, or a stretch of slow steps.
 
 The time of a rank's step has four parts: its own work, data, checkpointing, and the wait in the gradients' all-reduce.
-A rank that is slow by itself makes its peers wait in the all-reduce. If even the last rank to reach the all-reduce
-waits in it, the network is slow."""
+A rank that is slow by itself makes its peers wait in the all-reduce. The network is slow if even the rank that enters
+the all-reduce last has to wait.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ Matrix = npt.NDArray[np.float64]  # ns, by rank and step
 
 @dataclass(frozen=True)
 class World:
-    """Workers that did the same steps. The times `took` and `parts` have a row per worker and a column per step."""
+    """Workers that did the same steps. The times `took` and `parts` (ns) have a row per worker, and a column per
+    step."""
 
     workers: Sequence[Worker]
     steps: npt.NDArray[np.int64]
@@ -49,7 +51,6 @@ class World:
 
 
 def slowness(view: View) -> Iterator[Incident]:
-    """Yields incidents of slow links, stalls (single long steps) and stretches of slow steps."""
     known = [world for world in _worlds(view) if len(world.workers) > 1]
     usual = {name: _median([world.parts[name] for world in known]) for name in PARTS}
     usual["took"] = _median([world.took for world in known])
@@ -76,7 +77,7 @@ def slowness(view: View) -> Iterator[Incident]:
 
 def _on_a_link(links: Links, found: Iterable[Incident]) -> Iterator[Incident]:
     """Sets the suspect of each network incident to the node whose connections were bad. Drops a network incident if no
-    connection was bad although enough nodes logged theirs: the ranks waited for something else."""
+    connection was bad although enough nodes logged their connections, because the ranks waited for something else."""
     for each in found:
         bad = links.bad_node(each.begin, each.known) if each.kind is Kind.NETWORK else None
         if bad and bad.node:
@@ -87,7 +88,6 @@ def _on_a_link(links: Links, found: Iterable[Incident]) -> Iterator[Incident]:
 
 
 def _worlds(view: View) -> Iterator[World]:
-    """Yields groups of workers that did the same steps together, in order of time."""
     groups: list[dict[int, Worker]] = [{}]
     for worker in view.workers:
         if worker.rank in groups[-1]:  # a rank that comes again begins a new world
@@ -136,7 +136,6 @@ def _stalls(world: World, usual: dict[str, float]) -> Iterator[Incident]:
 
 
 def _stragglers(world: World) -> Iterator[Incident]:
-    """Yields nodes whose ranks work slower than those of the other nodes."""
     at = np.array([worker.node for worker in world.workers])
     nodes = sorted({*at.tolist()})
     parts = world.parts["own"], world.parts["sync"]
@@ -152,7 +151,6 @@ def _stragglers(world: World) -> Iterator[Incident]:
 
 
 def _stretches(slow: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.int64]]:
-    """Groups windows of slow steps: a new group begins if a window begins over `WINDOW` steps after the one before."""
     places = np.flatnonzero(slow)
     return filter(len, np.split(places, np.flatnonzero(np.diff(places) > WINDOW) + 1))
 
@@ -160,7 +158,6 @@ def _stretches(slow: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.int64]]:
 def _stretch(
     world: World, places: npt.NDArray[Any], kind: Kind, who: tuple[Suspect, ...], decision: Decision, why: str
 ) -> Incident:
-    """Returns an incident for successive windows of slow steps. The evidence is complete when the first window ends."""
     first, last = int(places[0]), int(places[-1]) + WINDOW - 1
     shown = f"{why} (steps {world.steps[first]} to {world.steps[last]})"
     evidence = _figures(world, first, first + WINDOW)
@@ -169,7 +166,6 @@ def _stretch(
 
 
 def _figures(world: World, first: int, last: int) -> tuple[Event, ...]:
-    """Returns as evidence each rank's median time for each part of a step, from step index `first` to before `last`."""
     at, name = int(world.ends[last - 1]), f"step {world.steps[first]}"
     parts = {each: np.median(part[:, first:last], axis=1) / 1e6 for each, part in world.parts.items()}
     return told(
@@ -179,7 +175,6 @@ def _figures(world: World, first: int, last: int) -> tuple[Event, ...]:
 
 
 def _rolling(values: Matrix) -> Matrix:
-    """Returns the running median of the values, or an empty array if there are fewer than `WINDOW` values."""
     if len(values) < WINDOW:
         return np.zeros(0)
     windows = np.lib.stride_tricks.sliding_window_view(values, WINDOW)

@@ -1,4 +1,4 @@
-"""Reads and runs a suite of jobs on which diagnosers are graded. The seed decides which ranks and nodes faults hit.
+"""Reads and runs a suite of training jobs, on which diagnosers are graded.
 
     version: 1
     name: who-was-it
@@ -14,8 +14,9 @@
         faults: [{id: kill, fault: rank_kill, when: {step: 50}, target: {rank: any}}]
       - {name: healthy, stack: ddp, repeat: 20}
 
-Each repetition of a job is a run with a seed of its own. All runs are kept, and `chaos diagnose` with the same seed
-makes only the missing runs. The suite makes no fault-free runs for comparison, and grades only the diagnosers' answers.
+The seed decides which ranks and nodes the faults hit. Each repetition of a job is a run with a seed of its own. All
+runs are kept, and `chaos diagnose` with the same seed makes only the missing runs. The suite makes no fault-free runs
+for comparison, and grades only the diagnosers' answers.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ Answerer = Callable[[RunTruth, pathlib.Path], list[Answer]]  # takes a run's fol
 
 
 class Told(Parameters):
-    """A diagnoser's answer files in the folder of a run: the reader for them (`read`), and their path (`files`)."""
+    """A diagnoser's answer files in a run's folder: the reader for the files (`read`), and their path (`files`)."""
 
     read: str | dict[str, Any]
     files: Line
@@ -66,21 +67,21 @@ class Told(Parameters):
         return self.read if isinstance(self.read, str) else next(iter(self.read))
 
     def answers(self, truth: RunTruth, folder: pathlib.Path) -> list[Answer]:
-        """Returns the answers in the run's files, or an empty list without an answer file. Raises `AnswersError`."""
+        """Returns the answers in a run's files, or an empty list without files. Raises `AnswersError` for invalid
+        files."""
         reader, place = build_reader(yaml.safe_dump(self.read)), folder / self.files
         return read_answers(place, reader) if reader.finds(place) else []
 
 
 class Stack(Parameters):
-    """A training stack of a suite: a trainer with its workload, and the diagnosers that answer about its runs.
-    `workload` has the same keys as in a scenario file."""
+    """A training stack of a suite: a trainer with its workload, and the diagnosers whose answers are graded. `workload`
+    has the same keys as in a scenario file."""
 
     title: Line = ""
     workload: dict[str, Any]
     answers: list[Literal["alarms", "told"] | Told] = Field([], max_length=20)
 
     def answerers(self) -> dict[str, Answerer]:
-        """Returns the diagnosers that answer about this trainer's runs, by name."""
         found = {each: _built_in(each) for each in (BASELINE, *self.answers) if isinstance(each, str)}
         return found | {each.name: each.answers for each in self.answers if isinstance(each, Told)}
 
@@ -90,8 +91,8 @@ def _built_in(name: str) -> Answerer:
 
 
 class Job(Parameters):
-    """One job of a suite. `faults`, `abort` and `limits` are written as in a scenario file; a job without faults is a
-    healthy control."""
+    """One job of a suite. `faults`, `abort` and `limits` are written as in a scenario file. A job without faults is a
+    fault-free control."""
 
     name: Name
     stack: Name
@@ -112,7 +113,7 @@ class Suite(Parameters):
 
 @dataclass(frozen=True)
 class Run:
-    """One planned run of a suite for diagnosers. `name` is the name of the run's folder."""
+    """One planned run of a suite's job. `name` is the name of the run's folder."""
 
     name: str
     job: Job
@@ -125,7 +126,7 @@ def is_suite(name: str) -> bool:
 
 
 def load_runs(path: pathlib.Path, seed: int, backend: str) -> tuple[Suite, list[Run]]:
-    """Reads a suite and plans its runs. Raises `ScenarioError` with the mistakes found."""
+    """Reads a suite and plans its runs. Raises `ScenarioError` for an invalid suite."""
     document = Document(read_text(path), str(path))
     suite = document.valid(Suite, document.data)
     root, runs = document.data, []
@@ -160,7 +161,8 @@ def _scenario(document: Document, root: Any, place: int, path: pathlib.Path) -> 
 def run_suite(
     runs: Sequence[Run], folder: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
 ) -> None:
-    """Executes the suite's missing runs until the user stops. If a run fails with an error, reports it and goes on."""
+    """Executes the missing runs of a suite until the user stops the command. If a run fails with an error, the next run
+    follows."""
     for number, run in enumerate(runs, 1):
         place = folder / run.name
         if is_made(place):
@@ -184,7 +186,7 @@ def run_suite(
 
 
 def is_made(place: pathlib.Path) -> bool:
-    """Returns True if a run finished without interruption, even if its job failed."""
+    """Returns True if a stored run finished without interruption, even if its job failed."""
     with contextlib.suppress(EventLogError, OSError):
         harness = reading.read(place / "events").harness
         last = [event for event in harness.events if event["event"] == "run.finished"] if harness else []
@@ -193,5 +195,4 @@ def is_made(place: pathlib.Path) -> bool:
 
 
 def made(runs: Sequence[Run], folder: pathlib.Path) -> list[tuple[Run, pathlib.Path]]:
-    """Returns the runs of a suite that have finished, each with its folder."""
     return [(run, folder / run.name) for run in runs if is_made(folder / run.name)]

@@ -1,8 +1,10 @@
-"""Selects the events of a run's log that any cluster's logs would show, for the baseline diagnoser. Pure.
+"""Selects the events of a run's log that any cluster's logs would show, too, as the input of the built-in diagnoser.
 
-Only the events and fields in `KEPT` are selected. The selection leaves out the plan, faults, impairments, effects, what
-the harness saw in the checkpoint store, failpoints, the trainer's own alarms, and digests of weights. Keeps only the
-stack trace of a trainer's alarm, which py-spy or faulthandler prints into the trainer's output."""
+Only the events and fields in `KEPT` are selected. The selection leaves out the plan, faults, their effects, failpoints
+(named places in the trainer), what the harness saw in the checkpoint store, the trainer's own alarms, and digests of
+weights. Of a trainer's alarm, only the stack trace is selected, because py-spy or faulthandler would print the same
+stack trace into the trainer's output.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ Key = tuple[str, int]  # node and incarnation
 
 
 class Event(NamedTuple):
-    """One logged event. `at` is in ns on the run's clock. `place` is the logger, such as `rank 3 on node1`."""
+    """One logged event. `at` is in ns on the run's clock. `place` names who logged the event, such as `rank 3 on
+    node1`."""
 
     at: int
     name: str
@@ -65,7 +68,8 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker. Each column of `steps` has an entry per step. `ended` is the launcher's `worker.exit` or `None`."""
+    """One worker process. Each column of `steps` has an entry per step. `ended` is the launcher's log entry about the
+    worker's end, or `None`."""
 
     rank: int
     key: Key
@@ -95,8 +99,8 @@ class Worker:
 
 
 class Node(NamedTuple):
-    """One node. `launcher` holds the events of the node's launcher. `ended` is the logged end of the node's command.
-    `allocated` is True if the job trains on the node; other nodes serve the job, for example with a store."""
+    """One node. `launcher` holds the log entries of the node's launcher. `ended` is the logged end of the node's
+    command. `allocated` is True if the job trains on the node; other nodes serve the job, for example with a store."""
 
     key: Key
     launcher: Sequence[Event]
@@ -106,7 +110,8 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """The part of a run's log that any cluster has. `wall_offset_ns` is the wall clock (ns) minus the run's clock."""
+    """The part of a run's log that the logs of any cluster hold, too. `wall_offset_ns` is the wall clock minus the
+    run's clock, in ns."""
 
     workers: Sequence[Worker]  # in order of start
     nodes: Sequence[Node]
@@ -115,19 +120,16 @@ class View:
 
     @property
     def at_address(self) -> Mapping[str, str]:
-        """Maps network addresses to the names of their nodes, as far as these are known."""
         usage = [(worker.node, event) for worker in self.workers for event in worker.told("usage")]
         return {str(each.get("local")): node for node, event in usage for each in event.fields.get("peers") or ()}
 
     def told(self, name: str) -> list[Event]:
-        """Returns all events with this name that workers and launchers logged, in order of time."""
         found = [event for worker in self.workers for event in worker.told(name)]
         found += [event for node in self.nodes for event in node.launcher if event.name == name]
         return sorted(found, key=lambda event: event.at)
 
 
 def view_of(log: Log) -> View:
-    """Selects the part of a run's log that the logs of any cluster would show, too, in linear time."""
     told = [(writer, sorted(_kept(writer), key=lambda event: event.at)) for writer in log.writers]
     cluster = [event for writer, events in told if writer.role == "harness" for event in events]
     launchers = {_key(event.fields): list[Event]() for event in cluster}
@@ -148,7 +150,7 @@ def view_of(log: Log) -> View:
 
 
 def _worker(writer: Writer, events: Sequence[Event], exits: Mapping[tuple[Key, object], Sequence[Event]]) -> Worker:
-    """Returns a worker whose end is the first logged exit of its process id on its node after its start."""
+    """Returns a worker, whose end is the first logged exit of its process id on its node after its start."""
     header, key = writer.header, _key(writer.header)
     seen = (event for event in exits.get((key, header.get("pid")), ()) if event.at >= header["at"])
     steps = {column: writer.steps[column] for column in COLUMNS}
@@ -169,7 +171,6 @@ def _kept(writer: Writer) -> Iterator[Event]:
 
 
 def _stack(detail: object) -> str:
-    """Returns the innermost lines of the last stack in an alarm's text. Leaves out the rest of the alarm's text."""
     lines = str(detail or "").splitlines()
     begins = [place for place, line in enumerate(lines) if line.startswith(STACK_BEGIN)]
     return "\n".join(lines[begins[-1] + 1 :][:STACK_LINES]) if begins else ""

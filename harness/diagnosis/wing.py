@@ -1,4 +1,4 @@
-"""Lets `chaos validate` check suites for `chaos diagnose`."""
+"""Lets `chaos validate` check suites of training jobs for `chaos diagnose`."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ class Abnormal:
     begin: int  # ns
     survives: bool  # no restart rolled its steps back
     may_be_named: tuple[int, int] | None  # first and last step that an alarm about it may name; `None`: any step
+    ranks: tuple[int, ...]  # ranks that an alarm about it may name; empty: any rank
 
 
 def of_ranks(ranks: Sequence[int], size: int) -> str:
@@ -60,7 +61,7 @@ def _apart(steps: Steps, rows: Ints) -> Abnormal:
     step, who = int(steps.step[rows[0]]), f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
     how = "computed with other weights than the majority" if outvoted else "each computed with other weights"
     words, survives = f"at step {step} {who} {how}", bool(steps.survives[rows].any())
-    return Abnormal(words, step, int(steps.begin[rows].min()), survives, may_be_named=None)
+    return Abnormal(words, step, int(steps.begin[rows].min()), survives, None, tuple(ranks) if outvoted else ())
 
 
 def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
@@ -169,7 +170,7 @@ def samples_short(steps: Steps, rows: Ints) -> list[Abnormal]:
         row, of = rows[place], cell[place]
         who = f"at step {step} rank {steps.rank[row]} computed with {steps.rank_samples[row]} different samples"
         words = f"{who}, and all ranks together with {got[of]} of the batch's {asked[of]}"
-        found.append(Abnormal(words, step, int(steps.begin[row]), survives=True, may_be_named=(step, step)))
+        found.append(Abnormal(words, step, int(steps.begin[row]), True, (step, step), ranks=()))
     return found
 
 

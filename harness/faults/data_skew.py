@@ -20,7 +20,7 @@ class DataSkew(orders.OrderedFault):
 
     runbook = "F10"
     truth = Truth((Kind.BAD_DATA,), Place.RANK, (Decision.STOP, Decision.ROLL_BACK))
-    may = frozenset({May.STOP, May.MOVE})
+    may = frozenset({May.STOP, May.SKEW})
 
     def describe(self, targets: Targets) -> str:
         how = "are missing" if self.kind == "fewer" else "are others of its samples again"

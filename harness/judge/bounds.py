@@ -74,7 +74,10 @@ class FailFastBounds(Bounds):
 class MemoryBounds(Bounds):
     """The trainer must report a memory leak before the leaking rank runs out of memory."""
 
-    foreseen: bool | None = Field(None, description="The trainer says that memory runs out before that rank ends.")
+    foreseen: bool | None = Field(
+        None,
+        description="The trainer says that memory runs out before that rank ends; a told rate is off by ≤ factor 4.",
+    )
 
 
 Phase = Literal[

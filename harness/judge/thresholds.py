@@ -125,6 +125,7 @@ STILL_LEAST_NS = healthy("<=", 4 * 10**9, "ns", "a busy host | the job stands st
 STILL_FACTOR = healthy("<=", 5, "× usual", "a save or an evaluation | the job stands still", "runs: docs/margins.json")
 EARLY_MIN = healthy("<", 2, "saves", "a line was lost | told before it was written", "meaning: once may be chance")
 BARE_MIN = healthy("<", 2, "moments", "between two looks of the harness | no checkpoint there", "meaning: once may be chance")
+LEAK_RATE_FACTOR = healthy("<=", 4, "× the measured growth, or a part of it", "a rate told roughly | another rate", "runs: 1.2 in memory-leak")
 SPIKE_MEMORY = method(128, "steps", "from which the usual norm is known again", "meaning: 4 × NORMS_KEPT of the alarm")
 ALARM_STEPS = method(20, "steps", "that an alarm about a slow rank is held against", "guess: no stored run comes near it")
 SHARE_BORNE_OUT = healthy(">=", 0.5, "of the excess told", "borne out by the log | a false alarm", "meaning: half of it")

@@ -19,6 +19,7 @@ class May(StrEnum):
     STOP = "stop"  # a healthy job may have to stop and start again over it: a time-out, a watchdog
     SPOIL = "spoil"  # checkpoints: a restart may have to take an older one
     DRIFT = "drift"  # a rank has other weights than its peers afterwards, which the trainer must notice
+    SKEW = "skew"  # a rank trains on other samples than its part of a batch, which the trainer must notice
     DIVERGE = "diverge"  # the loss may leave its course, which the trainer must notice, and go back before it
     MOVE = "move"  # the loss: it changes samples, gradients or weights, so the job computes other values from then on
     LEAK = "leak"  # a rank's memory grows until it is killed, which the trainer should foresee
@@ -52,8 +53,9 @@ class Consequences:
     shows: str = ""  # a figure of a step that must be another one after the change; empty: none need
 
     kills, stops, spoils = _may(May.KILL), _may(May.STOP), _may(May.SPOIL)  # bool: `may` has it
-    drifts, diverges, leaks = _may(May.DRIFT), _may(May.DIVERGE), _may(May.LEAK)  # bool: `may` has it
-    moves = _may(May.MOVE, May.DRIFT, May.DIVERGE)  # bool: it changes by itself what the job computes
+    drifts, skews = _may(May.DRIFT), _may(May.SKEW)  # bool: `may` has it
+    diverges, leaks = _may(May.DIVERGE), _may(May.LEAK)  # bool: `may` has it
+    moves = _may(May.MOVE, May.DRIFT, May.SKEW, May.DIVERGE)  # bool: it changes by itself what the job computes
 
     def to_event(self) -> dict[str, Any]:
         """Returns the fields of the event `fault.injected` that state the consequences: `may`, and each field that

@@ -11,7 +11,10 @@ from harness.log.consequences import Consequences, May, duration
 from harness.units import Duration
 
 _OF_NETWORK = ("nic_bandwidth", "nic_flap", "nic_latency", "nic_loss", "partition")
-_MOVING = ("data_corruption", "data_skew", "own_code", "silent_data_corruption")
+_UNSAID = {  # consequences that the first logs did not tell
+    May.MOVE: ("data_corruption", "data_skew", "own_code", "silent_data_corruption"),
+    May.SKEW: ("data_skew",),
+}
 _DAMAGING = ("checkpoint_corruption", "checkpoint_torn_write")
 
 
@@ -20,9 +23,10 @@ def consequences(event: Mapping[str, Any], planned: Mapping[str, Any], kind: str
     freezes = kind == "hang" and parameters.get("how") in ("freeze_rank", "freeze_node")
     if "may" in event:
         told_itself = Consequences.from_event(event)
-        may = told_itself.may | ({May.MOVE} if kind in _MOVING else set())
+        may = told_itself.may.union(each for each, kinds in _UNSAID.items() if kind in kinds)
         return replace(told_itself, may=may, freezes=told_itself.freezes or freezes)
-    told = {"spoils": not event.get("kills", False), "moves": kind in _MOVING, **event}
+    unsaid = {f"{each}s": kind in kinds for each, kinds in _UNSAID.items()}
+    told = {"spoils": not event.get("kills", False), **unsaid, **event}
     notice, steps, back = parameters.get("notice"), parameters.get("steps"), parameters.get("replacement")
     return Consequences(
         may=frozenset(each for each in May if told.get(f"{each}s")),

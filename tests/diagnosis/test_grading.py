@@ -93,6 +93,58 @@ def test_the_best_answer_counts_if_none_before_or_with_it_contradicts_it(
     assert (found.grade, found.answer) == ((Grade.WRONG, other) if counts else (Grade.RIGHT, right))
 
 
+VICTIM, INNOCENT = Suspect(rank=1), Suspect(node="node0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "who", "decision", "expected", "accuses"),
+    [
+        (Kind.UNKNOWN, [INNOCENT], None, Grade.UNSURE, False),
+        (Kind.UNKNOWN, [INNOCENT], Decision.IGNORE, Grade.UNSURE, False),
+        (Kind.NONE, [INNOCENT], Decision.IGNORE, Grade.MISSING, False),
+        (Kind.UNKNOWN, [VICTIM], Decision.RESTART_IN_PLACE, Grade.UNSURE, False),
+        (Kind.UNKNOWN, [], Decision.STOP, Grade.UNSURE, False),
+        (Kind.NONE, [VICTIM], Decision.STOP, Grade.MISSING, False),
+        (Kind.UNKNOWN, [INNOCENT], Decision.EVICT_NODE, Grade.WRONG, True),
+        (Kind.UNKNOWN, [VICTIM, INNOCENT], Decision.STOP, Grade.WRONG, True),
+        (Kind.NONE, [INNOCENT], Decision.RESTART_ELSEWHERE, Grade.WRONG, True),
+    ],
+)
+def test_who_does_not_know_but_acts_accuses(
+    kind: Kind, who: list[Suspect], decision: Decision | None, expected: Grade, accuses: bool, tmp_path: pathlib.Path
+) -> None:
+    truth = struck(tmp_path)
+    found = grade(truth, said(truth, kind, *who, decision=decision))
+    scores = scores_of([found])
+    assert found.faults[0].grade is expected and bool(found.innocents) == accuses
+    assert scores.total.precision == Share(0, int(accuses)) and scores.kinds.keys() == {Kind.CRASH, *[kind][:accuses]}
+    right = said(truth, Kind.CRASH, VICTIM, after_s=2)
+    counts = grade(truth, said(truth, kind, *who, decision=decision), right).faults[0].grade
+    assert counts is (Grade.WRONG if {VICTIM, INNOCENT} <= {*who} else Grade.RIGHT), "about its victim, too"
+
+
+@pytest.mark.parametrize(
+    ("answer", "column", "quiet"),
+    [
+        (Answer(Kind.UNKNOWN), Kind.UNKNOWN, True),
+        (Answer(Kind.NONE), Kind.NONE, True),
+        (Answer(Kind.UNKNOWN, decision=Decision.STOP), Kind.UNKNOWN, False),
+        (Answer(Kind.NONE, (INNOCENT,), Decision.EVICT_NODE), Kind.NONE, False),
+        (Answer(Kind.CRASH, (INNOCENT,)), Kind.CRASH, False),
+    ],
+)
+def test_in_a_control_who_acts_is_not_quiet(answer: Answer, column: Kind, quiet: bool, tmp_path: pathlib.Path) -> None:
+    found = scores_of([grade(truth_of(Job(), tmp_path), answer)])
+    assert (found.controls, found.total.precision) == (Share(int(quiet), 1), Share(0, int(not quiet)))
+    assert found.confusion == {(Kind.NONE, column): 1}
+
+
+def test_a_guess_after_unknown_counts(tmp_path: pathlib.Path) -> None:
+    truth = struck(tmp_path)
+    unsure, guess = said(truth, Kind.UNKNOWN), said(truth, Kind.HANG, VICTIM, after_s=2)
+    assert [grade(truth, *each).faults[0].grade for each in ([unsure], [unsure, guess])] == [Grade.UNSURE, Grade.WRONG]
+
+
 @pytest.mark.parametrize("first", Kind)
 def test_all_kinds_at_once_are_no_answer_in_whatever_order(first: Kind, tmp_path: pathlib.Path) -> None:
     truth = struck(tmp_path)
@@ -157,7 +209,8 @@ def test_a_benign_pause_needs_no_answer(tmp_path: pathlib.Path) -> None:
     truth = struck(tmp_path, "gil_hold", duration="3s")
     sound: list[list[Answer]] = [[], [said(truth, Kind.HANG, Suspect(rank=1))], [said(truth, Kind.UNKNOWN)]]
     wrong = [said(truth, Kind.CRASH, Suspect(rank=1))], [said(truth, Kind.HANG, Suspect(rank=0))]
-    for answers in (*sound, *wrong):
+    acting = [said(truth, Kind.UNKNOWN, decision=Decision.STOP)]
+    for answers in (*sound, *wrong, acting):
         (found,) = grade(truth, *answers).faults
         assert found.grade is (Grade.RIGHT if answers in sound else Grade.WRONG) and found.injected.truth.benign
     assert not scores_of([grade(truth)]).kinds

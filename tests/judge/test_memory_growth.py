@@ -8,6 +8,7 @@ from simulator import Job, Logs, Outage, clocks, put, simulate, steps
 
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
+from harness.node.emitter.strikes import LEAKING
 
 JOB = Job(nodes=2, steps=80, every=10)
 KILL = [Outage(30, "rank", victim=1)]
@@ -24,6 +25,38 @@ def leaking(logs: Logs, told_s: float | None, suspect: int = 1, early: int | Non
     if early is not None:
         lines = logs.trainers(rank=early, life=0)[0]
         put(lines, alarm | clocks(steps(lines, 20, 20)[0], 1))
+
+
+MEASURED = 16 * 2**20  # bytes/s
+
+
+@pytest.mark.parametrize(
+    ("told", "begun", "foreseen"),
+    [
+        (None, True, True),
+        (MEASURED, True, True),
+        (MEASURED // 4, True, True),
+        (MEASURED * 4, True, True),
+        (1, False, True),  # no rate is measured without the begin of the leak
+        (1, True, False),
+        (MEASURED // 5, True, False),
+        (MEASURED * 5, True, False),
+        (10**18, True, False),
+    ],
+)
+def test_an_alarm_about_another_rate_foresees_no_leak(told: int | None, begun: bool, foreseen: bool) -> None:
+    def measured(logs: Logs) -> None:
+        leaking(logs, 0.0)
+        injected, effect = logs.told("fault.injected"), logs.told("fault.effect")
+        took_ns = effect["mono_ns"] - injected["mono_ns"]
+        effect.update(measured=MEASURED * took_ns / 1e9, unit="bytes taken")
+        next(iter(logs.all("anomaly"))).update({} if told is None else {"rate_bytes": told})
+        if begun:
+            put(logs.trainers(rank=1, life=0)[0], {"event": "failpoint", "name": LEAKING} | clocks(injected))
+
+    card = verdict(simulate(JOB, KILL, seed=5), measured, FORESEEN)
+    assert card.verdict is (Verdict.PASS if foreseen else Verdict.FAIL), card.reasons
+    assert foreseen or "the trainer did not say so, told another rate" in card.reasons[0]
 
 
 def judged(expect: dict[str, Any] = FORESEEN, *how: Any) -> Scorecard:

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import EXPECT, Bend, bending, bent, fault_free_of, together, verdict
+from judging import EXPECT, Bend, bending, bent, fault_free_of, struck, together, verdict
 from mutants.bent import a_rank_has_no_log
-from simulator import Job, Logs, Outage, change, simulate, steps
+from simulator import Job, Logs, Outage, change, clocks, put, simulate, steps
 
 from harness.judge.score import Scorecard
 from harness.judge.verdict import Verdict
@@ -61,6 +61,35 @@ def test_a_trainer_that_does_not_tell_or_has_no_sample_in_a_step_is_not_accused(
     card = judged(TWO, telling(TWO), lambda logs: change(logs.steps(22, 22), count=0, rank_samples=0))
     assert not accused(card) and card.metrics["batches_short"] == 0
     assert card.metrics["rank_samples_min"] == 39 * 8, "of the other steps"
+
+
+@pytest.mark.parametrize(
+    ("suspects", "target", "kind", "accused_rank"),
+    [
+        ([1], 1, "data_skew", None),
+        ([None], 1, "data_skew", None),  # nobody is named
+        ([1, 1], 1, "data_skew", None),
+        ([0], None, "data_skew", None),  # the whole node
+        ([0], 1, "data", None),  # another alarm
+        ([0], 1, "data_skew", 0),
+        ([1, 0], 1, "data_skew", 0),  # one alarm for each accused rank
+        ([7], 1, "data_skew", 7),
+    ],
+)
+def test_an_alarm_about_skewed_samples_names_the_rank_of_the_fault(
+    suspects: list[int | None], target: int | None, kind: str, accused_rank: int | None
+) -> None:
+    def skewed(logs: Logs) -> None:
+        at = next(logs.steps(22, 22, rank=1))
+        targets = [{"node": "node1", "incarnation": 1, "rank": target}]
+        struck(logs, "skew", at["mono_ns"], kind="data_skew", targets=targets, may=["skew", "stop"])
+        for suspect in suspects:
+            told = {"event": "anomaly", "kind": kind, "at_step": 23, "suspect": suspect}
+            put(logs.trainers(rank=0)[0], told | clocks(at, 10**6))
+
+    card = judged(TWO, telling(TWO), skewed, outages=[Outage(27, "rollback")])
+    text = f"the trainer named rank {accused_rank}, but fault skew acted on rank 1"
+    assert accused(card) == ([] if accused_rank is None else [text])
 
 
 def test_steps_that_were_rolled_back_do_not_count() -> None:

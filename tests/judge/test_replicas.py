@@ -88,8 +88,26 @@ def test_a_fault_that_changed_weights_must_be_answered() -> None:
     assert text.startswith("fault flip changed the weights of rank 1, and the trainer did not say so, though it took")
     assert of_replicas(judged(telling(), struck, alarmed)) == []
     (text,) = of_replicas(judged(telling(), struck, lambda logs: alarmed(logs, suspect=2)))
-    assert text == "the trainer named rank 2, but fault flip changed rank 1"
+    assert text == "the trainer named rank 2, but fault flip acted on rank 1"
+    both: Bend = lambda logs: [judging.struck(logs, "again", **again(logs)), alarmed(logs, 2, 30)]  # noqa: E731
+    assert of_replicas(judged(telling(), struck, alarmed, both)) == [], "a second fault acted on rank 2"
     assert of_replicas(judged(telling(), lambda logs: struck(logs, drifts=False))) == []
+
+
+def again(logs: Logs) -> dict[str, Any]:
+    """A fault that changes the weights of rank 2 some steps after the first one."""
+    targets = [{"node": "node2", "incarnation": 1, "rank": 2}]
+    return {"at": next(logs.steps(27, 27, rank=2))["mono_ns"], "kind": "flip", "targets": targets, "drifts": True}
+
+
+@pytest.mark.parametrize(("suspect", "found"), [(1, []), (None, []), (2, ["and the trainer named other ranks"])])
+def test_a_drift_without_a_fault_is_found_by_who_names_its_rank(suspect: int | None, found: list[str]) -> None:
+    def drifted(logs: Logs) -> None:
+        next(logs.steps(25, 25, rank=1))["weights"] = "w25x"
+        alarmed(logs, suspect)
+
+    told = of_replicas(judged(telling(), drifted, outages=[Outage(27, "rollback")]))
+    assert [each.rpartition(", ")[2] for each in told] == found
 
 
 RESTARTED = Outage(27, "rank", victim=1)  # it goes on from step 20, and the first digest after that is of step 25

@@ -102,7 +102,7 @@ def plan(**told: Any) -> dict[str, Any]:
 
 
 FAULT = {"event": "fault.injected", "fault": "f"}
-MAY = 'a text like "kill", "stop", "spoil", "drift", "diverge", "move", "leak"'
+MAY = 'a text like "kill", "stop", "spoil", "drift", "skew", "diverge", "move", "leak"'
 
 
 @pytest.mark.parametrize(

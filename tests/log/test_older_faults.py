@@ -67,6 +67,7 @@ EXAMPLES: list[tuple[str, dict[str, Any], Consequences]] = [
     ("partition", {"duration": "forever"}, may(May.STOP, network=True)),
     ("clock_skew", {"duration": "2m"}, may(clocks=True, lasts=Duration("2m"))),
     ("data_corruption", {"kind": "nan_batch"}, may(May.STOP, May.MOVE)),
+    ("data_skew", {}, may(May.STOP, May.SKEW)),
     ("divergence", {"steps": 3}, may(May.STOP, May.DIVERGE, spoilt_steps=3)),
     ("hang", {"how": "freeze_node", "duration": "7s"}, may(May.STOP, freezes=True, lasts=Duration("7s"))),
     ("hang", {"how": "freeze_launcher", "duration": "7s"}, may(May.STOP, lasts=Duration("7s"))),
@@ -121,12 +122,13 @@ def test_the_first_logs_that_told_what_a_fault_may_knew_of_no_move() -> None:
     told = {"event": "fault.injected", "may": ["stop"]}
     assert older_faults.consequences(told, {}, "silent_data_corruption").moves
     assert not older_faults.consequences(told, {}, "straggler").moves
-    assert [may(each).moves for each in May] == [each in (May.DRIFT, May.DIVERGE, May.MOVE) for each in May]
+    assert [older_faults.consequences(told, {}, kind).skews for kind in ("data_skew", "straggler")] == [True, False]
+    assert [may(each).moves for each in May] == [each in (May.DRIFT, May.SKEW, May.DIVERGE, May.MOVE) for each in May]
 
 
 def test_what_it_may_is_declared_and_what_a_newer_version_tells_is_left_out() -> None:
     (event,) = [each for each in EVENTS if each.name == "fault.injected"]
     field = next(each for each in event.fields if each.name == "may")
-    assert (field.kind, field.values) == (TEXTS, ("kill", "stop", "spoil", "drift", "diverge", "move", "leak"))
+    assert (field.kind, field.values) == (TEXTS, ("kill", "stop", "spoil", "drift", "skew", "diverge", "move", "leak"))
     told = Consequences.from_event({"may": ["kill", "explode"], "lasts": "for a while", "glows": True})
     assert told == may(May.KILL)

@@ -41,27 +41,27 @@ class File(NamedTuple):
 
 
 class AnswerReader(Parameters, abc.ABC):
-    """The base of readers of answers. In a folder, a reader takes the files whose names match `pattern`."""
+    """The base class of readers of diagnosers' answers. In a folder, a reader takes the files whose names match
+    `pattern`."""
 
     pattern: ClassVar[str] = r".*\.json"
 
     utc_offset_h: float = Field(0, ge=-14, le=14, description="Zone of times that name none, in hours from UTC.")
 
     def finds(self, path: pathlib.Path) -> bool:
-        """Returns True if the path is a file, or a folder with files of this reader. Raises `AnswersError`."""
+        """Returns True if the path is a file, or a folder with a file for this reader. Raises `AnswersError`."""
         return path.is_file() or (path.is_dir() and bool(_names(path, self.pattern)))
 
     def read(self, files: Sequence[File]) -> Iterator[Answer]:
-        """Yields the answers in these files. Raises `AnswersError`."""
         for file in files:
             yield from self.answers(file)
 
     @abc.abstractmethod
     def answers(self, file: File) -> Iterator[Answer]:
-        """Yields the diagnoser's answers in one file."""
+        """Yields the answers in one file of a diagnoser. Raises `AnswersError` for an invalid file."""
 
     def moment(self, told: object, file: File, line: int | None = None) -> int | None:
-        """Converts a time in a diagnoser's output to ns since 1970; `None` stays `None`. Raises `AnswersError`."""
+        """Converts a time to ns since 1970, and `None` to `None`. Raises `AnswersError` for an invalid time."""
         try:
             return None if told is None else neutral.wall_ns(told, self.utc_offset_h)
         except ValueError as error:
@@ -87,7 +87,7 @@ def build_reader(text: str) -> AnswerReader:
 
 
 def read_answers(path: pathlib.Path, reader: AnswerReader) -> list[Answer]:
-    """Returns the diagnoser's answers in a file, or in the files of a folder. Raises `AnswersError`."""
+    """Returns the answers in a file, or in the files of a folder. Raises `AnswersError` for an invalid file."""
     found = list(itertools.islice(reader.read(_files(path, reader.pattern)), ANSWERS_MAX + 1))
     if len(found) > ANSWERS_MAX:
         raise AnswersError(str(path), None, f"more than {ANSWERS_MAX:,} answers")
@@ -115,7 +115,7 @@ def _names(folder: pathlib.Path, pattern: str) -> list[str]:
 
 
 def json_of(file: File) -> Any:
-    """Returns the JSON value in a file. Raises `AnswersError`."""
+    """Returns the JSON value in a file. Raises `AnswersError` if the file is not JSON."""
     try:
         return json.loads(file.content)
     except (ValueError, RecursionError) as error:
@@ -123,12 +123,10 @@ def json_of(file: File) -> Any:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Returns the value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
 def mappings(value: object) -> list[Mapping[str, Any]]:
-    """Returns the mappings in a list, or an empty list for any other value."""
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
@@ -140,7 +138,6 @@ def listed(value: object, file: File, otherwise: str) -> list[Mapping[str, Any]]
 
 
 def text(value: object, most: int = neutral.WORDS_MAX) -> str:
-    """Returns a value's first `most` characters if it is a text, else an empty text."""
     return value[:most] if isinstance(value, str) else ""
 
 
@@ -173,7 +170,7 @@ _PATTERNS = [(kind, re.compile(words, re.IGNORECASE)) for kind, words in _WORDS]
 
 
 def kind_by_words(told: str) -> Kind:
-    """Returns the kind of failure that a name or a free text tells, or `UNKNOWN` for a text without known words."""
+    """Returns the kind of failure that a name or a free text mentions, or `UNKNOWN` for a text without known words."""
     if told in [*Kind]:
         return Kind(told)
     return next((kind for kind, words in _PATTERNS if words.search(told[: neutral.WORDS_MAX])), Kind.UNKNOWN)

@@ -47,7 +47,6 @@ def _dump(file: File) -> Mapping[str, Any]:
 
 
 def _plain(made: Any, known: dict[int, Any]) -> Any:
-    """Returns plain dictionaries, lists and values, and `None` for other objects. `known` holds results by `id`."""
     if not isinstance(made, pickles.Made | tuple):
         return made
     if id(made) not in known:
@@ -68,7 +67,6 @@ def _note(groups: dict[str, Newest], rank: int, entry: Mapping[str, Any]) -> Non
 
 
 def _answer(group: str, newest: Newest) -> Answer | None:
-    """Returns a group's hang, or `None` if no rank is behind or no rank waits in the newest collective."""
     furthest = max(number for number, _ in newest.values())
     behind = sorted(rank for rank, (number, _) in newest.items() if number < furthest)
     if not behind or (furthest, False) not in newest.values():

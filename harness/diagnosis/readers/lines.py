@@ -1,10 +1,10 @@
-"""Reads lines of any log by a regular expression that the user gives.
+r"""Reads lines of any log by a regular expression that the user gives.
 
-    --read "lines: {regex: '(?P<at>\\S+) straggler: rank (?P<rank>\\d+)', kind: straggler, decision: evict-node}"
+    --read "lines: {regex: '(?P<at>\S+) straggler: rank (?P<rank>\d+)', kind: straggler, decision: evict-node}"
 
 The expression can have the named groups `at` (time in ISO 8601), `step`, `kind`, `decision`, `rank`, `node`, `gpu`,
 `link`, `file` and `why`. The options `kind` and `decision` apply to lines in which the group with the option's name
-matches nothing. If the text of the group `kind` is no member of `Kind`, known words in the text decide the kind:
+matches nothing. If the text of the group `kind` is no kind of failure in `Kind`, known words in the text decide:
 `timeout` means a hang.
 """
 

@@ -3,8 +3,8 @@
 This reader follows lm-resiliency's sources of 2026 (`SCOUTFaultReport`, `examples/fault_injection/compare.py`):
 `reports[]` with `kind` (sdc, straggler, hang, data_stall, process_failure), `failed_ranks`, `scope`, `endpoint_id`,
 `confidence`, `training_iteration`. This reader was tried on reports of hangs by lm-resiliency 0.2.0, but on no other
-reports, because its replay needs GPUs. A report counts iterations and has no time, so the reader's answer holds a step
-instead of a time. For a report about a whole `peer_group`, the answer names no suspect.
+reports, because lm-resiliency's replay needs GPUs. A report counts iterations and has no time, so the reader's answer
+holds a step instead of a time. For a report about a whole `peer_group`, the answer names no suspect.
 """
 
 from __future__ import annotations

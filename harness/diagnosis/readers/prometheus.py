@@ -1,9 +1,9 @@
 """Reads alerts of Prometheus: a POST of Alertmanager's webhook (version 4), or the response of `/api/v1/alerts`.
 
 This reader follows the documentation of Prometheus 2 and 3 for both formats. This reader was not tried on a real
-Prometheus server. The label `kind` decides the answer's kind or, without this label, known words in the alert's text,
-such as `timeout`. The label `decision` gives the answer's decision. Labels name the suspect: `rank`, `node` or
-`instance` (without its port), `gpu`, `device`.
+Prometheus server. An alert's label `kind` decides the kind of failure. Without this label, known words in the alert's
+text decide, such as `timeout`. The label `decision` gives the answer's decision. These labels name the suspect: `rank`,
+`node` or `instance` (without its port), `gpu`, `device`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Slurm(AnswerReader):
 
 
 def hosts(told: str) -> list[str]:
-    """Returns the names in a host list, such as `gpu[01-03,7],login1`. Raises `ValueError`."""
+    """Returns the names in Slurm's host list, such as `gpu[01-03,7],login1`. Raises `ValueError`."""
     found: list[str] = []
     if len(told) <= 10 * NAME_MAX and _HOSTS.fullmatch(told):
         for prefix, ranges in re.findall(_HOST, told):

@@ -100,7 +100,7 @@ def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
             begin, survives = int(run.steps.begin[mine[0]]), bool(run.steps.survives[mine].any())
             words = f"from step {first} to step {seen} the loss or the gradient norm was far above the usual"
             may_be_named = first, seen + abnormal.SPIKE_STEPS
-            yield Spike(words, first, begin, survives, may_be_named, seen, int(run.steps.end[row]), before)
+            yield Spike(words, first, begin, survives, may_be_named, (), seen, int(run.steps.end[row]), before)
 
 
 # Left-out samples: ranges of positions in the shuffled order, without the end
@@ -200,12 +200,16 @@ class Said:
         self.all: Sequence[Event] = alarms
         self._of_steps = Moments((alarm["at_step"], alarm) for alarm in alarms if alarm.get("at_step") is not None)
         self._of_none = max((alarm["at"] for alarm in alarms if alarm.get("at_step") is None), default=-NEVER)
-        self._last = max((alarm["at"] for alarm in alarms), default=-NEVER)
+        self._newest = {each.get("suspect"): each["at"] for each in sorted(alarms, key=lambda each: each["at"])}
+        self._last = max(self._newest.values(), default=-NEVER)
         self._margin = run.uncertainty_ns
 
-    def of(self, begin: int, steps: tuple[int, int] | None) -> bool:
-        """Returns True if an alarm since time `begin` names a step in `steps` (`None`: any step), or no step."""
+    def of(self, begin: int, steps: tuple[int, int] | None, ranks: Sequence[int] = ()) -> bool:
+        """Returns True if an alarm since time `begin` names a step in `steps`, or no step. If `steps` is `None`, the
+        alarm may name any step, but only a rank in `ranks` (empty: any rank), or no rank."""
         since = begin - self._margin
+        if steps is None and ranks:
+            return any(self._newest.get(rank, -NEVER) >= since for rank in (None, *ranks))
         if steps is None:
             return bool(self._last >= since)
         return self._of_none >= since or any(alarm["at"] >= since for alarm in self._of_steps.within(*steps))
@@ -215,9 +219,21 @@ def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[
     """Yields a text for each abnormal event that the trainer did not report as `kind`, or did not roll back."""
     said = Said(run, kind)
     for each in found:
-        told = said.of(each.begin, each.may_be_named)
+        told = said.of(each.begin, each.may_be_named, each.ranks)
         if not told or each.survives:
-            yield Odd(f"{each.words}{'; the trainer said so, and went on with these steps' if told else f', {UNTOLD}'}")
+            other = "and the trainer named other ranks" if said.of(each.begin, each.may_be_named) else UNTOLD
+            yield Odd(f"{each.words}{'; the trainer said so, and went on with these steps' if told else f', {other}'}")
+
+
+def misnamed(run: Timeline, kind: str, faults: Iterable[FaultRecord]) -> Iterator[Odd]:
+    """Yields a text for each alarm of this kind that names a rank, but none on which a fault in `faults` had acted."""
+    acted = [(acted_at(fault) - run.uncertainty_ns, fault) for fault in faults if fault.injected is not None]
+    for alarm in Said(run, kind).all if acted else ():
+        before = [fault for at, fault in acted if at <= alarm["at"]]
+        struck: set[Any] = {target.get("rank") for fault in before for target in fault.targets}
+        if alarm.get("suspect") is not None and struck and struck.isdisjoint((None, alarm["suspect"])):
+            ranks, names = (", ".join(map(str, each)) for each in (sorted(struck), (fault.id for fault in before)))
+            yield Odd(f"the trainer named rank {alarm['suspect']}, but fault {names} acted on rank {ranks}")
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Event]:

@@ -4,13 +4,15 @@ Ranks may process different numbers of samples if the fault-free run shares its 
 size. The run fails if a rank processes no sample of a batch that has enough samples for all ranks, although each rank
 processes some in the fault-free run. It also fails if in 3 steps in a row a rank processes no samples, those of another
 rank or, since its start, those of an earlier step again, although no rank of the fault-free run does so, or as soon.
+It fails, too, if a fault gave a rank other samples than its part of the batch, and the trainer named another rank
+(`anomaly: data_skew`).
 """
 
 import numpy as np
 
 from harness.evidence import ranks
 from harness.judge.facts import tellers
-from harness.judge.facts.alarms import unanswered
+from harness.judge.facts.alarms import misnamed, unanswered
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach, in_words
 from harness.timeline.timeline import Ints, Timeline
 
@@ -18,6 +20,8 @@ DATA_SKEW = "data_skew"  # kind of anomaly as a trainer names it
 
 
 def breaches(evidence: Analysis) -> Breaches:
+    skewing = [fault for fault in evidence.run.faults if fault.skews]
+    yield from in_words(misnamed(evidence.run, DATA_SKEW, skewing))
     rows = ranks.samples_counted(evidence.run)
     if len(rows) and not nothing(evidence):
         short = ranks.samples_short(evidence.run.steps, rows)

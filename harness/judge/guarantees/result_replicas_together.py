@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.evidence import ranks
 from harness.judge.facts import tellers
-from harness.judge.facts.alarms import UNTOLD, Said, unanswered
+from harness.judge.facts.alarms import UNTOLD, Said, misnamed, unanswered
 from harness.judge.guarantee import Analysis, Breaches, FaultRecord, Guarantee, breach, in_words
 from harness.judge.verdict import Ground, Kind
 from harness.timeline.sorted_events import acted_at, first_strike
@@ -25,6 +25,7 @@ def breaches(evidence: Analysis) -> Breaches:
     seen = not nothing(evidence)
     if seen:
         yield from in_words(unanswered(evidence.run, REPLICA, evidence.weights_apart[1]))
+        yield from in_words(misnamed(evidence.run, REPLICA, _drifted(evidence)))
         yield from _unnoticed(evidence)
     yield from _other_weights(evidence)
     if seen:
@@ -44,20 +45,16 @@ def _drifted(evidence: Analysis) -> Sequence[FaultRecord]:
 
 
 def _unnoticed(evidence: Analysis) -> Breaches:
-    """Yields a breach on each fault that changed a rank's weights if the trainer blamed an unchanged rank or reported
-    nothing. A missing report is an error only if the changed rank logged a digest of its weights after the fault."""
+    """Yields a breach on each fault that changed a rank's weights if the trainer reported nothing, although the changed
+    rank logged a digest of its weights after the fault."""
     run, said = evidence.run, Said(evidence.run, REPLICA)
     for fault in _drifted(evidence):
-        since = acted_at(fault) - run.uncertainty_ns
         acted = [int(effect["at"]) for effect in fault.effects if effect.get("ok") is True]
         victims = sorted({target["rank"] for target in fault.targets if isinstance(target.get("rank"), int)})
-        named = {alarm["suspect"] for alarm in said.all if alarm["at"] >= since and alarm.get("suspect") is not None}
-        shown, wrong = (", ".join(map(str, each)) for each in (victims, sorted(named - {*victims})))
         if said.of(acted_at(fault), None):
-            if victims and wrong:
-                yield breach(f"the trainer named rank {wrong}, but fault {fault.id} changed rank {shown}")
-        elif checked := [step for rank in victims for step in ranks.digests_after(run.steps, rank, acted)]:
-            text = f"fault {fault.id} changed the weights of rank {shown}, {UNTOLD}"
+            continue
+        if checked := [step for rank in victims for step in ranks.digests_after(run.steps, rank, acted)]:
+            text = f"fault {fault.id} changed the weights of rank {', '.join(map(str, victims))}, {UNTOLD}"
             yield breach(f"{text}, though it took digests at step {min(checked)}")
 
 

@@ -5,7 +5,7 @@ majority's, and batches with missing samples. Loss and gradient norm are sums ov
 one rank. A rank's weight digest (`weights`) and sample count (`rank_samples`) can prove a flaw of this rank.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,11 @@ from harness.judge.facts.alarms import UNTOLD, Said, about, false_alarms
 from harness.judge.facts.analysis import Analysis
 from harness.judge.guarantee import guarantees
 from harness.judge.score import S, Score, ScoreResult, line
+from harness.judge.thresholds import LEAK_RATE_FACTOR
 from harness.node.emitter import abnormal
+from harness.node.emitter.strikes import LEAKING
 from harness.timeline.lookups import first_from, grouped
+from harness.timeline.timeline import FaultRecord, Timeline
 
 
 def _sign(name: str, order: int, guarantee: str, values: Callable[[Analysis], dict[str, Any]]) -> Score:
@@ -59,7 +62,8 @@ def memory_growth(evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResul
         return ScoreResult(values)
     told = [after for after in seen.values() if after is not None]
     unseen = min((rank for rank, after in seen.items() if after is None), default=None)
-    untold = f"the memory of rank {unseen} leaked until it ended, {UNTOLD}, or gave false alarms before"
+    leaked = f"the memory of rank {unseen} leaked until it ended"
+    untold = f"{leaked}, {UNTOLD}, told another rate, or gave false alarms before"
     reason = ("" if unseen is None else untold) if seen else "no rank's memory leaked"
     observed = f"{len(told)} of {len(seen)} ranks" if seen else None
     summary = f"the leak was found {max(told):.1f} s after it began" if told else ""
@@ -68,22 +72,47 @@ def memory_growth(evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResul
 
 def _foreseen(evidence: Analysis) -> dict[int, float | None]:
     """Maps each leaking rank to the seconds from the start of the leak until the trainer reported the leak, or to
-    `None` if the rank's process ended before. A process with a false alarm of such a leak before does not count."""
+    `None` if the rank's process ended before. Ignores a process that gave a false alarm of a leak before, and alarms
+    with a rate that is over `LEAK_RATE_FACTOR` times as large or as small as the measured growth of memory."""
     run, false = evidence.run, false_alarms(evidence.run, evidence.disturbances, evidence.spikes)
     ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
     alarms = grouped((about(alarm), alarm) for alarm in Said(run, abnormal.MEMORY).all)
     false = [alarm for alarm in false if alarm.get("kind") == abnormal.MEMORY]
     leaking = (each for each in run.faults if each.leaks and all(effect.get("ok") for effect in each.effects))
-    leaks = ((each.injected, target.get("rank")) for each in leaking for target in each.targets)
+    leaks = ((each, target.get("rank")) for each in leaking for target in each.targets)
     found = dict[int, float | None]()
-    for begin, rank in leaks:
+    for fault, rank in leaks:
+        begin = fault.injected
         if begin is None or not isinstance(rank, int):
             continue
+        rate = _bytes_per_s(run, fault, rank)
         ended, since = min(first_from(ends.get(rank, ()), begin), run.end), begin - run.uncertainty_ns
         cried = {each["process"] for each in false if about(each) == rank and each["at"] < since}
-        at = first_from([each["at"] for each in alarms.get(rank, ()) if each["process"] not in cried], since)
+        sound = [each for each in alarms.get(rank, ()) if each["process"] not in cried and _tells_rate(each, rate)]
+        at = first_from([each["at"] for each in sound], since)
         found[rank] = (at - begin) / S if at <= ended + run.uncertainty_ns else None
     return found
+
+
+def _bytes_per_s(run: Timeline, fault: FaultRecord, rank: int) -> float | None:
+    """Returns the measured growth of a leaking rank's memory. Returns `None` if the log lacks the leak's begin, or if
+    the fault measured the growth of several ranks on one node together."""
+    leaking, nodes = ([target.get(key) for target in fault.targets] for key in ("rank", "node"))
+    place = leaking.index(rank)
+    taken = [(int(each["at"]), each.get("measured", 0.0)) for each in fault.effects if "bytes" in str(each.get("unit"))]
+    begun = [each["at"] for each in run.phases if (each["rank"], each.get("name")) == (rank, LEAKING)]
+    begin = first_from(begun, (fault.injected or 0) - run.uncertainty_ns)
+    if len(taken) != len(nodes) or nodes.count(nodes[place]) > 1 or begin >= taken[place][0]:
+        return None
+    return float(taken[place][1]) * S / (taken[place][0] - begin)
+
+
+def _tells_rate(alarm: Mapping[str, Any], bytes_per_s: float | None) -> bool:
+    """Returns True if an alarm reports about this rate of growth, or no rate. Any rate is fine if none was measured."""
+    told = alarm.get("rate_bytes")
+    if told is None or not bytes_per_s:
+        return True
+    return bool(told <= LEAK_RATE_FACTOR * bytes_per_s and bytes_per_s <= LEAK_RATE_FACTOR * told)
 
 
 SCORES = (
