@@ -34,11 +34,13 @@ from typing import Any
 
 from benches import league
 from harness.errors import INTERRUPTED, CannotRunError
+from harness.faults.contract import fault_names
 from harness.node.run_folder_view import KEPT as CACHE
 from harness.report import markdown
 from harness.report.run_report import read
 
 ROOT = league.ROOT
+FAULTS = ROOT / "harness" / "faults"
 PAGE = ROOT / "docs" / "healthy.md"
 KEPT = ROOT / "docs" / "healthy.json"
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -77,12 +79,15 @@ def names() -> list[str]:
 
 
 def code(name: str) -> str:
+    """A digest of the program that makes a run. Faults that its scenario does not name are no part of it."""
+    stack, _, column = name.partition(" ")
+    place = league.STACKS / stack if column else ROOT / "scenarios" / f"{stack}.yaml"
+    named = column.replace("-", "_") if column else place.read_text()
     rooms = [ROOT / "harness" / room for room in MAKES_RUNS] + [ROOT / "reference_trainer"]
     files = [path for room in rooms for path in sorted(room.rglob("*.py"))]
-    stack, _, column = name.partition(" ")
-    files += sorted((league.STACKS / stack).glob("*")) if column else [ROOT / "scenarios" / f"{stack}.yaml"]
+    files = [path for path in files if path.parent != FAULTS or path.stem not in fault_names() or path.stem in named]
     digest = hashlib.sha256()
-    for path in filter(pathlib.Path.is_file, files):
+    for path in filter(pathlib.Path.is_file, [*files, *(sorted(place.glob("*")) if column else [place])]):
         digest.update(meaning(path).encode() if path.suffix == ".py" else path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -92,9 +97,14 @@ def meaning(path: pathlib.Path) -> str:
     """The program without its comments and docstrings."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, DOCUMENTED):
+            node.body = [each for each in node.body if not _says_nothing(each)] or [ast.Pass()]
     return ast.unparse(tree)
+
+
+def _says_nothing(statement: ast.stmt) -> bool:
+    """Returns True for a docstring, and for the `...` of an empty body."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def make(number: int, name: str, seed: int, folder: pathlib.Path, busy: bool) -> Run:
