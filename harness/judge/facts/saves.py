@@ -205,16 +205,18 @@ class Saves:
         return Word(words[0][0]) if words and not done else None
 
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
-        """Returns the step last saved at `path` by `until`, or `None` if `step` itself had been saved there, too."""
+        """Returns the step last saved at `path` by `until`, or `None` if `step` itself had been saved there, too. If no
+        save was at `path`, saves of the same file name count, as a node fetches a copy from an object store."""
+        path = path.rstrip("/")
+        path = path if path in self._by_path else last_name(path)
         last = last_by(self._by_path.get(path, []), until)
-        return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
+        return last.step if last and self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
         """Returns the path of the last save until `until` with the file name of `path`, if `path` itself had none."""
-        paths, by_last_name = self._absolute
-        if not path.startswith("/") or path.rstrip("/") in paths:
-            return ""
-        return last_by(by_last_name.get(last_name(path), []), until) or ""
+        known = not path.startswith("/") or path.rstrip("/") in self._by_path
+        last = last_by(self._by_path.get(last_name(path), []), until)
+        return last.path if last and not known and last.path.startswith("/") else ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
         """Returns the digest committed by `until` for `step` at `path` or else at any path; empty if digests differ."""
@@ -306,19 +308,14 @@ class Saves:
         return grouped((int(e["step"]), (e["at"], e["event"])) for e in self.run.checkpoints if "step" in e)
 
     @cached_property
-    def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """Maps each path to the time and step of each save at this path. A job may save several steps at one path."""
-        return grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
+    def _by_path(self) -> Mapping[str, Sequence[tuple[int, Save]]]:
+        """Maps each path and file name to the saves there, with their times. A job may save several steps there."""
+        told = [save for save in self.all if save.path and save.step >= 0]
+        return grouped((key, (save.at, save)) for save in told for key in {save.path.rstrip("/"), last_name(save.path)})
 
     @cached_property
     def _first_at_path(self) -> Mapping[tuple[str, int], int]:
-        return {(path, step): at for path, told in self._by_path.items() for at, step in reversed(told)}
-
-    @cached_property
-    def _absolute(self) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[int, str]]]]:
-        """Returns all absolute paths of logged saves, and maps each file name to pairs (time, absolute path)."""
-        told = [(save.at, save.path) for save in self.all if save.path.startswith("/")]
-        return frozenset(path.rstrip("/") for _, path in told), grouped((last_name(each[1]), each) for each in told)
+        return {(path, save.step): at for path, told in self._by_path.items() for at, save in reversed(told)}
 
     def _last_of(self, names: frozenset[str], before: int) -> int | None:
         """Returns the step of the last save committed under one of `names` before the time `before`, or `None`."""
