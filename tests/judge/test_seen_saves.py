@@ -286,6 +286,9 @@ def test_a_save_of_an_outage_is_there_afterwards(bends: list[Bend], expected: Ve
     assert_verdict(judged(*bends), expected, reason)
 
 
+SILENT = "resumed from step 40 and gave no reason, though a checkpoint of step {} had been committed during a fault"
+
+
 def not_listed(logs: Logs) -> None:
     """The harness does not list the store at the end."""
     remove(logs.harness, lambda line: line.get("event") == "checkpoint.left")
@@ -296,8 +299,8 @@ def not_listed(logs: Logs) -> None:
     [
         (62, (), f"of step 60 is none: {AFTER}"),
         (66, (), f"of step 60 is none: {AFTER}"),
-        (66, (not_listed,), "resumed from step 40 and gave no reason, though a checkpoint of step 60 had been"),
-        (79, (not_listed,), ""),  # the restart came while the store was out
+        (66, (not_listed,), SILENT.format(50)),  # step 60 was never seen after the fault
+        (79, (not_listed,), SILENT.format(60)),  # the restart came while the store was out
     ],
 )
 def test_a_restart_passes_over_what_was_never_in_the_store(last: int, bends: tuple[Bend, ...], reason: str) -> None:
@@ -310,7 +313,7 @@ def test_a_restart_passes_over_what_was_never_in_the_store(last: int, bends: tup
 
     outages = [Outage(67, "rank", victim=1)]
     card = judged(lies, without=(watched, *bends), job=replace(JOB, every=40), outages=outages)
-    assert_verdict(card, Verdict.INCONCLUSIVE if reason else Verdict.PASS, reason)
+    assert_verdict(card, Verdict.INCONCLUSIVE, reason)
 
 
 def test_a_harness_that_was_killed_may_have_seen_more() -> None:
@@ -582,18 +585,65 @@ def test_what_nobody_saw_may_have_been_damaged() -> None:
     assert (newest.state, newest.why) == ("open", text)
 
 
-def damaged(step: int) -> Bend:
-    """A fault damages the checkpoint of this step right before the kill, and heals."""
+def damaged(step: int, moment: int | None = None) -> Bend:
+    """A fault damages the checkpoint of this step right before the kill or at this moment, and heals."""
     name = f"checkpoints/step-{step}"
 
     def bend(logs: Logs) -> None:
-        at = logs.told("fault.injected")["mono_ns"] - 1000
+        at = moment or logs.told("fault.injected")["mono_ns"] - 1000
         struck(logs, "rot", at, healed=at + 1, kind="checkpoint_corruption", spoils=True)
         told = {"event": "fault.damaged", "fault": "rot", "path": f"{name}/a", "checkpoint": name, "step": step}
         told |= {"names": [f"step-{step}"], "copies": 0, "part": "tensor", "how": "bit_flip", "tensor_bytes": 1}
         logs.put(told | {"mono_ns": at, "wall_ns": logs.harness[-1]["wall_ns"]})
 
     return bend
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"bytes": 10}, "the checkpoint of step {} is none: the harness saw 10 bytes"),
+        (
+            {"tensors": "other", "tensor_digests": ["900 other"]},
+            "the checkpoint of step {} holds other tensors than in",
+        ),
+    ],
+)
+def test_what_is_saved_anew_over_a_damaged_one_is_looked_into(told: dict[str, Any], reason: str) -> None:
+    assert reason.format(40) in said(judged(damaged(40), with_seen(40, 40, **told)))
+    before_the_look: Bend = lambda logs: damaged(30, next(commits(logs, 30))["mono_ns"] + 10**8)(logs)  # noqa: E731
+    assert reason.format(30) not in said(judged(before_the_look, with_seen(30, 30, **told))), (
+        "the fault left that there"
+    )
+    assert judged(damaged(40)).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("last", "step", "items", "state", "reason"),
+    [
+        (36, 20, (), "broken", "resumed from step 20 and gave no reason, though a checkpoint of step 30 had been"),
+        (36, 0, (), "broken", "resumed from step 0 and gave no reason, though a checkpoint of step 30 had been"),
+        (
+            36,
+            0,
+            (NEWEST,),
+            "broken",
+            "resumed from step 0 and skipped all saved checkpoints, though a checkpoint of step 20",
+        ),
+        (36, 20, (NEWEST,), "open", "rank 0 passed over the checkpoint of step 30, which nothing had damaged"),
+        (36, 30, (), "held", ""),
+        (60, 20, (), "open", "a fault disturbed the store while the restart looked for checkpoints"),
+        (60, 0, (), "open", "a fault disturbed the store while the restart looked for checkpoints"),
+        (60, 20, (NEWEST,), "held", ""),  # it could not read it
+        (60, 30, (), "held", ""),
+    ],
+)
+def test_what_was_committed_before_an_outage_of_the_store_is_there_after_it(
+    last: int, step: int, items: tuple[Line, ...], state: str, reason: str
+) -> None:
+    card = judged(outage(32, last), passed_over(*items, step=step))
+    [newest] = [each for each in card.guarantees if each.name == "restart.newest"]
+    assert newest.state == state and reason in newest.why, newest
 
 
 def test_what_was_damaged_may_be_removed() -> None:
