@@ -234,7 +234,7 @@ class Fault(Parameters, abc.ABC):
     preempts: ClassVar[bool] = False  # the owner of a node takes it back
     benign: ClassVar[bool] = False  # nothing is wrong: it explains no alarm, and no restart
     sticks: ClassVar[bool] = False  # it strikes each new life of its nodes as well, so the job may leave them out
-    damages: ClassVar[bool] = False  # it damages checkpoints that are written, so the last one may be lost
+    damages: ClassVar[bool] = False  # it damages checkpoints that were complete before, so the last one may be lost
     aims_at: ClassVar[str] = "node"  # or "rank": what a target resolves to
     truth: ClassVar[Truth | None] = None  # the right answers to "who was it?"; none: answers about it are not graded
     runbook: ClassVar[str] = ""  # `docs/runbooks/<this>.md` says what to do about the failure that it rehearses

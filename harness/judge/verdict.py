@@ -63,7 +63,7 @@ class Figure:
 @dataclass(frozen=True)
 class Ground:
     """Evidence for a breach or for the result of an expectation. Each field that is set narrows down the evidence. If
-    `of` is a time window (begin, end) in ns, the assumption `host-idle` checks only this window."""
+    `of` is a time window (begin, end) in ns, assumptions check only this window."""
 
     kind: Kind
     processes: tuple[int, ...] = ()  # rows in Timeline.processes that should have reported; empty: any process

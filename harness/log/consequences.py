@@ -17,7 +17,7 @@ class May(StrEnum):
 
     KILL = "kill"  # processes of the target are meant to die: their exits are explained
     STOP = "stop"  # a healthy job may have to stop and start again over it: a time-out, a watchdog
-    SPOIL = "spoil"  # checkpoints: a restart may have to take an older one
+    SPOIL = "spoil"  # checkpoints made or read meanwhile, and older ones if it damages: a restart may take an older one
     DRIFT = "drift"  # a rank has other weights than its peers afterwards, which the trainer must notice
     SKEW = "skew"  # a rank trains on other samples than its part of a batch, which the trainer must notice
     DIVERGE = "diverge"  # the loss may leave its course, which the trainer must notice, and go back before it
@@ -42,7 +42,7 @@ class Consequences:
     network: bool = False  # it acts on the network, so the training's own traffic must meet it
     clocks: bool = False  # it sets clocks wrong
     preempts: bool = False  # the owner of a node takes it back
-    damages: bool = False  # it damages checkpoints that are written, so the last one may be lost
+    damages: bool = False  # it damages checkpoints that were complete before, so the last one may be lost
     benign: bool = False  # nothing is wrong: it explains no alarm, and no restart
     replaced: bool | None = None  # whether what it takes comes back; `None`: it takes no node
     sticks: bool = False  # it strikes each new life of its nodes as well, so the job may leave them out

@@ -496,7 +496,7 @@ _HARNESS: _Events = {
         _flag("network", "whether it acts on the network"),
         _flag("clocks", "whether it sets clocks wrong"),
         _flag("preempts", "whether it is a preemption: the owner of a node takes it back"),
-        _flag("damages", "whether it damages checkpoints that are written"),
+        _flag("damages", "whether it damages checkpoints that were complete before"),
         _flag("benign", "whether nothing is wrong: it explains no alarm, and no restart"),
         _flag("replaced", "whether a node that it takes comes back; none: it takes none"),
         _flag("must_leave", "whether no right decision keeps its node, so that somebody must react"),

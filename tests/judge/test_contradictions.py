@@ -265,6 +265,23 @@ def test_a_file_that_is_written_again_is_held_against_what_it_held_then(at: int,
     assert restarts.restore(run, Saves(run), 0, restored, 41).other_step == found
 
 
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("/staging/0/step-20", 20),
+        ("/staging/0/step-40", None),
+        ("/staging/0/another", None),
+        ("/staging/0/model.pt", None),  # each step has one of this name
+    ],
+)
+def test_a_copy_from_an_object_store_is_held_against_the_object_of_its_name(source: str, found: int | None) -> None:
+    paths = [(20, "step-20"), (40, "step-40"), (40, "store:40/model.pt"), (20, "store:20/model.pt")]
+    saved = [{"event": "checkpoint.committed", "process": 0, "path": path, "step": step} for step, path in paths]
+    saved = [each | {"at": at} for at, each in enumerate(saved)]
+    run: Any = SimpleNamespace(checkpoints=saved, processes=[SimpleNamespace(rank=0)], begin=0, uncertainty_ns=0)
+    assert restarts.restore(run, Saves(run), 0, {"source": source, "at": 9, "step": 40}, 41).other_step == found
+
+
 @pytest.mark.parametrize(("sizes", "odd"), [([2], False), ([1, 2], False), ([1], True)])
 def test_an_elastic_group_may_meet_fewer_at_first(sizes: list[int], odd: bool) -> None:
     told = SimpleNamespace(header={"world_size": 2})

@@ -13,6 +13,7 @@ from harness.judge.facts.known import By
 from harness.judge.facts.restarts import in_vain
 from harness.judge.guarantees import restart_for_a_reason, restart_newest, restart_saved
 from harness.judge.verdict import Verdict
+from harness.timeline.lineage import NEVER
 
 S = 10**9
 
@@ -78,17 +79,33 @@ def test_a_restart_that_tells_nothing_loses_what_the_plan_lets_it_lose(
     run = SimpleNamespace(checkpoints=[], saves_every=every, saves_every_s=every_s, stride=1, faults=[])
     run.progress = _Progress(np.array([3 * S]))
     second = restart(1, first, 99, 3 * S + after_ns)
-    evidence: Any = SimpleNamespace(run=run, restarts=[restart(0, 1, last, 2 * S), second])
+    work = SimpleNamespace(furthest=lambda at: 99 if at == NEVER else at)  # a step in each ns
+    evidence: Any = SimpleNamespace(run=run, work=work, restarts=[restart(0, 1, last, 2 * S), second])
     planned = f", though it should save every {every} steps" if every else ""
     text = f"the job restarted at step {first} and lost {lost} steps{planned}; it reported no saves and no restores"
     assert [each.words for each in restart_newest.further_back(evidence)] == ([] if lost is None else [text])
+    outage = SimpleNamespace(spoils=True, damaged=(), injected=0)  # from then on the job could perhaps not save
+    rot = SimpleNamespace(spoils=True, damaged=({},), injected=second.epoch.begin)
     for excuse in (
-        {"run": SimpleNamespace(**vars(run) | {"faults": [SimpleNamespace(spoils=True, injected=second.epoch.begin)]})},
+        {"run": SimpleNamespace(**vars(run) | {"faults": [outage]})},
+        {"run": SimpleNamespace(**vars(run) | {"faults": [rot]})},
         {"run": SimpleNamespace(**vars(run) | {"checkpoints": ["some"]})},
         {"restarts": [evidence.restarts[0], SimpleNamespace(**vars(second) | {"newcomers": []})]},
         {"restarts": [evidence.restarts[0], SimpleNamespace(**vars(second) | {"states": ["one"]})]},
     ):
         assert not [*restart_newest.further_back(SimpleNamespace(**vars(evidence) | excuse))]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("struck", "lost"), [(10, None), (11, 11), (25, 25)])
+def test_what_was_done_before_an_outage_of_the_store_was_saved(struck: int, lost: int | None) -> None:
+    outage = SimpleNamespace(spoils=True, damaged=(), injected=struck)
+    epochs = [SimpleNamespace(first=1, last=30, begin=0), SimpleNamespace(first=1, last=99, begin=40)]
+    run = SimpleNamespace(checkpoints=[], saves_every=10, saves_every_s=None, stride=1, faults=[outage], progress=())
+    more = {"states": [], "newcomers": ["one"], "by": By.MISSING}
+    restarts = [SimpleNamespace(number=number, epoch=epoch, **more) for number, epoch in enumerate(epochs)]
+    evidence: Any = SimpleNamespace(run=run, work=SimpleNamespace(furthest=lambda at: at), restarts=restarts)
+    found = [each.words for each in restart_newest.further_back(evidence)]
+    assert [f"and lost {lost} steps, " in words for words in found] == ([] if lost is None else [True])
 
 
 class _Progress:

@@ -29,6 +29,7 @@ def saves(*told: tuple[int, str, int], faults: tuple[Any, ...] = (), **more: Any
         faults=faults,
         published=(),
         uncertainty_ns=0,
+        epochs=(SimpleNamespace(begin=0), SimpleNamespace(begin=250)),
     )
     return Saves(SimpleNamespace(**vars(run) | more))  # type: ignore[arg-type]
 
@@ -87,9 +88,9 @@ def test_a_step_was_saved_or_damaged_until_somebody_tells_otherwise() -> None:
     assert [saves(*told, faults=(damage(step=step),)).damage["rot"][0].anew.at for step in (5, 7)] == [260, NEVER]
 
 
-def damage(fault: str = "rot", healed: int | None = None, **told: Any) -> Any:
+def damage(healed: int | None = None, damages: bool = True, **told: Any) -> Any:
     damaged = ({"at": 200, "names": ["5"], **told},) if told else ()
-    return SimpleNamespace(id=fault, spoils=True, injected=200, healed=healed, damaged=damaged)
+    return SimpleNamespace(id="rot", spoils=True, damages=damages, injected=200, healed=healed, damaged=damaged)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +100,31 @@ def damage(fault: str = "rot", healed: int | None = None, **told: Any) -> Any:
         (damage(step=5), 300, [False, True]),
         (damage(), 300, [False, False]),  # at work, and nobody knows what it damaged
         (damage(healed=250), 300, [False, True]),  # begun when it was over
+        (damage(damages=False), 300, [True, False]),  # it only disturbs the store, and what was there stays
+        (damage(damages=False, healed=250), 300, [True, True]),
+        (damage(damages=False, healed=265), 300, [True, False]),
     ],
 )
 def test_what_a_fault_may_have_damaged_is_not_sound(fault: Any, moment: int, sound: list[bool]) -> None:
     found = saves((100, COMMITTED, 5), (260, STARTED, 6), (280, COMMITTED, 6), faults=(fault,))
     asked = found.sound_at(moment)
     assert [asked(save) for save in found.whole] == sound
+    disturbed = [] if fault.damages or moment < 200 else [(200, NEVER if fault.healed is None else fault.healed)]
+    assert found.outages == disturbed
+    assert all(map(found.sound_at(moment, outages=False), found.whole)) or fault.damages
+
+
+@pytest.mark.parametrize(
+    ("told", "sound"),
+    [
+        ([(100, STARTED), (110, COMMITTED), (260, STARTED), (280, COMMITTED)], [False, True]),
+        ([(100, COMMITTED), (260, COMMITTED)], [False, True]),
+        ([(100, STARTED), (210, COMMITTED)], [False]),  # it was there when the fault damaged it, and told late
+        ([(210, COMMITTED)], [False]),  # perhaps that, too: nobody told its begin
+        ([(190, STARTED), (210, STARTED), (220, COMMITTED)], [False]),  # one process was late
+        ([(190, STARTED), (260, STARTED), (280, COMMITTED)], [True]),  # what a process began before the restart is gone
+    ],
+)
+def test_a_save_made_anew_after_the_restart_is_another_one(told: list[tuple[int, str]], sound: list[bool]) -> None:
+    found = saves(*((at, what, 5) for at, what in told), faults=(damage(step=5),))
+    assert [found.sound_at(300)(save) for save in found.whole] == sound

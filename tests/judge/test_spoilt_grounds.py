@@ -87,6 +87,7 @@ def run_of(**other: Any) -> Any:
 def evidence_of(run: Any = None, **other: Any) -> Any:
     comparison = SimpleNamespace(final_gap_percent=5.0, final_scatter_percent=0.1, near_zero=False)
     whole: dict[str, Any] = {"fault_free": None, "taken": [-1], "never_the_same": "", "consumed": None}
+    whole |= {"saves": SimpleNamespace(outages=[(5, 10)])}
     whole |= {"envelope": BAND, "resumed_elsewhere": "", "left_band_early": "", "other_layout": ""}
     whole |= {
         "new_work": str,
@@ -172,6 +173,12 @@ CASES: Mapping[str, tuple[str, Any, Mapping[str, Ground], set[str]]] = {
     "near zero": ("loss-scatter-small", evidence_of(comparison=NEAR_ZERO), {}, {"gap"}),
     "incomparable": ("comparison-as-asked", evidence_of(incomparable=DEFECT), {}, {"curves"}),
     "struck soon after a save": ("saves-listed", evidence_of(run_of(launchers=[])), {}, {"listed"}),
+    "store disturbed": (
+        "saves-listed",
+        evidence_of(),
+        {"looked then": Ground(Kind.LISTED, of=(8, 20)), "later": Ground(Kind.LISTED, of=(11, 20))},
+        {"looked then"},
+    ),
     "requeued": ("nodes-kept", evidence_of(deaths_unexplained=[SLOT]), {}, {"nodes"}),
     "by chance": (
         "course-undisturbed",

@@ -33,9 +33,19 @@ def test_a_fault_that_measured_an_effect_is_not_said_to_have_waited_in_vain() ->
 @pytest.mark.parametrize(
     "told", [lambda injected: injected.update(spoils=True), lambda injected: injected.pop("spoils")]
 )
-def test_checkpoints_that_a_fault_may_have_spoilt_need_not_be_taken(told: Callable[[Line], object]) -> None:
-    card = judged(starts_from_scratch_after_a_hang, lambda logs: told(logs.told("fault.injected")))
-    assert card.verdict is Verdict.PASS, card.reasons
+@pytest.mark.parametrize(("moment", "verdict_"), [("before", Verdict.FAIL), ("meanwhile", Verdict.INCONCLUSIVE)])
+def test_a_store_that_a_fault_disturbs_excuses_only_a_restart_that_looks_meanwhile(
+    told: Callable[[Line], object], moment: str, verdict_: Verdict
+) -> None:
+    def over(logs: Logs) -> None:
+        injected = logs.told("fault.injected")
+        told(injected)
+        logs.told("fault.healed").update(clocks(injected) if moment == "before" else {})
+        logs.put()
+
+    reason = "resumed from step 0 and gave no reason, though a checkpoint of step 10 had been committed"
+    reason += "; a fault disturbed the store while the restart looked" if moment == "meanwhile" else ""
+    assert_verdict(judged(starts_from_scratch_after_a_hang, over), verdict_, reason)
 
 
 @pytest.mark.parametrize(("step", "accused"), [(10, True), (20, False)])

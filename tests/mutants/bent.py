@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from judging import acted_as, verdict
+from judging import acted_as, struck, verdict
 from simulator import Job, Line, Logs, Outage, change, clocks, find, remove, simulate, steps
 from whole import drilled, effect_ended, exit_takes, saved_late, slower, without_saves
 
@@ -237,6 +237,19 @@ def starts_from_scratch(logs: Logs) -> None:
         lines[at:at] = repeated
 
 
+def an_outage_of_the_store(logs: Logs) -> None:
+    """The store answers with errors for a while, after the save of step 10 and before the kill."""
+    first, last = (steps(logs.trainers(rank=0, life=0)[0], step, step)[0] for step in (12, 14))
+    struck(logs, "eio", first["mono_ns"], last["mono_ns"], kind="storage_error", may=["spoil", "stop"])
+
+
+@fails("resumed from step 0 and gave no reason, though a checkpoint of step 10")
+def starts_from_scratch_after_an_outage(logs: Logs) -> None:
+    """The store was out for a while, and what lay there had been saved before."""
+    an_outage_of_the_store(logs)
+    starts_from_scratch(logs)
+
+
 @fails("resumed from step 0 and gave no reason, though a checkpoint of step 10")
 def starts_from_scratch_after_a_hang(logs: Logs) -> None:
     """The same where nothing was killed: the job had to stop over the fault, and its checkpoints are as they were."""
@@ -400,6 +413,7 @@ for name, register, bend in (
     ("other_settings_and_no_save", fails("5 of 5 checkpoints", job=LONG), changed(unsaved(20, 30, 40, 50, 60))),
     ("other_code_and_no_save", unclear("was changed on purpose"), changed(unsaved(20, 30, 40), updates_only=False)),
     ("other_code_saves_more_rarely", passes, changed(unsaved(30, 50), updates_only=False)),
+    ("takes_the_save_before_an_outage", passes, an_outage_of_the_store),
     ("a_little_slower", passes, lambda logs: slower(logs, 1.2, 11, 60)),
     ("saves_late_once", passes, lambda logs: saved_late(logs, 40, 46)),
     ("exits_a_little_later", passes, lambda logs: exit_takes(logs, 15)),

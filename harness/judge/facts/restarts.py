@@ -13,7 +13,7 @@ from harness.judge.facts.known import By, Word
 from harness.judge.facts.saves import Damage, Newest, Save, Saves
 from harness.timeline.joined_steps import PEER, SCRATCH
 from harness.timeline.lineage import NEVER, step_of
-from harness.timeline.lookups import Moments, grouped
+from harness.timeline.lookups import Moments, first_from, grouped
 from harness.timeline.save_events import family
 from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import Epoch, Stretch, Timeline
@@ -117,6 +117,7 @@ class Restart:
     members: Sequence[Member]  # the processes that did these steps
     own_decision: bool  # the same world rolled back without forming anew
     moment: int  # earliest time at which a member may have chosen a checkpoint
+    looks: Window  # from the first try to restart until the first step: time in which the job looked for checkpoints
     passed_over: Sequence[PassedOver]  # by members, or by processes that tried to start before
     by = tellers.RESTART
 
@@ -146,7 +147,7 @@ class Restart:
 def restarts(run: Timeline, saves: Saves) -> list[Restart]:
     members = grouped((stretch.epoch, _member(run, saves, stretch)) for stretch in run.stretches)
     tried = Moments((process.started, process.fallback) for process in run.processes if process.fallback)
-    found, until = list[Restart](), run.begin
+    found, until, starts = list[Restart](), run.begin, sorted(process.started for process in run.processes)
     for number, epoch in enumerate(run.epochs):
         mine = members.get(number, [])
         moments = [run.processes[each.stretch.process].started for each in mine if each.is_new]
@@ -154,7 +155,10 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
         passed_over = [item for each in mine if each.restored for item in each.restored.passed_over]
         passed_over += [item for items in tried.within(until, epoch.begin) for item in passed_over_by(items)]
         own_decision = number > 0 and run.epochs[number - 1].world == epoch.world
-        found.append(Restart(number, epoch, mine, own_decision, min(moments, default=epoch.begin), passed_over))
+        moment = min(moments, default=epoch.begin)
+        by_workers = bool(run.launchers) and all(each.is_new for each in mine)  # survivors may look at once
+        since = min(moment, first_from(starts, until) if by_workers else until) - run.uncertainty_ns
+        found.append(Restart(number, epoch, mine, own_decision, moment, (since, epoch.begin), passed_over))
         until = max([until, *(each.stretch.end for each in mine)])
     return found
 
@@ -265,8 +269,10 @@ class Choice:
     restart: Restart
     newest: Save | None  # the newest sound save
     unnamed: Save | None  # the newest sound save that no restart had passed over so far
+    unsure: Save | None  # the newest such save, even if a fault disturbed the store while it was made
     named: PassedOver | None  # the report that `newest` was passed over
     may_be_bad: bool  # there is no `newest`, or a fault may have damaged, hidden or lost it
+    disturbed: bool  # since `newest` was committed, a fault disturbed the store
 
 
 def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Choice]:
@@ -277,10 +283,12 @@ def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Ch
         if restart.own_decision:
             there.leave_behind(restart)
             continue
-        newest, unnamed = there.newest(restart), there.newest(restart, lambda save: there.name_of(save) is None)
+        newest, unnamed = there.newest(restart), there.newest(restart, named=False)
+        unsure = there.newest(restart, named=False, outages=False)
         named = None if newest is None else there.name_of(newest)
-        may_be_bad = newest is None or _may_be_bad(run, saves, newest, restart)
-        found.append(Choice(restart, newest, unnamed, named, may_be_bad))
+        disturbed = newest is not None and touches(saves.outages, newest.last_at, restart.epoch.begin)
+        may_be_bad = newest is None or _may_be_bad(run, saves, newest, restart, disturbed)
+        found.append(Choice(restart, newest, unnamed, unsure, named, may_be_bad, disturbed))
     return found
 
 
@@ -308,8 +316,8 @@ class _There:
     def name_of(self, save: Save) -> PassedOver | None:
         return next((item for item in self.named if item.is_save(save)), None)
 
-    def newest(self, restart: Restart, good: Callable[[Save], bool] = lambda save: True) -> Save | None:
-        sound, moment = self._saves.sound_at(restart.epoch.begin), restart.moment - self._margin_ns
+    def newest(self, restart: Restart, named: bool = True, outages: bool = True) -> Save | None:
+        sound, moment = self._saves.sound_at(restart.epoch.begin, outages), restart.moment - self._margin_ns
 
         def there(save: Save) -> bool:
             place = bisect.bisect_left(self._went_back, save.last_at, key=lambda each: each[0])
@@ -317,11 +325,12 @@ class _There:
             return sound(save) and not left_behind
 
         pool = self._of_series if self._of_series.before(moment, there) else self._of_all
-        return pool.before(moment, lambda save: there(save) and good(save))
+        return pool.before(moment, lambda save: there(save) and (named or self.name_of(save) is None))
 
 
-def _may_be_bad(run: Timeline, saves: Saves, save: Save, restart: Restart) -> bool:
-    if saves.store.is_hidden(save.last_at, restart.epoch.begin):
+def _may_be_bad(run: Timeline, saves: Saves, save: Save, restart: Restart, disturbed: bool) -> bool:
+    hidden = saves.store.is_hidden(save.last_at, restart.epoch.begin)
+    if hidden and (not disturbed or touches(saves.outages, *restart.looks)):
         return True
     if save.process < 0 or save in saves.store.sights:
         return False

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from harness.evidence.by_time import Window, union
 from harness.evidence.work import Work
 from harness.judge.facts import tellers
 from harness.judge.facts.known import Word
@@ -129,13 +130,6 @@ class Saves:
         seen = self.store.by_step.get(step, ())
         return seen[0].at > until + self.store.late_ns(max) if seen else step not in self.seen_steps
 
-    @cached_property
-    def hidden(self) -> Sequence[Save]:
-        """Returns committed saves that a fault hid from the harness, and that the harness never saw."""
-        watched = {series for series in {save.series for save in self.store.whole} if self._is_watched(series)}
-        unseen = (save for save in self.store.whole if save.series in watched and save not in self.store.sights)
-        return [save for save in unseen if self.store.is_hidden(save.last_at, save.last_at)]
-
     @property
     def left_untold(self) -> int:
         """Returns the step of the newest save left in the store if no log mentions so late a save, or else 0."""
@@ -205,16 +199,18 @@ class Saves:
         return Word(words[0][0]) if words and not done else None
 
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
-        """Returns the step last saved at `path` by `until`, or `None` if `step` itself had been saved there, too."""
+        """Returns the step last saved at `path` by `until`, or `None` if `step` itself had been saved there, too. If no
+        save was at `path`, saves of the same file name count, as a node fetches a copy from an object store."""
+        path = path.rstrip("/")
+        path = path if path in self._by_path else last_name(path)
         last = last_by(self._by_path.get(path, []), until)
-        return last if self._first_at_path.get((path, step), NEVER + 1) > until else None
+        return last.step if last and self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
         """Returns the path of the last save until `until` with the file name of `path`, if `path` itself had none."""
-        paths, by_last_name = self._absolute
-        if not path.startswith("/") or path.rstrip("/") in paths:
-            return ""
-        return last_by(by_last_name.get(last_name(path), []), until) or ""
+        known = not path.startswith("/") or path.rstrip("/") in self._by_path
+        last = last_by(self._by_path.get(last_name(path), []), until)
+        return last.path if last and not known and last.path.startswith("/") else ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
         """Returns the digest committed by `until` for `step` at `path` or else at any path; empty if digests differ."""
@@ -236,31 +232,41 @@ class Saves:
         """Maps each fault's id to the damage that the fault did to checkpoints."""
         return {fault.id: [self._damage(fault, told) for told in fault.damaged] for fault in self.run.faults}
 
-    def sound_at(self, moment: int) -> Callable[[Save], bool]:
-        """Returns a function that returns True for a save that no fault until time `moment` can have damaged."""
-        overs, damaged = self._spoilt
-        over = last_by(overs, moment)
+    def sound_at(self, moment: int, outages: bool = True) -> Callable[[Save], bool]:
+        """Returns a function that returns True for a save that no fault until time `moment` can have damaged. A fault
+        that only disturbs the store (ignored if `outages` is False) can damage only a save made meanwhile."""
+        acted = [each for each in self._spoilt if each[0] <= moment and (outages or each[1] == -NEVER)]
 
         def sound(save: Save) -> bool:
-            begun = min(save.last_at, self._words.get(save.step, [(NEVER, "")])[0][0])
-            return (over is None or begun > over) and damaged.get(save.step, NEVER) > moment
+            begun, ended, step = self._begun(save), save.last_at, save.step
+            return not any(
+                since <= ended and begun <= until and step in (of or {step}) for _, since, until, of in acted
+            )
 
         return sound
 
+    def _begun(self, save: Save) -> int:
+        """Returns when a process may first have begun to save this step, after the last restart before `save`."""
+        place = bisect.bisect(self.run.epochs, save.at, key=attrgetter("begin"))
+        since = self.run.epochs[place - 1].begin if place else 0
+        told = (at for at, _ in self._words.get(save.step, ()) if at >= since)
+        return since if save.begun is None else min(save.begun, next(told, NEVER))
+
+    @property
+    def outages(self) -> Sequence[Window]:
+        """Returns the time windows in which faults disturbed the store, but damaged nothing that was there before."""
+        return union((since, until) for _, since, until, _ in self._spoilt if since != -NEVER)
+
     @cached_property
-    def _spoilt(self) -> tuple[Sequence[tuple[int, int]], Mapping[int, int]]:
-        """Returns two times for each fault with unknown damage: when it acted, and by when it and earlier such faults
-        were over. The second result maps each step to the time of the first known damage to the step's save."""
-        overs, damaged = list[tuple[int, int]](), dict[int, int]()
-        spoilers = (fault for fault in self.run.faults if fault.spoils and fault.injected is not None)
-        for fault in sorted(spoilers, key=acted_at):
-            steps = [damage.step for damage in self.damage[fault.id]]
-            if steps and None not in steps:
-                damaged = {step: acted_at(fault) for step in steps if step is not None} | damaged
-            else:
-                over = NEVER if fault.healed is None else fault.healed + self.run.uncertainty_ns
-                overs.append((acted_at(fault), max([over, *(before for _, before in overs[-1:])])))
-        return overs, damaged
+    def _spoilt(self) -> Sequence[tuple[int, int, int, frozenset[int | None]]]:
+        """Returns when each fault acted, and which saves it may spoil: ended after, begun by, of steps (none: any)."""
+        found, margin_ns = list[tuple[int, int, int, frozenset[int | None]]](), self.run.uncertainty_ns
+        for fault in (fault for fault in self.run.faults if fault.spoils and fault.injected is not None):
+            at, steps = acted_at(fault), frozenset(damage.step for damage in self.damage[fault.id])
+            since = -NEVER if steps or fault.damages else at - margin_ns
+            known = steps if None not in steps else frozenset()
+            found.append((at, since, (at if known else fault.healed or NEVER) + margin_ns, known))
+        return found
 
     def _damage(self, fault: FaultRecord, told: Mapping[str, Any]) -> Damage:
         names, at = frozenset(told.get("names") or ()), told["at"]
@@ -306,19 +312,14 @@ class Saves:
         return grouped((int(e["step"]), (e["at"], e["event"])) for e in self.run.checkpoints if "step" in e)
 
     @cached_property
-    def _by_path(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """Maps each path to the time and step of each save at this path. A job may save several steps at one path."""
-        return grouped((save.path, (save.at, save.step)) for save in self.all if save.path and save.step >= 0)
+    def _by_path(self) -> Mapping[str, Sequence[tuple[int, Save]]]:
+        """Maps each path and file name to the saves there, with their times. A job may save several steps there."""
+        told = [save for save in self.all if save.path and save.step >= 0]
+        return grouped((key, (save.at, save)) for save in told for key in {save.path.rstrip("/"), last_name(save.path)})
 
     @cached_property
     def _first_at_path(self) -> Mapping[tuple[str, int], int]:
-        return {(path, step): at for path, told in self._by_path.items() for at, step in reversed(told)}
-
-    @cached_property
-    def _absolute(self) -> tuple[frozenset[str], Mapping[str, Sequence[tuple[int, str]]]]:
-        """Returns all absolute paths of logged saves, and maps each file name to pairs (time, absolute path)."""
-        told = [(save.at, save.path) for save in self.all if save.path.startswith("/")]
-        return frozenset(path.rstrip("/") for _, path in told), grouped((last_name(each[1]), each) for each in told)
+        return {(path, save.step): at for path, told in self._by_path.items() for at, save in reversed(told)}
 
     def _last_of(self, names: frozenset[str], before: int) -> int | None:
         """Returns the step of the last save committed under one of `names` before the time `before`, or `None`."""

@@ -1,25 +1,30 @@
 """From the first checkpoint on, there is always one in the store.
 
-The run fails if the store was without any checkpoint at least twice.
+The run fails if the store was without any checkpoint at least twice, or once for at least 5 s. A removed checkpoint is
+ignored if a fault had damaged it, if the harness saw it there again, or if the job went back to before its step.
 """
 
 import itertools
 
 from harness.judge.facts.store import Save, Store, last_name
 from harness.judge.guarantee import Analysis, Breaches, Guarantee, breach
-from harness.judge.thresholds import BARE_MIN
+from harness.judge.thresholds import BARE_MIN, UNSEEN_LEAST_NS
+from harness.timeline.lookups import first_from
+from harness.units import counted, format_duration
 
 
 def breaches(evidence: Analysis) -> Breaches:
     saves, store, margin_ns = evidence.saves, evidence.saves.store, evidence.run.uncertainty_ns
-    emptied, bare = _emptied(store), list[Save]()
+    emptied, bare, seen = _emptied(store), dict[Save, int](), [each.at for each in store.seen]
     for save, after in itertools.pairwise(() if evidence.run.unseen else store.whole):
         gone = store.went(save)
         later = gone < after.last_at - margin_ns or after in store.sights
-        if gone in emptied and later and saves.sound_at(gone)(save) and not store.is_hidden(save.last_at, gone):
-            bare.append(save)
-    if len(bare) >= BARE_MIN:
-        often = f"{len(bare)} times, first that of step {bare[0].step}"
+        again = after.step <= save.step or any(look.at > gone for look in store.sights.get(save, ()))
+        if gone in emptied and later and not again and saves.sound_at(gone)(save):
+            bare[save] = min(after.last_at, first_from(seen, gone)) - gone  # how long the store was bare, in ns
+    longest_ns, count = max(bare.values(), default=0), counted(len(bare), "time")
+    if len(bare) >= BARE_MIN or longest_ns >= UNSEEN_LEAST_NS:
+        often = f"{count}, first that of step {next(iter(bare)).step}, for up to {format_duration(max(longest_ns, 0))}"
         text = f"the only checkpoint in the store was removed before the next one was committed ({often})"
         yield breach(f"{text}: a job that dies in between has lost all", *bare)
 
