@@ -21,12 +21,12 @@ ENVIRONMENT = "pyvenv.cfg"
 
 @contextlib.contextmanager
 def working_in_copy(reports: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Copies the working directory into a new folder in `reports`, and works in the copy during the `with` block.
+    """Copies the working directory into a new folder in `reports`, and runs the `with` block in the copy.
 
-    The copy has files in place of symbolic links, because a training would write to the user's files through a link.
-    The copy lacks `.git`, the folder `reports`, special files such as sockets, and links that are broken or circular. A
-    virtual environment is not copied, but linked. Raises `UsageError`, before anything is copied, if the working
-    directory has too many files or bytes."""
+    Symbolic links become files in the copy, because a training would write through a link to the user's files. The copy
+    lacks `.git`, the folder `reports`, special files such as sockets, and links that are broken or circular. A virtual
+    environment is linked instead of copied. Raises `UsageError`, before anything is copied, if the working directory
+    has too many files or bytes."""
     folder = pathlib.Path.cwd()
     files = _files(folder, reports.resolve())
     reports.mkdir(parents=True, exist_ok=True)

@@ -78,7 +78,7 @@ def _expanded(first: int, count: int = 1, stride: int = 1) -> range:
 
 
 class _Enough(Together):
-    """Stops the job if a worker fails before the first step, because launchers restart this worker endlessly."""
+    """Stops the job if a worker fails before the first step, because a launcher could restart the worker endlessly."""
 
     def __init__(
         self, observer: CampaignObserver, events: pathlib.Path, steps: int, user: StopRequest, job: StopRequest

@@ -53,8 +53,8 @@ ELSEWHERE = {
 
 
 def numbers(words: Sequence[str], option: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yields the index and the regular-expression match of each command-line option that holds a number, as `--steps
-    200`."""
+    """Yields the index and the regular-expression match of each command-line option that holds a number, such as
+    `--steps 200`."""
     for at, (before, word) in enumerate(zip(["", *words], words, strict=False)):
         if match := option.fullmatch(word) or option.fullmatch(f"{before} {word}"):
             yield at, match
@@ -83,8 +83,8 @@ def resume_option(script: str, words: Sequence[str]) -> str:
 
 
 def another_launcher(command: Sequence[str], script: str) -> str:
-    """Returns advice if another program or a shell script hides the launcher, such as torchrun, or else an empty
-    text."""
+    """Returns advice to the user if a shell script or another program hides the launcher (such as torchrun). The advice
+    is an empty text if nothing hides the launcher."""
     program = pathlib.PurePath(command[0]).name
     if program in ELSEWHERE:
         return f"{program} {ELSEWHERE[program]}"

@@ -83,8 +83,8 @@ def init(
     """Watch your own training, unchanged, and write scenarios for it.
 
     The training runs unchanged for some steps in a copy of the working directory, on two virtual nodes, or on one if
-    the command starts its ranks itself. Write {checkpoints} where the command names its folder for checkpoints: every
-    run gets an empty one.
+    the command starts its ranks itself. Write {checkpoints} in place of the command's checkpoint folder: every run gets
+    an empty folder.
 
     Example: chaos init -- torchrun --nproc-per-node 2 train.py --out {checkpoints}
     """

@@ -1,4 +1,4 @@
-"""Finds the mesh of a job by the coordinates that its ranks logged in a short run without faults."""
+"""Finds the device mesh of a job by the coordinates that its ranks logged in a short run without faults."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def victim_of(mesh: Mapping[Axis, int]) -> dict[Axis, int | str]:
 
 
 def in_words(mesh: Mapping[Axis, int | str]) -> str:
-    """Formats a mesh as in a scenario file: `{pp: 2, tp: 4}`."""
+    """Formats a mesh as in a scenario file, for example `{pp: 2, tp: 4}`."""
     return "{" + ", ".join(f"{axis}: {size}" for axis, size in mesh.items()) + "}"

@@ -149,7 +149,7 @@ def workload_of(found: Recognised, folder: pathlib.Path, ranks: int = 0) -> dict
 
 def with_steps_left(found: Recognised, facts: Facts) -> tuple[Recognised, str]:
     """If a checkpoint falls on the job's last step, returns the command with more steps (if possible) and the reason. A
-    restart from a checkpoint of the last step has no steps left to do, and so shows nothing about that checkpoint."""
+    restart from a checkpoint of the last step would have no steps left to do, and would therefore show nothing."""
     words = found.words
     places = list(numbers(words, STEPS))
     asked = {int(match["number"]) for _, match in places}

@@ -184,7 +184,7 @@ def _script(options: dict[str, str], rest: Sequence[str], command: Sequence[str]
 
 
 def _count(text: str) -> int:
-    """Parses the number of processes in a launcher's option. The values `gpu` and `auto` count as one process."""
+    """Parses the number of processes in a launcher's option. The texts `gpu` and `auto` count as one process."""
     return int(text) if text.isdecimal() else 1
 
 
@@ -207,7 +207,7 @@ def _recognised(
 
 
 def framework_of(script: str) -> str:
-    """Names the framework that a script imports, or else plain PyTorch; an unreadable script is not recognised."""
+    """Returns the name of the framework that a script imports, or `plain PyTorch` if the script imports none."""
     try:
         with open(script, "rb") as file:
             tree = ast.parse(file.read(SOURCE_BYTES_MAX))

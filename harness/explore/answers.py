@@ -1,4 +1,4 @@
-"""Classifies how a job restored its checkpoint folder from a state that a crash can leave."""
+"""Classifies how a job restored from a checkpoint folder in a state that a crash can leave."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Paths = Mapping[int, Sequence[str]]  # step → where it was saved
 
 
 class Came(enum.StrEnum):
-    """The outcomes of a job's restore from a state of its checkpoint folder that a crash can leave. A save is due if it
-    was finished before the crash."""
+    """The outcomes of a job's restore from a checkpoint folder in a state that a crash can leave. A save is called due
+    if the save was finished before the crash."""
 
     RESUMED = "resumed"  # from a save that is due, or from a later one, with the losses of that save
     FELL_BACK = "fell back"  # to an older save than the last one that is due, with a word
@@ -43,9 +43,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class End:
-    """The end of a restored job. `failed` says why the job failed, or is empty if it did not. `followed` is True if the
-    job was to go on until its next finished save; a failed job was then restarted once on the files that the job left.
-    `late` is True if the job finished no save in time."""
+    """The end of a restored job. `failed` is the reason why the job failed, or is empty. `followed` is True if the
+    harness let the job go on until its next finished save. `late` is True if the job finished no save in time."""
 
     failed: str = ""
     followed: bool = False
@@ -54,9 +53,9 @@ class End:
 
 @dataclass(frozen=True)
 class Usual:
-    """The healthy job. `run` holds the losses of the run that made the saves, and `after` the losses of a restart from
-    each undamaged save, by step. A save is missing in `after` if no restart from the undamaged save restored its step.
-    `paths` holds the paths of each save."""
+    """The losses and saves of the job without a crash. `run` holds the losses of the run that made the saves. `after`
+    holds, by step, the losses of a restart from each undamaged save. A save is missing in `after` if no restart from
+    the undamaged save restored its step. `paths` holds the paths of each save."""
 
     run: Losses
     after: Mapping[int, Losses]
@@ -70,8 +69,8 @@ class Usual:
 
     @property
     def blind(self) -> bool:
-        """Returns True if losses cannot tell a right restore from a wrong one: all losses are alike, or restarts from
-        undamaged saves already differ too much from the run."""
+        """Returns True if losses cannot distinguish a right restore from a wrong one, for example because all losses
+        are alike."""
         told = [loss for loss in self.run.values() if math.isfinite(loss)]
         size = max(map(abs, told), default=0.0)
         spread = (max(told) - min(told)) / size if size else 0.0
@@ -86,8 +85,8 @@ class Usual:
 
 
 def answer(found: Restart, end: End, due: int, usual: Usual) -> Answer:
-    """Classifies the restore of a restarted job. `due` is the step of the last save that the job had reported as
-    finished before the crash."""
+    """Classifies a job's restore after a crash. `due` is the step of the last save that the job reported as finished
+    before the crash."""
     ended = end.failed
     if found.step is None:
         if ended or found.failed_workers:

@@ -1,13 +1,13 @@
-"""Makes the states of the disk that a crash can leave (*legal* states), and chooses the few from which to restore.
+"""Makes the states of the disk that a crash can leave (*legal* states), and chooses a few states to restore from.
 
-A state is the set of changes that reached the disk. A set of changes is a legal state for a crash during operation `j`
-if the set holds all changes that were durable before `j`, no change of a later operation, and with each change also the
-changes in its `Change.after`. `every_state` makes all legal states, for a job with few file operations. `chosen_states`
-makes the kinds of states that published crash explorers found to be enough, and says for each state why it is tried.
+A state is the set of changes that reached the disk. A legal state after a crash during operation `j` holds all changes
+that were durable before `j`, and no change of a later operation. With each change, a legal state also holds the changes
+in `Change.after`. `every_state` makes all legal states, for a job with few file operations. `chosen_states` makes only
+the kinds of states that published work found sufficient.
 
 The choice of states (a prefix of the changes, all but one change, torn writes) follows Pillai et al., "All File Systems
-Are Not Created Equal" (OSDI 2014). Files with the same role, such as one file for each rank, are not all tried, as in
-Alagappan et al., "Correlated Crash Vulnerabilities" (OSDI 2016)."""
+Are Not Created Equal" (OSDI 2014). Of files with the same role, such as one file for each rank, only some are tried, as
+in Alagappan et al., "Correlated Crash Vulnerabilities" (OSDI 2016)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ _NUMBER = re.compile(r"\d+")
 @dataclass(frozen=True)
 class CrashState:
     """A state of the disk that a crash can leave. `during` is the number of the file operation during which the crash
-    came. `made` is the number of changes that all operations up to `during`, including it, made. `lost` holds the
-    numbers of the changes, among the first `made` ones, that did not reach the disk. `why` says why this state is
-    tried."""
+    came. `made` is the number of changes by the operations up to and including `during`. `lost` holds the numbers of
+    the changes that did not reach the disk. `why` says why this state is tried."""
 
     during: int
     made: int
@@ -51,8 +50,8 @@ class Crashes:
     """All states of the disk that a crash of one recorded job may leave on one kind of file system.
 
     `saved` holds, for each finished save, the number of the first file operation after the save. Only crashes after the
-    first finished save are tried, and all changes before its end count as durable. `end` is the number of operations: a
-    crash during operation `end` comes after all operations."""
+    first finished save are tried, and all changes up to the end of this save count as durable. `end` is the number of
+    operations, and also stands for a crash after all operations."""
 
     def __init__(self, changes: Sequence[Change], saved: Sequence[int] = (), end: int = 0) -> None:
         self.changes = changes
@@ -80,8 +79,8 @@ class Crashes:
         return bisect.bisect_right(self._operations, during)
 
     def left_open(self) -> Iterator[tuple[int, list[int]]]:
-        """Yields a pair for each file operation during which a crash is tried, the last operation first. The pair holds
-        the number of the operation, and the changes that this crash can keep or lose, in order."""
+        """Yields a pair for each file operation during which a crash is tried, the last operation first. Each pair
+        holds the number of an operation, and the changes that a crash during this operation can keep or lose."""
         todo = sorted(range(len(self.changes)), key=self._durable.__getitem__)
         left: list[int] = []
         for during in self.moments:
@@ -91,8 +90,8 @@ class Crashes:
             yield during, left
 
     def lost_but_for(self, wanted: Iterable[int], left: Sequence[int]) -> frozenset[int]:
-        """Returns the changes in `left` that are lost in the smallest state of the disk that a crash can leave with the
-        changes `wanted`."""
+        """Returns which of the changes `left` are lost if a crash keeps the changes `wanted` and as few others as
+        possible."""
         lost, todo = set(left), list(wanted)
         while todo:
             number = todo.pop()
@@ -102,8 +101,7 @@ class Crashes:
         return frozenset(lost)
 
     def lost_with(self, gone: Iterable[int], left: Sequence[int]) -> frozenset[int]:
-        """Returns the changes that are lost in the largest state of the disk that a crash can leave without the changes
-        `gone`."""
+        """Returns which changes are lost if a crash loses the changes `gone` and as few others as possible."""
         lost = set(gone)
         for number in left:
             if number not in lost and not lost.isdisjoint(self.changes[number].after):
@@ -111,8 +109,8 @@ class Crashes:
         return frozenset(lost)
 
     def every_state(self) -> Iterator[CrashState]:
-        """Makes all states of the disk that a crash at any moment can leave. The number of states grows as two to the
-        power of the number of changes that a crash can keep or lose."""
+        """Makes all states of the disk that a crash at any moment can leave. If a crash can keep or lose n changes,
+        there are up to 2^n states."""
         for during, left in self.left_open():
             for lost in self._sets(left, frozenset()):
                 yield CrashState(during, self.made(during), lost, "every legal state")
@@ -127,7 +125,7 @@ class Crashes:
             yield from self._sets(rest, lost)
 
     def chosen_states(self, names: Mapping[int, str]) -> Iterator[CrashState]:
-        """Makes the few states of the disk from which to restore, and no state twice. `names` gives the path of each
+        """Makes the few states of the disk to restore from, without repeating a state. `names` gives the path of each
         inode, by which files with the same role are recognised."""
         seen, alone = set[int](), set[int]()
         for during, left in self.left_open():
@@ -198,7 +196,7 @@ class Unit:
     words: str = ""
 
     def torn(self) -> Iterator[tuple[Sequence[int], str]]:
-        """Makes the parts of a file's new content that a crash may lose while the other parts reach the disk."""
+        """Yields parts of a file's new content that a crash may lose while all other parts reach the disk."""
         count = len(self.numbers)
         if self.first.inode is None or count < 2:
             return

@@ -16,8 +16,8 @@ _COPY_BYTES = 1 << 20
 
 @dataclass
 class _Content:
-    """The content of one file on the disk: pieces of the recorded data, cut to `size`; later pieces overwrite earlier
-    ones. Parts of a file that no piece covers read as zeros."""
+    """The content of one file on the disk, as pieces of the recorded data. Later pieces overwrite earlier pieces. Parts
+    of a file that no piece covers read as zeros."""
 
     size: int = 0
     pieces: list[Data | Size] = field(default_factory=list)
@@ -25,8 +25,8 @@ class _Content:
 
 @dataclass
 class Disk:
-    """The names and contents of all files in a state of the disk after a crash. `files` maps each path to the inode of
-    its file; `links` maps each symbolic link to its target."""
+    """The names and contents of all files in a state of the disk after a crash. `files` maps each path to the file's
+    inode, and `links` maps each symbolic link to its target."""
 
     folders: list[str]
     files: dict[str, int]
@@ -90,8 +90,8 @@ def _chunks(data: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def disk_of(changes: Sequence[Change], kept: Iterable[int], empty_folders: bool = True) -> Disk:
-    """Returns the files of the disk if only the changes `kept` have reached it. Without `empty_folders`, folders
-    without files are left out, as in an S3 bucket."""
+    """Returns the state of the disk if only the changes `kept` have reached the disk. If `empty_folders` is False,
+    folders without files are left out, as in an S3 bucket."""
     entries: dict[int, dict[str, Entry]] = {}
     contents: dict[int, _Content] = {}
     for number in sorted(kept):

@@ -1,10 +1,10 @@
-"""Explores the crash states of a job's checkpoint folder: records saves, and restores from each state.
+"""Records a job's saves, and restores the job from states of the checkpoint folder that a crash can leave.
 
 The recorded run is in `REPORTS/<run-id>/base`, whole restarts of the job are in `REPORTS/<run-id>/cells`, and restores
 in forked ranks are in `REPORTS/<run-id>/cells/forked`. Before any crash state is judged, the job restarts from each
 undamaged save, from an empty folder and from mixed weights of two saves, because the right results of these restarts
-are known. If several states have the same file names, the restore of the first state goes on until the job's next save
-is finished. A bad restore in forked ranks counts only if a restart of the whole job from the same state is bad, too."""
+are known. Of several states with the same file names, only the first one is also tried until the job's next save is
+finished. A bad restore in forked ranks counts only if a restart of the whole job from the same state is bad, too."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ ELSEWHERE = "it has saves outside of the folder, and restores from there in each
 
 @dataclass(frozen=True)
 class State:
-    """A state of the checkpoint folder to restore from. `id` is the state's name in the exploration; `due` is the step
-    of the last save that was finished before the crash. `names` holds the paths of the state's files and folders."""
+    """A state of the checkpoint folder to restore from. `id` is the name of the state, and `due` is the step of the
+    last save that was finished before the crash. `names` holds the paths of the state's files and folders."""
 
     id: str
     profile: str
@@ -58,7 +58,7 @@ class State:
 @dataclass
 class Profile:
     """The states that crashes may leave on one kind of file system. `open_changes` is the largest number n of changes
-    that one crash can keep or lose, so that one crash moment has at most 2^n states."""
+    that one crash can keep or lose, so that one crash has at most 2^n states."""
 
     name: str
     changes: Sequence[Change]
@@ -139,8 +139,8 @@ class Exploration:
 
 
 def states_of(recorded: Recorded, name: str, limit_s: float = math.inf) -> Profile:
-    """Returns the states to try on one kind of file system: first one state for each crash moment, then a second state
-    for each, and so on. Stops choosing after `limit_s` seconds, or when the states reach their memory limit."""
+    """Returns the states to try on one kind of file system: one state for each moment of a crash, then a second one for
+    each, and so on. Stops choosing after `limit_s` seconds, or when the states reach their memory limit."""
     until = time.monotonic() + limit_s
     changes = changes_of(name, recorded.operations)
     crashes = _crashes(recorded, changes)
@@ -203,7 +203,7 @@ def make_state(recorded: Recorded, profile: Profile, state: State, folder: pathl
 
 
 def make_save(recorded: Recorded, end: int, folder: pathlib.Path) -> None:
-    """Writes the checkpoint files as they were after the first `end` operations into an empty folder."""
+    """Writes into an empty folder the checkpoint files as they were after the first `end` operations."""
     with recorded.data.open("rb") as data:
         _saved(recorded, end).write(folder, data)
 
@@ -214,8 +214,8 @@ def _saved(recorded: Recorded, end: int) -> Disk:
 
 
 def make_mixed(recorded: Recorded, folder: pathlib.Path) -> int:
-    """Writes the last explored save into an empty folder, but with some weights of the save before it. Returns how many
-    files the mixing of weights changed."""
+    """Writes into an empty folder a mixture of two saves: the last explored save, with some weights of the previous
+    save. Returns how many files the mixing of weights changed."""
     *_, before, last = recorded.saves
     make_save(recorded, last.end, folder)
     with tempfile.TemporaryDirectory(dir=folder.parent) as older:
@@ -235,8 +235,8 @@ class Setting:
 
 
 def explore(plan: Plan, setting: Setting) -> Exploration:
-    """Records a job's saves, then restores the job from each crash state. Raises `ChaosError` if nothing can be
-    explored."""
+    """Records a job's saves, then restores the job from each state that a crash can leave. Raises `ChaosError` if
+    nothing can be explored."""
     if plan.backend != "local" or plan.workload.checkpoint.store != "directory":
         raise CannotRunError("crash states are made in a folder of this machine: use the local backend, and a folder")
     with setting.stop.attended():

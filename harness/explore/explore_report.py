@@ -1,4 +1,5 @@
-"""Shows an exploration's result as JSON values, as a page and on the terminal, and a bad state as a timeline."""
+"""Shows the result of an exploration as JSON values, on a page and on the terminal, with a timeline for each bad
+state."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ NO_CHANGE = "—"
 
 
 def plain(found: Exploration) -> dict[str, Any]:
-    """Returns an exploration of crash states as JSON values. `schema` rises when the meaning of a value changes. The
-    value `kept` lists the numbers of the changes that reached the disk, for a state with a bad or uncertain answer."""
+    """Returns an exploration of crash states as JSON values. The value `kept` lists the numbers of the changes that
+    reached the disk, for each state with a bad or uncertain result."""
     told: dict[str, Any] = {"schema": 1, "run_id": found.run_id, "trainer": found.trainer, "form": found.form}
     told |= {"verdict": found.verdict.value, "why": reason(found), "complete": not (found.left or found.interrupted)}
     told |= {"saves_recorded": found.recorded.recorded, "removal_explored": found.recorded.removed}
@@ -121,8 +122,7 @@ def command(found: Exploration, state: State) -> str:
 
 
 def timeline(found: Exploration, state: State) -> Iterator[str]:
-    """Yields the file operations up to a crash, from the first one that lost a change, each marked as kept, lost or in
-    part."""
+    """Yields a line for each file operation from the first lost change to the crash: kept, lost or in part."""
     profile, operations = found.profile(state.profile), found.recorded.operations
     last = min(state.crash.during, len(operations) - 1)
     fates = [_fate(profile, state, number) for number in range(last + 1)]
@@ -149,8 +149,8 @@ def _fate(profile: Profile, state: State, number: int) -> str:
 
 
 def bad_states(found: Exploration) -> Iterator[tuple[str, list[str]]]:
-    """Yields a title and lines with a timeline for each kind of file system and kind of bad restore, for the state that
-    lost the fewest changes."""
+    """For each kind of file system and of bad restore, yields a title, and a timeline of the state that lost the fewest
+    changes."""
     for each in found.worst():
         count = found.came(each.state.profile)[each.answer.came]
         step = "" if each.answer.step is None else f" (step {each.answer.step})"

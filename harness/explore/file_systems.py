@@ -1,20 +1,22 @@
 """Models the crash guarantees of four kinds of file systems: the smallest changes of the disk, and their order.
 
 A profile models one kind of file system: it turns a job's file operations into changes of the disk. A crash during
-operation `j` can keep any set of changes made by the operations up to `j` that holds all changes durable before `j`
-and, with each change, also the changes in its `after`.
+operation `j` keeps all changes that were durable before `j`, and any other changes of the operations up to `j`. A
+change is kept only together with the changes in its field `after`.
 
-- `posix`: what POSIX alone promises. POSIX sets no order for changes of names and data. In POSIX, `fsync` of a file
-  makes its data durable, and `fsync` of a folder makes its names durable. A POSIX file can grow before its new data
-  reaches the disk; the gap reads as zeros. A rename in POSIX is one change. As on Linux, `sync` and `syncfs` make all
-  earlier changes durable.
-- `ext4`: ext4 with `data=ordered`, delayed allocation and `auto_da_alloc`, the defaults of Linux. On ext4, changes of
-  names become durable in their order; an `fsync` of any file makes all earlier ones durable. The data of a growing file
-  reaches an ext4 disk in order. On ext4, a rename over another file comes after the data of the new file; a rename to a
-  new name does not. Source: Linux, Documentation/admin-guide/ext4.rst, and its commits afd4672d and 06bd3c36.
-- `nfs`: a client of an NFS server crashes. On NFS, names are durable at once, and data with `close` or `fsync`.
-- `s3`: a bucket (S3) behind a mount. In an S3 bucket, a file appears whole when it is closed. A rename in an S3 bucket
-  copies each object, then deletes the old one.
+- The profile `posix` models what POSIX alone promises. POSIX sets no order for changes of names and data. In POSIX,
+  `fsync` of a file makes its data durable, and `fsync` of a folder makes its names durable. A POSIX file can grow
+  before its new data reaches the disk; the gap reads as zeros. A rename in POSIX is one change. As on Linux, `sync` and
+  `syncfs` make all earlier changes durable in the profile `posix`.
+- The profile `ext4` models ext4 with Linux's defaults: `data=ordered`, delayed allocation and `auto_da_alloc`. On ext4,
+  changes of names become durable in their order, and an `fsync` of any file makes all earlier changes of names durable.
+  On ext4, the data of a growing file reaches the disk in order. On ext4, a rename over an existing file reaches the
+  disk after the data of the new file; a rename to a new name may come earlier. See Documentation/admin-guide/ext4.rst
+  in Linux, and the commits afd4672d and 06bd3c36.
+- The profile `nfs` models the crash of an NFS client. On NFS, names are durable at once, and data is durable after
+  `close` or `fsync`.
+- The profile `s3` models a mounted S3 bucket. In an S3 bucket, a file appears whole when it is closed. A rename in an
+  S3 bucket copies each object, then deletes the old one.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ NEVER = 2**62  # number of an operation that never comes
 
 @dataclass(frozen=True)
 class Entry:
-    """A change of the disk: `name` in `folder` refers to the file `inode` from now on, or to no file if `inode` is
+    """A changed name on the disk: `name` in `folder` now refers to the file `inode`, or to no file if `inode` is
     `None`."""
 
     folder: int
@@ -46,8 +48,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Size:
-    """A change of the disk: the file ends at byte `size` from now on. If the file grows, the added bytes read as
-    zeros."""
+    """A changed file size: the file now ends at byte `size`. If the file grows, the added bytes read as zeros."""
 
     inode: int
     size: int
@@ -55,8 +56,8 @@ class Size:
 
 @dataclass(frozen=True)
 class Data:
-    """A change of the disk: `size` bytes at `offset` of a file, from byte `data` of the recorded data. The file grows
-    if the bytes reach beyond its end."""
+    """Changed data in a file: `size` bytes at `offset`, copied from the recorded data at byte `data`. The file grows if
+    the bytes reach beyond its end."""
 
     inode: int
     offset: int
@@ -84,7 +85,7 @@ class Change:
 
     @property
     def inode(self) -> int | None:
-        """Returns the file whose content a change concerns, or `None` if it changes names."""
+        """Returns the file whose content a change concerns, or `None` if the change concerns names."""
         first = self.parts[0]
         return None if any(isinstance(each, Entry) for each in self.parts) else first.inode
 
@@ -201,7 +202,8 @@ class _Profile:
     # Content
 
     def _pieces(self, operation: Operation) -> list[tuple[int, int]]:
-        """Splits a write where a crash may cut it: the first and last sector, and the first, middle and last page."""
+        """Splits a write where a crash may cut the write: at the first and last sector, and at the first, middle and
+        last page."""
         begin, end = operation.offset, operation.offset + operation.size
         if not self._split:
             return [(begin, end)]
@@ -469,9 +471,9 @@ PROFILES: dict[str, type[_Profile]] = {"posix": Posix, "ext4": Ext4, "nfs": Nfs,
 
 
 def changes_of(profile: str, operations: Iterable[Operation], split: bool = True) -> list[Change]:
-    """Returns the changes of the disk that the operations make on the file system `profile`, in order. Without `split`,
-    a write is one change, which a crash keeps or loses as a whole. Raises `ChaosError` for an operation that is
-    impossible after the earlier operations."""
+    """Returns the changes of the disk that the operations make on the file system `profile`, in order. If `split` is
+    False, each write is one change, which a crash keeps or loses as a whole. Raises `ChaosError` for an operation that
+    is impossible after the earlier operations."""
     made = PROFILES[profile](split)
     for operation in operations:
         try:

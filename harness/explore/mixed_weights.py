@@ -1,4 +1,5 @@
-"""Mixes the weights of two saves, to see whether the job's losses show the mixture."""
+"""Mixes the weights of two saves, to test whether the losses of a job that loads the mixture are noticeably
+different."""
 
 from __future__ import annotations
 
@@ -14,8 +15,7 @@ _NUMBER = re.compile(r"\d+")
 
 def mix(newer: pathlib.Path, older: pathlib.Path) -> int:
     """Overwrites the middle half of each big file in `newer` with bytes of its counterpart in `older`, or with zeros if
-    there is no counterpart. Returns how many files changed: a file whose counterpart holds the same bytes does not
-    change."""
+    there is no counterpart. Returns how many files changed."""
     theirs = _files(older)
     pairs = [(newer / path, _counterpart(path, theirs)) for path in _files(newer)]
     pairs = [(path, other) for path, other in pairs if _mixed(path, other, write=False)]

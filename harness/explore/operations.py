@@ -1,5 +1,4 @@
-"""Defines the file operations of a job on its checkpoint folder, which are recorded in the order of the file system's
-answers."""
+"""Defines the recorded file operations of a job on its checkpoint folder."""
 
 from __future__ import annotations
 
@@ -32,13 +31,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 @dataclass(frozen=True)
 class Operation:
-    """One file operation of a job on its checkpoint folder that succeeded. Paths are relative to the checkpoint folder,
+    """One successful file operation of a job on its checkpoint folder. Paths are relative to the checkpoint folder,
     without a leading slash.
 
-    `inode` is a number that no other file or folder of the recording ever has. `other` is the new path of a rename or
-    link, and the target of a symbolic link. A write covers `size` bytes from `offset` on in the file; the written bytes
-    begin at byte `data` of the recorded data. A truncation has the file's new `size`. `t_ns` is the Unix time in ns at
-    which the file system answered.
+    `inode` is the number of a file or folder, which no other file or folder of the recording ever has. `other` is the
+    new path of a rename or link, and the target of a symbolic link. A write puts `size` bytes into the file at
+    `offset`; the bytes begin at byte `data` of the recorded data. For a truncation, `size` is the file's new size.
+    `t_ns` is the Unix time in ns at which the file system answered.
     """
 
     kind: Kind

@@ -43,8 +43,8 @@ class Save:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The recording of a run: its file operations up to the end of the last explored save, its losses, and the paths of
-    its saves, relative to the run's folder."""
+    """The recording of a run: its losses, its file operations up to the last explored save, and the paths of its
+    saves."""
 
     operations: Sequence[Operation]
     data: pathlib.Path

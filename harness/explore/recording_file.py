@@ -1,4 +1,4 @@
-"""Reads and checks the record of a checkpoint folder, which `harness.node.fuse.recording` wrote."""
+"""Reads and checks the file operations that `harness.node.fuse.recording` recorded on a checkpoint folder."""
 
 from __future__ import annotations
 

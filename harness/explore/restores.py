@@ -1,11 +1,11 @@
 """Restores a job from many states of its checkpoint folder, one after the other: by whole restarts, or in forked ranks.
 
-A restore ends after some steps. If `Wanted.follow` is True, a restore goes on until the job reports its next save as
-finished, because files that a crash left can make this save fail.
+A restored job does some steps, and is then stopped. If `Wanted.follow` is True, a restore goes on until the job reports
+its next save as finished, because files that a crash left can make this save fail.
 
-`Restarts` restarts the whole job on each state. `ForkedRestores` runs one process of the harness, which forks the job's
-ranks for each state: many restores per second. Forked restores need a trainer that runs one Python script as each rank.
-Forked ranks that log no events themselves are watched by the harness's observer, as in any run."""
+The class `Restarts` restarts the whole job for each state. The class `ForkedRestores` forks the job's ranks from one
+process, so that many restores per second are possible. Forked restores need a trainer that runs one Python script as
+each rank. Forked ranks that log no events themselves are watched by the harness's observer, as in any run."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ _RUN_DIR, _PORT = "@RUN_DIR@", "@PORT@"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A restore that is to be made. `make` writes the state of the checkpoint folder into an empty folder. `heard` is
-    called with the restart, its end, and its seconds. If `follow` is True, the restore goes on until the job reports
-    its next save as finished."""
+    """One restore to be made. The function `make` writes the checkpoint files to restore from into an empty folder. The
+    function `heard` is called with the result of the restore and its duration in seconds. If `follow` is True, the
+    restore goes on until the job reports its next save as finished."""
 
     name: str
     make: Callable[[pathlib.Path], None]
@@ -291,9 +291,9 @@ class _Driver(Silent):
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of a job on one node, as processes that can be forked. `each` holds each rank's command without the
-    Python interpreter, and the rank's environment variables. `threads` holds the launcher's environment variables that
-    set the number of threads, on which the last bits of losses depend."""
+    """The commands and environment variables to start a job's ranks on one node by forking. `each` holds each rank's
+    command without the Python interpreter, and the rank's environment variables. `threads` holds the launcher's
+    environment variables that set the number of threads, on which the last bits of losses depend."""
 
     python: str
     each: list[dict[str, Any]]
@@ -303,7 +303,7 @@ class Ranks:
 
 
 def ranks_of(plan: Plan) -> Ranks | str:
-    """Returns the job's ranks as processes that can be forked, or the reason why forking is impossible."""
+    """Returns what is needed to start the job's ranks by forking, or the reason why forking is impossible."""
     trainer, launch = plan.workload.trainer, plan.launch()
     late, command = _split(launch.command)
     if isinstance(trainer, ReferenceTrainer):

@@ -1,4 +1,5 @@
-"""Computes a forecast's advice: the best checkpoint interval, the number of spares, and the value of a saved second."""
+"""Computes a forecast's advice: the best checkpoint interval, the best number of spare nodes, and the GPU-hours that
+faster recovery would save."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ class Tried:
 
 @dataclass(frozen=True)
 class Worth:
-    """The cost of a repeated event, such as a restart, that comes `times` times and takes `seconds` each time. `of_all`
-    is the GPU-hours that all events of the kind cost together. `of_a_second` is the GPU-hours saved if each event takes
-    a second less, but at most `of_all`."""
+    """The cost of a repeated event, such as a restart, which occurs `times` times and takes `seconds` each time.
+    `of_all` is the number of GPU-hours that all events of this kind cost together. `of_a_second` is the number of
+    GPU-hours that would be saved if each event took a second less."""
 
     what: str
     times: float
@@ -39,8 +40,8 @@ class Worth:
 class Advice:
     """A forecast's advice on the checkpoint interval and on spare nodes. `young_s` and `daly_s` are the best checkpoint
     intervals in seconds by Young's and Daly's formulas. `young_s` and `daly_s` are 0 if checkpoints cost nothing or
-    nothing fails. The best tried interval has the shortest run, and the best number of spare nodes the fewest
-    GPU-hours."""
+    nothing fails. The best checkpoint interval gives the shortest run, and the best number of spare nodes costs the
+    fewest GPU-hours."""
 
     young_s: float
     daly_s: float
@@ -59,8 +60,7 @@ class Advice:
 
 def advise(question: Question, job: Job, found: Outcome, phases: Mapping[str, float]) -> Advice:
     """Tries checkpoint intervals and numbers of spare nodes. All tried values use the same random numbers, and fewer
-    simulated histories than the forecast itself. `phases` holds the mean seconds of each measured phase of a
-    restart."""
+    simulations than the forecast itself. `phases` holds the mean seconds of each measured phase of a restart."""
     stall, away = job.mean("checkpoint_stall"), job.losses_per_s * min(job.mean("repair"), job.mean("queue"))
     young = daly = 0.0
     if stall and job.per_node_day:
@@ -86,8 +86,7 @@ def _figures(outcome: Outcome) -> tuple[float, float]:
 
 
 def _moved(told: float, now: float, tried: float) -> float:
-    """Adds the difference between a tried setting and the present setting, both from few simulations, to the figure
-    `told` of the full forecast."""
+    """Adds the difference between two settings (`tried` minus `now`) to the full forecast's figure `told`."""
     return told + tried - now if math.isfinite(told + tried - now) else tried
 
 

@@ -1,4 +1,5 @@
-"""Computes the forecast of a job (outcome, what-ifs, advice, costs and inputs), and writes it as text and as JSON."""
+"""Computes the forecast of a job (outcome, what-ifs, advice, costs and inputs), and shows the forecast as text or
+JSON."""
 
 from __future__ import annotations
 
@@ -113,13 +114,13 @@ def hours_text(hours: float) -> str:
 
 
 def days_text(days: float, unit: bool = True) -> str:
-    """Formats a number of days, such as `54.4 days`. A whole number has no decimals, such as `54 days`."""
+    """Formats a number of days, for example as `54.4 days` or `54 days`."""
     number = f"{days:,.0f}" if days == int(days) or days >= 100 else f"{days:.1f}" if days >= 1 else f"{days:.2g}"
     return f"{number} {'day' if days == 1 else 'days'}" if unit else number
 
 
 def big(amount: float) -> str:
-    """Formats a large number, such as `21.2 million`."""
+    """Formats a large number as a text such as `21.2 million`."""
     for size, name in ((1e9, "billion"), (1e6, "million")):
         if abs(amount) >= size:
             return f"{amount / size:,.1f} {name}"
@@ -198,8 +199,7 @@ def assumptions(found: Forecast) -> list[str]:
 
 
 def to_json(found: Forecast) -> dict[str, Any]:
-    """Returns the forecast as JSON values for programs. The format version `schema` rises when a value changes its
-    meaning. Infinite values become null."""
+    """Returns the forecast as JSON values for programs. Infinite values become `null`."""
     job, advice = found.job, found.advice
     best = {"best_interval": advice.best_interval, "best_spares": advice.best_spares}
     values: dict[str, Any] = {

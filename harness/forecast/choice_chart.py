@@ -1,4 +1,4 @@
-"""Draws charts of a forecast: a curve of a result over the values of one setting, and bars to compare amounts."""
+"""Draws charts of a forecast: results for several values of one setting as a curve, and amounts as bars."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def choice_chart(
     logarithmic: bool = False,
     narrow: bool = False,
 ) -> Markup | None:
-    """Draws a curve of a forecast's results over one setting, such as days over the checkpoint interval. `tried` holds
-    pairs of a setting's value and the result. `marked` holds labels and the values where they are drawn. `shows` holds
-    two functions, to format values and to format results. Returns `None` if fewer than two points can be drawn."""
+    """Draws a curve of a forecast's results over the values of one setting, such as days over the checkpoint interval.
+    `tried` holds pairs of a setting's value and the result. `marked` holds labels, each with the value at which the
+    label is drawn. `shows` holds two functions, to format values and to format results."""
     told = sorted(
         (value, came) for value, came in tried if math.isfinite(value + came) and (value > 0 or not logarithmic)
     )

@@ -1,4 +1,4 @@
-"""Reads tables of failure rates (failures per node-day by cause), and parses the distribution of failure gaps."""
+"""Reads tables of failure rates (failures per node-day by cause), and the distribution of times between failures."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def shipped() -> dict[str, RateTable]:
 
 
 def load_rates(name: str) -> tuple[str, RateTable]:
-    """Returns the shipped table of failure rates with this name, or the only table in the file with this path. Raises
+    """Returns the shipped table of failure rates with this name, or the table in the file with this path. Raises
     `UsageError` if there is no such table."""
     known = shipped()
     if name in known:

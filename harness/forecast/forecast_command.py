@@ -1,4 +1,4 @@
-"""Defines the command `chaos forecast`: the cost of a training stack at scale."""
+"""Defines the command `chaos forecast`, which forecasts the cost of a large training job."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def forecast(
 ) -> None:
     """Say what this stack will cost at scale, by runs and failure rates.
 
-    Simulates the whole job many times. Shows the expected failures, days and GPU-hours with their range, what wastes
-    them, and the best checkpoint interval and number of spares. Each input that was not measured is listed as an
-    assumption. Exits 0 whatever the answer; with --vectors, exits 1 if the simulator misses a published figure.
+    Simulates the whole job many times. Shows the expected failures, days and GPU-hours, the causes of wasted GPU-hours,
+    and the best checkpoint interval and number of spare nodes. Each input that was not measured is listed as an
+    assumption. Exits 0 for any forecast; with --vectors, exits 1 if the simulator misses a published figure.
 
     Example: chaos forecast last --gpus 16384 --days 54 --what-if recovery=0.5x --price 32.77 --spot-price 11
     """

@@ -1,4 +1,4 @@
-"""Defines the job that a forecast simulates: its inputs, each with values and their source, and changes to inputs."""
+"""Defines the job that a forecast simulates, and how a user can change an input of the job."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class Gaps:
-    """The distribution of the times between failures. A `shape` (Weibull) of 1 means at random, and a smaller `shape`
-    in bursts. `trace` holds the gaps between the failures of a trace, scaled to a mean of 1. Each simulated history
-    uses the gaps of a trace in order, from a random start."""
+    """The distribution of the times between failures. With a Weibull `shape` of 1, failures come at random; with a
+    smaller `shape`, failures come in bursts. `trace` holds the times between failures in a recorded trace, scaled to a
+    mean of 1. Each simulation of the job uses the times in `trace` in order, from a random start."""
 
     shape: float = 1.0
     trace: tuple[float, ...] = ()
@@ -148,13 +148,13 @@ class Job:
         return 1 / rate if rate else math.inf
 
     def average(self, part: str) -> float:
-        """Returns the mean seconds of a failure's `detection` or `restart`, over all kinds of failures."""
+        """Returns the mean seconds of the `detection` or the `restart` over all kinds of failures."""
         parts = ((cause.per_node_day, getattr(cause, part).mean) for cause in self.causes)
         return math.fsum(rate * seconds for rate, seconds in parts) / (self.per_node_day or 1.0)
 
     @property
     def losses_per_s(self) -> float:
-        """Returns the number of nodes per second that the whole job loses to failures that need a repair."""
+        """Returns how many nodes per second the whole job loses by failures that need a repair."""
         rate = math.fsum(each.per_node_day for each in self.causes if each.takes_node and each.back_s is None)
         return self.nodes * rate / DAY_S * (1 + self.mean("together") * (self.mean("together_nodes") - 1))
 

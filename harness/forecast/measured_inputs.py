@@ -1,5 +1,5 @@
-"""Reads a forecast's measurements from stored runs: recoveries by fault and phase, checkpoint stalls, and the speed of
-a job with fewer ranks. Runs that did not pass are refused, because their figures are no sound basis for a forecast."""
+"""Reads a forecast's measurements from stored runs: recoveries by fault and phase, checkpoint stalls, and how fast a
+job is with fewer ranks. Runs that did not pass are refused, because their figures are no sound basis for a forecast."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def read_runs(names: Sequence[str], reports: pathlib.Path) -> Measured:
 
 
 def add_report(found: Measured, report: Report) -> None:
-    """Adds a run's measurements to those of other runs. Raises `UsageError` for an impossible value."""
+    """Adds a run's measurements to those of other runs. Raises `UsageError` for an impossible measurement."""
     found.runs.append(report.run_id)
     found.commits |= {report.commit} if report.commit else set()
     kinds = {fault.id: fault.kind for fault in report.faults}
@@ -171,8 +171,8 @@ def _check_trainer(found: Measured, folder: pathlib.Path, trainer: Any) -> None:
 
 
 def pace_of_smaller_world(run: Timeline) -> float | None:
-    """Returns the speed per rank (samples per second) at a run's smallest world size, divided by the speed per rank at
-    its largest world size; at most 1. Returns `None` if the run had only one world size."""
+    """Returns the speed per rank at a run's smallest world size, divided by the speed per rank at its largest world
+    size, but at most 1. Returns `None` if the run had only one world size."""
     rates: dict[int, float] = {}
     for size in np.unique(run.progress.world_size).tolist():
         rows = np.flatnonzero(run.progress.world_size == size)
@@ -201,8 +201,8 @@ def job_of(nodes: int, work_s: float, table: RateTable, gaps: Gaps, found: Measu
 
 def cause_of(cause: CauseRate, per_node_day: float, found: Measured, settings: Mapping[str, Value]) -> Cause:
     """Returns a kind of failure with the detection and restart times that runs measured for the most similar fault. If
-    no run had a similar fault, the restart takes as long as in all measured recoveries. The detection of a failure that
-    is not silent then takes as long as the detection of killed processes."""
+    no run had a similar fault, the restart times of all measured recoveries are used. If no run had a similar fault,
+    the detection times of killed processes are used, except for silent failures."""
     detection, restart = settings["silent_detection" if cause.silent else "detection"], settings["restart"]
     for kind in cause.faults:
         if alike := [each for each in found.recoveries if each.fault == kind]:

@@ -111,9 +111,8 @@ def _on_spot(job: Job, measured: Measured) -> Job:
 
 
 def breakeven_reclaims(job: Job, ratio: float, restart_s: float) -> float | None:
-    """Returns the rate of reclaims per node-day at which spot nodes cost as much as on-demand nodes: reclaims then make
-    the job take 1 / `ratio` times as long. The job's duration comes from renewal theory. Spare nodes are ignored,
-    although they would allow a higher rate. Returns `None` if spot nodes are not cheaper at any rate."""
+    """Returns the rate of reclaims per node-day at which spot nodes cost as much as on-demand nodes. The job's duration
+    is computed by renewal theory, without spare nodes. Returns `None` if spot nodes are not cheaper at any rate."""
     if ratio >= 1:
         return None
     usual = _time_s(job, 0, restart_s)
@@ -139,7 +138,7 @@ def _time_s(job: Job, reclaims: float, restart_s: float) -> float:
 def _by_policies(
     prices: Prices, deadline_days: float, question: Question, job: Job, found: Outcome, nodes: float
 ) -> list[Purchase]:
-    """Takes the mean forecast duration on on-demand nodes as the job's hours of work."""
+    """Uses the forecast's mean duration on on-demand nodes as the job's hours of work."""
     assert prices.spot is not None
     changeover = (job.mean("restart") + job.mean("checkpoint_stall")) / HOUR_S
     plan = Deadline(24 * found.days.mean, 24 * deadline_days, changeover, prices.on_demand / prices.spot)

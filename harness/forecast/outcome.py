@@ -1,4 +1,4 @@
-"""Summarizes simulated histories of a job: days, GPU-hours and failures, each with mean and 5 % and 95 % quantiles."""
+"""Summarizes simulations of a job: its days, GPU-hours and failures, each with mean, 5 % quantile and 95 % quantile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Range:
-    """A figure's mean over simulated histories, with its 5 % and 95 % quantiles."""
+    """The mean of a figure over simulations of a job, and its 5 % and 95 % quantiles."""
 
     mean: float
     low: float

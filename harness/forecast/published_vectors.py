@@ -1,7 +1,7 @@
 """Compares the simulator with published figures, each computed from the inputs that were published with it.
 
-If the simulator is known to differ from a published figure, a reason is given, and the allowed range lies around the
-simulator's own known figure."""
+If the simulator is known to differ from a published figure, the reason is given, and the simulator's result is compared
+with its own earlier result."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ OOBLECK, BLOOM, LATE = "Oobleck's artifact, Varuna", "BLOOM-176B", "Can't Be Lat
 @dataclass(frozen=True)
 class Vector:
     """A published figure, and the range (`low` to `high`) in which the simulator's figure must lie. `published` is the
-    figure as its authors wrote it. `why` says why the simulator is known to differ; the range then lies around the
-    simulator's known figure instead of the published figure."""
+    figure as its authors wrote it. `why` is the reason why the simulator is known to differ from the published figure,
+    or is empty."""
 
     source: str
     figure: str

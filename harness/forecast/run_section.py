@@ -1,4 +1,4 @@
-"""Makes the report section "a week at scale": the waste of larger jobs if they recovered like the reported run."""
+"""Makes the report section "a week at scale": the GPU time that larger jobs waste if they recover like the run."""
 
 from __future__ import annotations
 

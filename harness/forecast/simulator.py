@@ -1,13 +1,13 @@
-"""Simulates a job many times at once: its failures, the cost of each failure, and the time of the work.
+"""Simulates the failures, outages and work of a job, many times at once.
 
-A Python loop goes over the failures. Numpy handles all samples (simulated histories) and all variants of a job at once.
-All variants use the same random numbers, so that their results do not differ by chance. Arrays have the shape variants
-× samples.
+A sample is one simulated history of the job. Each pass of a Python loop simulates every sample up to its next event.
+Numpy handles all samples and all variants of a job at once. All variants use the same random numbers, so that their
+results do not differ by chance. Most arrays have the shape variants × samples.
 
 Each failure begins an outage (detection, waiting for nodes, restart). After an outage, the job works, with a checkpoint
 after each interval. A failure during an outage begins the next outage; a failure during work loses all work since the
-last checkpoint. If the job runs on fewer nodes than planned, its work also stops when a node is back. The accounts
-(`ACCOUNTS`, kinds of time spent) add up to the time of the whole job."""
+last checkpoint. A job that runs on fewer nodes than planned also restarts when a lost node returns. The durations of
+all kinds of time spent (`ACCOUNTS`) add up to the duration of the job."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OF_NODES = ("together", "together_nodes", "lemons", "lemon_factor", "lemons_fou
 class Histories:
     """The simulated histories of a job. `accounts` holds the seconds of each kind of time spent. `outages` holds, for
     each cause, the time of outages and of lost work. The last entries of `outages` and `failures` are for planned
-    restarts when a node is back."""
+    restarts after a lost node has returned."""
 
     time: Floats  # variants × samples
     done: Bools
@@ -116,8 +116,8 @@ class _Play:
         self.rows, self.columns = np.indices(self.shape)
 
     def _of_sample(self, values: Sequence[tuple[float, ...]]) -> Floats:
-        """Returns an input's value for each history: its only value, or the mean of a random sample of the measured
-        values (bootstrap)."""
+        """Returns the value of an input for each simulated history. Several measured values are replaced by the mean of
+        a random sample of them (bootstrap)."""
         if max(map(len, values)) == 1:
             return _column([each[0] for each in values])
         dice = self.dice.random((self.samples, max(map(len, values))))
@@ -179,8 +179,8 @@ class _Play:
             spent = spent - part
 
     def _work(self, spent: Floats, pace: Floats, done: Bools, returns: Bools) -> Floats:
-        """Returns the seconds of lost work: 0 if the job is done or stops as planned, because the job saves before a
-        planned stop."""
+        """Returns the seconds of lost work. No work is lost if the job is done, or if it saves before a planned
+        stop."""
         every, stall = self.given["checkpoint_every"], self.given["checkpoint_stall"]
         cycle = every / pace + stall
         saves = np.floor(spent / cycle + 1e-9)
@@ -258,9 +258,9 @@ class _Play:
 
 
 class _Away:
-    """The times at which lost nodes are back from repair, in each simulated history. Only the first `used` times of a
-    history can belong to nodes that are still away. The times are sorted (the latest first) only when their order is
-    needed."""
+    """The times at which lost nodes are back from repair, in each simulated history. Only the first `used` times of
+    each history can belong to nodes that are still away. The times are sorted (the latest first) only when their order
+    is needed."""
 
     def __init__(self, shape: tuple[int, ...]):
         self.back = np.full((*shape, 8), -np.inf)
@@ -282,16 +282,16 @@ class _Away:
         self.used[rows] += size
 
     def counted(self, time: Floats, enough: Floats) -> Ints:
-        """Returns how many lost nodes are away in each simulated history. Results up to `enough` are not exact, and may
-        include nodes that are already back."""
+        """Returns how many lost nodes are away in each simulated history. A result up to `enough` is not exact, because
+        it may include nodes that are already back."""
         unsure = self.used > enough
         if unsure.any():
             self._order(unsure, time)
         return self.used
 
     def when_only(self, rows: Bools, may_lack: Ints) -> Floats:
-        """Returns the time from which at most `may_lack` nodes are away, for the histories in `rows`. At the last
-        count, each history in `rows` must have had more than `may_lack` nodes away."""
+        """Returns the time from which at most `may_lack` nodes are away, for the histories in `rows`. The last call of
+        `counted` must have returned more than `may_lack` nodes for each history in `rows`."""
         held = self.back[rows]
         found: Floats = held[np.arange(len(held)), np.minimum(may_lack, held.shape[1] - 1)]
         return found

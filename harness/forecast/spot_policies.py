@@ -1,8 +1,8 @@
-"""Simulates a job with a deadline that moves between spot nodes, which come and go, and on-demand nodes.
+"""Simulates a job that must meet a deadline, and therefore moves between spot nodes and on-demand nodes.
 
-The policies are those of "Can't Be Late" (NSDI 2024). A switch to other nodes costs a changeover: a time without
-progress. The omniscient policy knows in advance when spot nodes are available. On-demand nodes are always available.
-Times are in hours, and arrays have the shape samples × ticks (time steps)."""
+The policies for moving the job are those of the paper "Can't Be Late" (NSDI 2024). A changeover is the time without
+progress when the job moves to other nodes. The omniscient policy knows in advance when spot nodes are available.
+On-demand nodes are always available. Times are in hours, and arrays have the shape samples × ticks (time steps)."""
 
 from __future__ import annotations
 

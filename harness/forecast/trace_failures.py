@@ -1,4 +1,4 @@
-"""Reads the failure rate, the gaps between failures and the number of nodes that fail at once from a failure trace."""
+"""Reads from a failure trace the failure rate, the times between failures, and how many nodes fail at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAULTS = ["preemption", "node_loss"]  # what stands for it in a run
 
 
 def table_of(trace: Trace) -> RateTable | None:
-    """Returns how often nodes fail in a trace, per node-day, or `None` if the trace does not show which nodes exist."""
+    """Returns the failures per node-day in a trace, or `None` if the trace does not show which nodes exist."""
     if trace.node_days is None:
         return None
     moments = len({each.at_s for each in trace.happenings})
@@ -28,8 +28,8 @@ def table_of(trace: Trace) -> RateTable | None:
 
 
 def with_trace(job: Job, trace: Trace) -> Job:
-    """Returns the job with the failures of a trace: the gaps between them, the share of failures that take several
-    nodes, and how many nodes these take on average. Raises `UsageError` for a trace with too few failures."""
+    """Returns the job with the times between failures from a trace, the share of failures that take several nodes, and
+    the average number of nodes in such failures. Raises `UsageError` for a trace with too few failures."""
     went = Counter(each.at_s for each in trace.happenings)
     if len(went) < MOMENTS_MIN:
         raise UsageError(f"{trace.name}: nodes go at {counted(len(went), 'moment')}; at least {MOMENTS_MIN} are needed")

@@ -1,9 +1,9 @@
-"""Records what a search for failing schedules of faults has covered: kinds of faults by phase, and pairs of faults. The
-search uses the record to choose its next schedule.
+"""Records what a search for failing schedules of faults has covered: kinds of faults by phase, and pairs of faults. A
+search uses its coverage so far to choose the next schedule of faults.
 
 A trigger does not determine the phase in which its fault acts: "2 s after a node loss" may fall into a rendezvous or a
-restore. For each group of similar triggers, this module counts the phases in which the faults acted. The *promise* of a
-schedule estimates its new coverage: faults in new phases, and new pairs of faults."""
+restore. This module counts, for each form of trigger, how often faults with this trigger acted in each phase of the
+job. The *promise* of a schedule estimates how much new coverage a run of the schedule will add."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Coverage:
     known: list[frozenset[Aim]] = field(default_factory=list)  # the aims of each failure that was found
 
     def add(self, schedule: Schedule, strikes: Sequence[Strike]) -> int:
-        """Records a run of a schedule. Returns how many cells (fault in a phase) and pairs of faults are new."""
+        """Records a run of a schedule, and returns how many pairs (fault and phase, or two faults) are new."""
         aims = {str(entry["id"]): aim for entry, aim in zip(schedule, aims_of(schedule), strict=True)}
         self.aimed.update(aims.values())
         for strike in strikes:

@@ -63,9 +63,9 @@ def fuzz(
     """Search for schedules of faults that a job does not survive.
 
     Draws faults, parameters, moments and targets at random. Prefers schedules that can cover a fault in a new phase of
-    the job, or a new pair of faults. Repeats each failure, makes its schedule smaller, and writes a scenario that
-    replays it. The same command continues a search that was stopped. Exits 0 if no failure was found, 1 if one was
-    found, and 3 if no run could be judged.
+    the job, or a new pair of faults. Repeats each failure, makes the failing schedule smaller, and writes a scenario
+    that replays the failure. The same command continues a search that was stopped. Exits 0 if no failure was found, 1
+    if one was found, and 3 if no run could be judged.
 
     Example: chaos fuzz my-scenario.yaml --budget 30m --seed 7
     """

@@ -59,7 +59,7 @@ class Result:
         return "".join(f"# {line}\n" for line in told) + text
 
     def plain(self) -> dict[str, Any]:
-        """Returns the result of the search as JSON values. `schema` rises when the meaning of a value changes."""
+        """Returns the result of the search as JSON values."""
         search = self.search
         told: dict[str, Any] = {"schema": 1, "verdict": self.verdict.value, "why": self.why}
         told |= {"interrupted": self.interrupted, "seed": search.space.base.seed, "drawn": search.searched}

@@ -8,7 +8,7 @@ from harness.judge.verdict import Verdict
 
 
 class Strike(msgspec.Struct, frozen=True):
-    """A fault that had its effect in a run. `phase` is the phase of the job when the fault acted."""
+    """A fault that acted in a run. `phase` is the phase of the job when the fault acted."""
 
     fault: str
     kind: str
@@ -16,9 +16,9 @@ class Strike(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one run of a schedule of faults. `codes` holds the codes of the judge's findings that failed the
-    run. `unacted` holds the kinds of the faults that did not act as planned. `run` is the id of the stored run.
-    `seconds` is the run's duration, including its fault-free runs and its restarts."""
+    """The outcome of one run of a schedule of faults. `codes` holds the codes of the judge's findings because of which
+    the run failed. `unacted` holds the kinds of the faults that did not act as planned. `run` is the id of the stored
+    run. `seconds` is the run's duration, including its fault-free runs and its restarts."""
 
     verdict: Verdict
     codes: tuple[str, ...] = ()

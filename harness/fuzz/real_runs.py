@@ -121,7 +121,7 @@ def _acted(fault: FaultRecord) -> int | None:
 
 
 def phase_at(run: Timeline, moment: int) -> str:
-    """Returns the phase of the job just before a time, or `saving` if the job ran steps while it saved."""
+    """Returns the job's phase just before `moment`, or `saving` if the job ran steps while it saved a checkpoint."""
     first = int(run.progress.end[0]) if len(run.progress) else run.end
     place = bisect.bisect_left(run.segments, moment, key=lambda segment: segment.end)
     phase = run.segments[place].phase if place < len(run.segments) else "finish"

@@ -1,5 +1,5 @@
-"""Handles schedules of faults. A schedule lists the faults of one run, in the format of a scenario file. All schedules
-of a search are for the same job (`Base`)."""
+"""Handles schedules of faults, each of which lists the faults of one run in the format of a scenario file. All
+schedules of a search are for the same job (`Base`)."""
 
 from __future__ import annotations
 

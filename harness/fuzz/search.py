@@ -1,7 +1,6 @@
 """Searches for schedules of faults that a job does not survive, and makes each found schedule as small as possible.
 
-The search uses no nodes and no clocks: the caller's function `run` runs a schedule, and the caller's function `goes_on`
-returns True if there is time for one more run."""
+The search itself runs no jobs and reads no clocks; the caller passes functions for both."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ class Ended(Exception):
 
 @dataclass
 class Found:
-    """A failure of the job that a search found, with its smallest schedule of faults. `failed` and `repeats` count the
-    repeated runs of the smallest schedule, without the run that first showed the failure."""
+    """A failure of the job that a search found, with its smallest schedule of faults. `repeats` is the number of
+    repeated runs of the smallest schedule, and `failed` is how many of them failed."""
 
     number: int
     codes: frozenset[str]
@@ -56,8 +55,8 @@ class Found:
         return failure_interval(self.failed, self.repeats) if self.repeats else (0.0, 1.0)
 
     def is_in(self, codes: frozenset[str], cells: frozenset[tuple[str, str]]) -> bool:
-        """Returns True if a run failed with a code of this failure, and all faults of this failure acted in that run,
-        in the same phases."""
+        """Returns True if a run failed with a code of this failure, and each fault of this failure acted in the run in
+        the same phase."""
         return not self.codes.isdisjoint(codes) and self.cells <= cells
 
 
@@ -65,7 +64,7 @@ class Found:
 class Search:
     """A search for schedules of faults that a job does not survive. The function `run` runs a schedule and may raise
     `Ended`. The function `goes_on` returns True if there is time for one more run. If `guided` is True, the search
-    prefers schedules that promise new coverage; otherwise each schedule is drawn independently. The search ends at
+    prefers schedules that promise new coverage; otherwise each schedule is drawn independently. The search ends after
     `findings_max` failures."""
 
     space: Space

@@ -38,7 +38,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class SearchLog:
     """The log of a search, to which runs are appended. Only one search at a time can open the log. Raises `UsageError`
-    if the log is damaged or of another search. Removes an incomplete last line of a killed search."""
+    if the log is damaged or belongs to another search. Removes the incomplete last line that a killed search left."""
 
     def __init__(self, folder: pathlib.Path, base: Base):
         self.path, self._base = folder / NAME, base

@@ -26,7 +26,7 @@ def shrink(
 ) -> None:
     """Calls `tell` with each smaller schedule of faults that still fails, the smallest one last. The function `fails`
     may raise an exception to end the search. The function `harmless` returns how many runs passed although a fault of
-    this kind acted. Of schedules with equally many faults, the schedules with the lowest sum of `harmless` are tried
+    the given kind acted. Of schedules with the same number of faults, those with the lowest sum of `harmless` are tried
     first."""
     found: Schedule = schedule
     tried = {key_of(found)}

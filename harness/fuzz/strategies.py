@@ -1,9 +1,8 @@
 """Makes Hypothesis strategies that draw random schedules of faults from the definitions of the faults' parameters.
 
-The JSON Schema of a fault gives the allowed values of each parameter, and the fault's validators and the planning of
-the run check all values together. A new kind of fault needs no change of this module. Drawn numbers and quantities stay
-near their defaults, so that a run ends soon and does not exhaust the host. A fault with a parameter that only a user
-can give, such as a file, cannot be drawn."""
+The JSON Schema of a fault gives the allowed values of each parameter. A new kind of fault needs no change of this
+module. Drawn values stay near their defaults, so that a run ends soon and does not exhaust the host. A fault with a
+parameter that only a user can give, such as a file, cannot be drawn."""
 
 from __future__ import annotations
 
@@ -88,7 +87,8 @@ def _values(schema: Values, known: Mapping[str, Any], default: object) -> st.Sea
 
 
 def _one_of(parts: Sequence[Values], known: Mapping[str, Any], default: object) -> st.SearchStrategy[Any] | None:
-    """Draws only durations if the schemas allow a duration, so that the fault ends."""
+    """Returns a strategy for a parameter with several schemas. If one schema is a duration, only durations are drawn,
+    so that the fault ends."""
     ends = [part for part in parts if part.get("pattern") == Duration.pattern]
     found = [_values(part, known, default) for part in ends or parts if part.get("type") != "null"]
     usable = [each for each in found if each is not None]

@@ -1,4 +1,4 @@
-"""Computes the GPU time that a game day wastes, with the same accounting during the day and in its report."""
+"""Computes the GPU time that a game day wastes, for the live page and for the final report."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PERCENT_FROM_S = 60.0  # GPU-seconds from which the percentage counts: one resta
 
 @dataclass(frozen=True)
 class Booked:
-    """The GPU-seconds that a game day used and wasted. `since` holds the same figures, counted from the moment at which
-    the job was first steady."""
+    """The GPU-seconds that a game day used and wasted. `since` holds only what was used and wasted after the job was
+    first steady."""
 
     allocated: float
     wasted: float
@@ -52,7 +52,7 @@ class Booked:
         return f"{gpu_seconds(self.wasted)} of {gpu_seconds(self.allocated)} ({percent(self.percent)})"
 
     def spent(self, budget: Budget, gpus: int) -> list[tuple[str, float]]:
-        """Returns each limit of the budget as a text, and the share of the limit that is used up (1.0: all of it)."""
+        """Returns each limit of the budget as a text, with the part of the limit that is used up (1.0 is all of it)."""
         found, part = [], self.since
         if part is not None and (hours := budget.wasted_gpu_hours) is not None:
             told = f"{gpu_seconds(part.wasted)} of {hours:g} GPU-hours"
@@ -85,7 +85,7 @@ class Books:
             self._closed.set()
 
     def close(self, last: Booked | None) -> None:
-        """Ends the updates. Takes `last` (the report's figures), if given, as the final figures."""
+        """Ends the updates, and replaces the newest figures by `last` (the report's figures), if given."""
         self._over.set()
         self._closed.set()
         if last is not None:

@@ -1,6 +1,6 @@
-"""Runs a game day as a whole (fault-free run, job, verdict, report), and resumes it after a crash of the harness.
+"""Runs a whole game day (fault-free run, job, verdict, report), and resumes a day after a crash of the harness.
 
-`harness.gameday.starts_and_stops` decides when rehearsals begin and when the day ends early."""
+The module `harness.gameday.starts_and_stops` decides when faults begin and when a game day ends early."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def judged(run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN) 
 def judge_stored(
     run_dir: pathlib.Path, observer: CampaignObserver = SILENT_CAMPAIGN
 ) -> tuple[DayResult, dict[str, Scorecard]]:
-    """Judges a stored game day without writing files. Returns the day's result, and the scorecard of each rehearsal by
-    name."""
+    """Judges a stored game day without writing files. Returns the result of the game day, and each rehearsal's
+    scorecard, by the rehearsal's name."""
     day, job = load_day(run_dir), JobLog(reading.read(run_dir / "events"))
     whole = cache(lambda: beside(job.whole, run_dir))
 

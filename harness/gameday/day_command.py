@@ -94,7 +94,7 @@ def run(
 ) -> None:
     """Run a game day: a schedule of scenarios on one job that keeps running, with a live page.
 
-    Exits with 0 pass, 1 fail, 3 inconclusive or invalid, 4 this machine cannot run it.
+    Exits 0 for pass, 1 for fail, 3 for inconclusive or invalid, and 4 if this machine cannot run the game day.
 
     Example: chaos gameday pre-launch --dry-run
 
@@ -298,7 +298,7 @@ def note(
     mitigated: Annotated[bool, typer.Option("--mitigated", help="It is mitigated.")] = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Leave a note on a game day that is going on, or say that a problem was detected, acknowledged, mitigated.
+    """Leave a note on a running game day, or report that a problem was detected, acknowledged or mitigated.
 
     Example: chaos gameday note last "loss is flat since 10:14" --detected
     """
@@ -321,7 +321,7 @@ def stop_faults(
     who: Annotated[str, typer.Option(help="Your name.")] = "",
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Press Stop on a game day that is going on: all faults are undone, no more are injected, the job goes on.
+    """Stop the faults of a running game day: all faults are undone, no more are injected, and the job continues.
 
     Example: chaos gameday stop last
     """

@@ -1,5 +1,5 @@
-"""Reads the plan file of a game day: a training job, and a schedule of faults and pauses. Errors give the place in the
-file."""
+"""Reads the plan file of a game day: a training job, and a schedule of faults and pauses. Each error message names the
+line of the mistake."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class _Rehearsed(Parameters):
 
 
 class Rehearse(_Rehearsed):
-    """One scenario to run on the day's job. `overrides` may hold any key of a scenario's profile except the
-    workload."""
+    """One scenario whose faults are injected into the job of a game day. `overrides` may set the same keys as a profile
+    in a scenario file, except `workload`."""
 
     scenario: Line
 
@@ -197,8 +197,8 @@ class GameDay(Parameters):
 
 
 def load_gameday(path: pathlib.Path) -> tuple[GameDay, Document]:
-    """Reads and checks the plan file of a game day. Raises `ScenarioError` with all mistakes in the file. Later checks
-    use the returned document to report mistakes with their line in the file."""
+    """Reads and checks the plan file of a game day. Raises `ScenarioError` with all mistakes in the file. The returned
+    document maps each value to its line in the file, for error messages."""
     return parse_gameday(read_text(path), str(path))
 
 

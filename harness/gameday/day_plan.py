@@ -1,7 +1,7 @@
 """Defines the plan of a game day: every rehearsal, with its faults, targets and start.
 
-The file `gameday.json` stores the plan, which includes the results of all random choices. If a fault's trigger names a
-step, the number counts from the start of the rehearsal, because the job already runs."""
+The file `gameday.json` stores the plan of a game day, with the results of all random choices. The step in a fault's
+trigger is relative to the job's step at the start of the rehearsal."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class _Model(BaseModel):
 
 
 class Act(_Model):
-    """One planned rehearsal of a game day. `after_ns` is a delay before its start, counted from the moment at which the
-    job is steady and all probes (the user's checks) have answered."""
+    """One planned rehearsal of a game day. The rehearsal starts `after_ns` ns after the job is steady and all probes
+    (the user's checks) have answered."""
 
     name: str
     plan: Plan
@@ -98,8 +98,8 @@ class DayPlan(_Model):
         return [act for scene in self.scenes for act in scene.acts]
 
     def alone(self, name: str, begun: int = 0) -> Plan:
-        """Returns the plan of one rehearsal as a separate run, with its faults at the same steps. `begun` is the last
-        step before the rehearsal; 0 (unknown) stands for the earliest step at which the job can be steady."""
+        """Returns the plan of one rehearsal as if it were a separate run. `begun` is the last step before the
+        rehearsal, or 0 if this step is unknown."""
         plan = next(act.plan for act in self.acts if act.name == name)
         faults = []
         for fault in plan.faults:
@@ -109,8 +109,8 @@ class DayPlan(_Model):
         return plan.model_copy(update={"faults": tuple(faults)})
 
     def losses_unproven(self) -> tuple[str, list[str]]:
-        """Returns the name of the first rehearsal that may change losses, and the names of parallel and later
-        rehearsals that expect unchanged losses. The losses of the parallel and later rehearsals cannot be judged."""
+        """Returns the name of the first rehearsal that may change the job's losses, and the names of the rehearsals
+        whose losses can therefore not be judged."""
         for number, scene in enumerate(self.scenes):
             if first := next((act.name for act in scene.acts if not act.expects_same_losses), None):
                 later = [act for other in self.scenes[number:] for act in other.acts if act.expects_same_losses]
@@ -250,8 +250,8 @@ class _Making:
         return scenario.model_copy(update=of_the_day)
 
     def _expected(self, scenario: Scenario, each: Rehearse) -> dict[str, Any]:
-        """Drops the scenario's limits on the wasted share of GPU time: a rehearsal ends with the recovery, so that the
-        outage may fill most of the rehearsal."""
+        """Drops the scenario's limits on the wasted share of GPU time, because an outage may fill most of a short
+        rehearsal."""
         expect = dict(scenario.expect)
         if isinstance(bounds := expect.pop("wasted_gpu_hours", None), dict):
             named = (each.overrides.get("expect") or {}).get("wasted_gpu_hours") or {}
@@ -336,8 +336,8 @@ def _lasts(scene: Scene, step_s: float) -> float:
 
 
 def schedule(day: DayPlan, step_s: float | None = None) -> list[str]:
-    """Returns a game day's schedule as text lines, with the earliest time of each entry. Recoveries and pauses delay
-    later entries by unknown times. `step_s` is the duration of a step in seconds, if known."""
+    """Returns a game day's schedule as text lines, with the earliest time of each entry. `step_s` is the duration of a
+    step in seconds, if known."""
     steps = day.steady.steps
     lines = [f"{_clock(0)}  the job starts; it must be steady for {steps} steps before anything is injected"]
     at_s = steps * (step_s or 0)

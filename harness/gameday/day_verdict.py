@@ -45,7 +45,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class TimedCheck:
-    """The check of one expected alert or reaction. `within_ns` and `took_ns` count from the fault's injection."""
+    """The check of one expected alert or reaction. `within_ns` and `took_ns` are in ns since the fault's injection."""
 
     what: str
     within_ns: int
@@ -71,7 +71,7 @@ class ActResult:
 
     @property
     def ended_by_person(self) -> bool:
-        """Returns True if a person or the schedule ended the rehearsal early, which proves nothing about the job."""
+        """Returns True if a person or the schedule ended the rehearsal early."""
         return self.outcome in ("stopped", "skipped")
 
     @property
@@ -141,8 +141,8 @@ class DayResult:
 
     @property
     def to_fix(self) -> list[ActResult]:
-        """Returns the rehearsals that did not pass, and then the passed rehearsals that wasted GPU time. The rehearsals
-        of each group are sorted by wasted GPU time, the largest first."""
+        """Returns the rehearsals that did not pass, then the passed ones that wasted GPU time, the most wasteful first
+        in both groups."""
         found = [act for act in self.acts if act.card and (act.wasted_gpu_s > 0 or act.verdict is not Verdict.PASS)]
         return sorted(found, key=lambda act: (act.verdict is Verdict.PASS, -act.wasted_gpu_s))
 
@@ -154,7 +154,7 @@ def judge_day(
     job: Scorecard | None,
     probes: Sequence[tuple[str, str]] = (),
 ) -> DayResult:
-    """Judges a game day by the harness's events (in order, `at` in ns) and by the scorecards of its rehearsals.
+    """Judges a game day by the harness's events, in their order in time, and by the scorecards of its rehearsals.
     `probes` holds the name of each probe (a user's check) and when the probe runs: `before`, `during` or `after` a
     fault."""
     begin = int(events[0]["at"]) if events else 0
@@ -243,8 +243,8 @@ def _ended(events: Sequence[Event], name: str) -> tuple[str, str]:
 
 
 def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int], str]:
-    """Returns a function that takes a time limit in ns, and says why the absence of an alert or of a person's reaction
-    is inconclusive. The function returns an empty text if the absence is a failure."""
+    """Returns a function that takes a time limit in ns and returns the reason why a missing alert or reaction is
+    inconclusive. If a missing alert or reaction is a failure, the function returns an empty text."""
 
     def why(within_ns: int) -> str:
         if injected is None:
@@ -257,8 +257,8 @@ def _not_known(injected: int | None, outcome: str, ends: int) -> Callable[[int],
 
 
 def _span(events: Sequence[Event], name: str, begin: int) -> tuple[int | None, int | None, int | None]:
-    """Returns three times in ns since `begin`: when a rehearsal began, its first fault was injected, and the job
-    recovered from all its faults."""
+    """Returns three times of a rehearsal in ns since `begin`: its start, its first injected fault, and the recovery
+    from all its faults."""
     begun = next((e["at"] for e in events if e["event"] == "rehearsal.started" and e["rehearsal"] == name), None)
     plan = next((e.get("plan") or {} for e in events if e["event"] == "plan" and e.get("rehearsal") == name), {})
     ids = {str(fault.get("id")) for fault in plan.get("faults") or ()}
@@ -360,8 +360,8 @@ def _timed(
 
 
 def _false_alarms(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
-    """Returns the alerts of the plan that fired without a fault. An alert may come late after a fault, up to the plan's
-    longest limit for this alert, because alert rules use data of several minutes."""
+    """Returns the alerts of the plan that fired without a fault. After the end of a fault, an alert is not false within
+    the plan's longest limit for this alert, because alert rules use data of several minutes."""
     windows = _windows(acts)
     may_follow = {window.name: max(w.within_ns for w in windows if w.name == window.name) for window in windows}
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
@@ -386,7 +386,8 @@ def _presses(events: Sequence[Event], begin: int) -> list[tuple[int, str, str]]:
 
 def _guesses(events: Sequence[Event], acts: Sequence[ActResult], begin: int) -> list[TimedCheck]:
     """Returns an inconclusive check if people seem to guess: they reported problems without a fault at least as often
-    as during faults. A report counts as right until the fault and the longest time limit for people are both over."""
+    as during faults. A person's report counts as right until the fault and people's longest time limit are both
+    over."""
     longest = max((within for act in acts for within in act.expected.people.values()), default=0)
     spans = [(act.injected, act.over) for act in acts if act.injected is not None]
     told = [(at, action) for at, action, role in _presses(events, begin) if action in TELLING and role != MASTER]

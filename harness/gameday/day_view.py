@@ -212,7 +212,7 @@ def _outage(director: Director, job: LiveJob) -> list[tuple[str, float]]:
 
 def for_role(view: DayView, role: str, feed: Sequence[NewsView]) -> DayView:
     """Returns the live page's data that a role may see. `feed` holds the news lines for participants. Participants see
-    only past entries of the plan, and no title, because they must find the problem by themselves."""
+    only past entries of the plan, and not the plan's title, because they must find the problem by themselves."""
     if role != "participant":
         return replace(view, role=role)
     over = [scene for scene in view.scenes if scene.state in OVER]

@@ -1,7 +1,4 @@
-"""Estimates the phases of an outage that is not over, with the phase names of the report (`harness.timeline.phases`).
-
-The report computes the phases from the whole log, but this module knows only the newest phase that the trainer logged.
-"""
+"""Estimates the phases of an outage that is still going on."""
 
 from __future__ import annotations
 
@@ -48,8 +45,8 @@ def phase_now(progress: LiveProgress, standing: bool) -> str:
 
 
 def phases_of(outage: Sequence[Span], recovered_ns: int | None, node_taken: bool) -> list[tuple[str, float]]:
-    """Returns an outage's phases with durations in seconds. Joins adjacent parts with equal phases. `recovered_ns`
-    is the time of the recovery from all faults. `node_taken` is True if the job waits for another node."""
+    """Returns an outage's phases with durations in seconds. `recovered_ns` is the time of the recovery from all faults.
+    `node_taken` is True if the job waits for another node."""
     found: list[tuple[str, float]] = []
     started_ns = None  # last time at which new processes joined; a restore means a new process, too
     for span in outage:

@@ -12,7 +12,7 @@ TEXT_MAX = 2000
 
 @dataclass(frozen=True)
 class Ask:
-    """A person's request to a running game day. `reply` gets the reason for a refusal, or an empty text."""
+    """A person's request to a running game day. `reply` is set to the reason for a refusal, or to an empty text."""
 
     action: str  # of `harness.log.vocabulary.PEOPLE`
     role: str = "master"  # observer · participant · master

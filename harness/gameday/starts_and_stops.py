@@ -1,7 +1,7 @@
 """Directs a game day on one job: begins rehearsals, does what people ask, and can end the day early.
 
-The job's loop calls `Director.tick` many times a second. The method `tick` never waits: other threads do slow work. All
-events of the game day go to the job's event log, because the verdict on the day uses only this log."""
+The job's loop calls `Director.tick`, which never waits, many times a second. All events of the game day are written to
+the job's event log, because the verdict on the day uses only this log."""
 
 from __future__ import annotations
 

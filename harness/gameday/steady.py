@@ -1,4 +1,4 @@
-"""Decides from a job's live events whether the job is steady: above all, all steps must take about the same time."""
+"""Decides from live events whether a job is steady, for example whether all its steps take about the same time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Course:
 
 
 def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: int, now_ns: int) -> str:
-    """Returns why the job is not steady, judged by its steps since `since_ns`, or an empty text if it is steady."""
+    """Returns why the job is not steady, by its steps since `since_ns`. An empty text means that the job is steady."""
     took = step_times_ns(progress, since_ns)[-wanted.steps :]
     if len(took) < wanted.steps:
         return f"{len(took)} of {wanted.steps} steps done"
@@ -83,6 +83,6 @@ def lacking(wanted: Steady, progress: LiveProgress, course: Course, since_ns: in
 
 
 def step_times_ns(progress: LiveProgress, since_ns: int = 0) -> list[int]:
-    """Returns the step times of the lowest rank that logs step times, the oldest first."""
+    """Returns the step times of the lowest rank that logs step times, the oldest step first."""
     rank = min(progress.step_times, default=None)
     return [] if rank is None else [took for seen, took in list(progress.step_times[rank]) if seen >= since_ns]

@@ -52,8 +52,8 @@ def keep(name: str, figures: Figures, reports: pathlib.Path) -> pathlib.Path:
 
 
 def find(name: str, reports: pathlib.Path, wanted: Sequence[Identity] = ()) -> Figures:
-    """Returns the measurements stored under `name`, a path, a baseline's name, the start of a gate's id, `last` (the
-    newest gate), or a commit. Raises `UsageError` if `name` fits nothing, or fits several gates or commits."""
+    """Returns stored measurements. `name` is a path, a baseline's name, the start of a gate's id, `last` (the newest
+    gate), or a commit. Raises `UsageError` if nothing has this name, or if several gates or commits have it."""
     path = pathlib.Path(name)
     if path.suffix == ".json" or path.is_file():
         return read_figures(path)
@@ -81,7 +81,7 @@ def of_commit(commit: str, reports: pathlib.Path, wanted: Sequence[Identity] = (
     """Returns the measurements of the runs on one commit of the code, each judged again from its log.
 
     The field `source` of the result names runs whose log cannot be judged. If a scenario ran as different jobs or on
-    different hardware, only one group of comparable runs counts: a group that fits `wanted`, or else the largest group.
+    different hardware, only one group of comparable runs counts: the group that fits `wanted`, or the largest group.
     Raises `UsageError` if several commits begin with `commit`."""
 
     def worth(each: ScenarioFigures) -> tuple[bool, int]:
@@ -145,7 +145,7 @@ def now() -> str:
 
 def differences(before: Identity, wanted: Identity) -> list[str]:
     """Returns a text for each property, such as seed or GPU, that differs between the runs `before` and the runs
-    `wanted`. Any difference makes the two groups of runs not comparable."""
+    `wanted`."""
     found = []
     for name in ("backend", "seed", "nodes", "ranks_per_node"):
         then, here = (getattr(each, name) for each in (before, wanted))
@@ -178,7 +178,7 @@ def check(name: str, figures: Figures, wanted: Sequence[Identity]) -> None:
 
 def regressions(name: str, before: Figures, new: Sequence[ScenarioFigures], without: Sequence[str] = ()) -> Regressions:
     """Compares the measurements of a gate's runs (`new`) with a baseline (`before`). `without` names scenarios whose
-    runs measured nothing. The caller leaves out scenarios that the suite expects to fail (known failures)."""
+    runs measured nothing. `new` must not hold scenarios that the suite expects to fail (known failures)."""
     questions: list[Question] = []
     successes: list[Success] = []
     missing, silent = list(without), []
@@ -237,8 +237,8 @@ def _allocated(runs: Sequence[RunFigures]) -> float:
 
 
 def _too_generous(figure: str, before: Sequence[RunFigures], now_: Sequence[RunFigures]) -> str:
-    """Refuses a comparison if the baseline used much more GPU time than the new runs. The comparison adds 1 % of the
-    baseline's GPU time to each value, and a large addition hides differences."""
+    """Returns why a comparison is refused if the baseline used much more GPU time than the new runs. A comparison adds
+    1 % of the baseline's GPU time to each value, which could then hide differences."""
     given, here = _allocated(before), _allocated(now_)
     if figure == "recovery_time" or given <= ALLOCATED_MAX * here:
         return ""

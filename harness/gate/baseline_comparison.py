@@ -1,15 +1,15 @@
 """Tests whether the runs of a gate are worse than the runs of a baseline.
 
-Durations and costs are compared by their logarithms, so that a difference of logarithms is a ratio of values. A value
-more than a factor of 1.5 away from the median of its group is clipped to that factor (Huber 1964), so that one
-disturbed run hides no difference. The t-test for unequal variances (Welch 1947) compares the clipped values of gate and
-baseline. A standard deviation below 5 % counts as 5 %, because coarse measurements may agree by chance. Fisher's exact
-test (1935) compares the success rates.
+Durations and costs are compared by their logarithms, because their ratio matters, not their difference. A value more
+than a factor of 1.5 away from the median of its group is clipped to this factor (Huber 1964), so that a single
+disturbed run does not hide a difference. The t-test for unequal variances (Welch 1947) compares the clipped values of
+gate and baseline. A standard deviation below 5 % counts as 5 %, because coarse measurements may agree by chance.
+Fisher's exact test (1935) compares the success rates.
 
-A quantity is *worse* if its ratio to the baseline, divided by the machine's slowdown since the baseline, is above 1.1,
-and the t-test is significant after correction for all comparisons of the gate (Holm 1979). A quantity is *not worse* if
-its ratio to the baseline is below 1.5 with 95 % confidence. Any other quantity is inconclusive, and the result may say
-how many more runs would settle the comparison. A comparison passes only with at least three judged runs in the gate and
+A quantity is *worse* if its ratio to the baseline is above 1.1 and the t-test is significant. Each ratio is first
+divided by the machine's slowdown since the baseline. The significance is corrected for the number of comparisons (Holm
+1979). A quantity is *not worse* if its ratio to the baseline is below 1.5 with 95 % confidence. A quantity that is
+neither worse nor not worse is inconclusive. A comparison passes only with at least three judged runs in the gate and
 three in the baseline."""
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ FIGURES = {
 @dataclass(frozen=True)
 class Question:
     """The values of one measured quantity of a scenario, in the baseline's runs (`before`) and in the new runs (`now`).
-    A larger value is worse than a smaller value. `offset` is added to all values before the comparison, so that two
-    tiny values give no large ratio. `doubt` is the reason why the values prove nothing, or is empty. `pace` is the
-    median step time of the new runs divided by the median step time of the baseline; a quantity may grow by this
-    factor."""
+    `offset` is added to all values before the comparison, so that tiny values do not give large ratios. `doubt` is the
+    reason why the values prove nothing, or is empty. `pace` is the median step time of the new runs divided by that of
+    the baseline, and all quantities may grow by this factor."""
 
     scenario: str
     figure: str
@@ -81,7 +80,7 @@ class _Test:
 
     @property
     def p_worse(self) -> float:
-        """Returns the probability of at least the measured difference if only the machine's speed had changed."""
+        """Returns the p-value of the measured difference, without the part that a slower machine explains."""
         return t_distribution.tail((self.difference - self.explained) / self.error, self.freedom)
 
     @property
@@ -90,8 +89,8 @@ class _Test:
 
     @property
     def p_found(self) -> float:
-        """Returns the probability of a ratio at most as large as the measured ratio, if the true ratio of the new runs
-        to the baseline were `FOUND`."""
+        """Returns the probability of measuring at most the measured ratio if the true ratio (new runs to baseline) is
+        `FOUND`."""
         return t_distribution.tail((math.log(FOUND) - self.difference) / self.error, self.freedom)
 
     def bounds(self) -> tuple[float, float]:
@@ -101,8 +100,8 @@ class _Test:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of the comparison of one quantity, or of the success rate, in gate and baseline. `test` is the result
-    of the t-test, or `None` if no t-test was made. `family` is the number of comparisons that the gate makes."""
+    """The result of comparing one quantity, or the success rate, between gate and baseline. `test` is the result of the
+    t-test, or `None` if no t-test was made. `family` is the number of comparisons that the gate makes."""
 
     question: Question | Success
     verdict: Verdict
@@ -179,9 +178,9 @@ def title(figure: str) -> str:
 
 
 def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) -> list[Answer]:
-    """Compares gate and baseline. Returns the results for the measurements, followed by the results for the success
-    rates. The more comparisons a gate makes, the stronger must be the evidence for each regression. A scenario's
-    success rate counts as a comparison only if a run of the scenario failed in gate or baseline (Tarone 1990)."""
+    """Compares a gate with a baseline. Returns the results for the measurements, followed by the results for the
+    success rates. A gate with more comparisons needs stronger evidence for each regression. A scenario's success rate
+    counts as a comparison only if a run of the scenario failed in gate or baseline (Tarone 1990)."""
     tests = [None if _lacking(question) else _test(question) for question in questions]
     p = [1.0 if test is None else test.p_worse for test in tests]
     open_ones = [each for each in successes if each.failed_before + each.failed_now]
@@ -193,8 +192,8 @@ def compare(questions: Sequence[Question], successes: Sequence[Success] = ()) ->
 
 
 def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
-    """Returns for each p-value True if Holm's method (1979) rejects its hypothesis. The chance that the method rejects
-    any true hypothesis is at most `alpha`."""
+    """Returns a boolean for each p-value: True if Holm's method (1979) rejects the hypothesis. The chance that the
+    method rejects any true hypothesis is at most `alpha`."""
     rejected = [False] * len(p)
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         if p[place] > alpha / (len(p) - rank):
@@ -204,8 +203,8 @@ def holm(p: Values, alpha: float = ALPHA) -> list[bool]:
 
 
 def fisher(failed_before: int, runs_before: int, failed_now: int, runs_now: int) -> float:
-    """Returns the probability that chance alone gives the new runs at least `failed_now` of all failures in the
-    baseline and the new runs (Fisher 1935)."""
+    """Returns the p-value of Fisher's exact test (1935): the probability that, by chance, at least `failed_now` of all
+    failures are among the new runs."""
     failed, runs = failed_before + failed_now, runs_before + runs_now
     ways = sum(
         math.comb(runs_now, k) * math.comb(runs_before, failed - k)

@@ -1,4 +1,4 @@
-"""Draws the durations of two runs as pairs of horizontal bars, such as one pair for each phase of the recovery."""
+"""Draws the durations of two runs as pairs of horizontal bars, for example one pair for each phase of the recovery."""
 
 from __future__ import annotations
 

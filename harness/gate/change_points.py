@@ -1,8 +1,8 @@
 """Finds where the typical value of a series of measurements changes.
 
-Pettitt's test (1979) uses only the order of the values by size, so that neither the distribution of the values nor one
-outlier matters. The test finds at most one change; therefore the values before the change and the values after the
-change are tested again. A change is a hint to the user, not a verdict."""
+Pettitt's test (1979) is used, which works for any distribution of the values, and with outliers. The test finds at most
+one change, so the values before and after the change are tested again. A change is a hint to the user, not a
+verdict."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Values = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Change:
     """A lasting change in a series of measurements. `at` is the index of the first value after the change. `before` is
-    the median of the values between the previous change and this change, and `after` the median of the values between
-    this change and the next change."""
+    the median of the values since the previous change, and `after` is the median of the values until the next
+    change."""
 
     at: int
     before: float
@@ -70,8 +70,7 @@ def _placed(data: Values, edges: list[tuple[int, float]]) -> list[tuple[int, flo
 
 
 def _pettitt(data: Values) -> tuple[int, float]:
-    """Returns the likeliest index of a change in `data`, and the probability of so clear a change by chance alone
-    (Pettitt 1979)."""
+    """Returns the most likely index of a change in `data`, and the p-value of the change (Pettitt 1979)."""
     count = len(data)
     ordered = np.sort(data)
     ranks = (np.searchsorted(ordered, data, "left") + np.searchsorted(ordered, data, "right") + 1) / 2

@@ -87,8 +87,8 @@ def gate(
 ) -> None:
     """Run a suite and give one verdict. A scenario that must fail runs first.
 
-    The exit code is that of the worst verdict. With --against, a regression in recovery time, waste, checkpoint stall
-    or success is a fail, and too little evidence is inconclusive.
+    The exit code is that of the worst verdict. With --against, the gate fails if recovery time, waste, checkpoint stall
+    or success rate became worse, and is inconclusive if there is too little evidence.
 
     A gate that left out a required scenario is inconclusive.
 
@@ -219,7 +219,7 @@ def set_(
 
 @baseline.command("list")
 def list_(json: JsonOption = False, reports: ReportsOption = REPORTS) -> None:
-    """List the baselines that are kept."""
+    """List the stored baselines."""
     found = {
         name: baselines.find(str(reports / baselines.FOLDER / f"{name}.json"), reports)
         for name in baselines.known(reports)
@@ -248,7 +248,7 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="The baseline as a file, to keep or to use elsewhere.")] = False,
     reports: ReportsOption = REPORTS,
 ) -> None:
-    """Show what a baseline holds."""
+    """Show the measurements in a baseline."""
     figures = baselines.find(name, reports)
     if json:
         sys.stdout.write(figures.to_text())

@@ -41,7 +41,7 @@ def history(
 ) -> None:
     """Show verdicts, recovery and waste over time, and what changed.
 
-    With --slo: exits with 0 when every objective is met, 1 when one is missed, 3 with too little evidence.
+    With --slo, exits 0 if every objective is met, 1 if one is missed, 3 if there is too little evidence.
 
     Example: chaos history spot-evict --since 30d --page trend.html
     """
@@ -108,7 +108,7 @@ def compare(
 ) -> None:
     """Say which phase, rank and waste explain how two runs differ.
 
-    Exits 0 whatever the difference.
+    Exits 0 even if the runs differ.
 
     Example: chaos compare spot-evict-20261121 last --page compare.html
     """
@@ -133,7 +133,7 @@ def compare(
 
 
 def compare_runs(first: str, second: str, reports: pathlib.Path) -> two_runs_report.Compared:
-    """Compares two stored runs. Raises `UsageError` for a missing or unjudged run, or if both names mean one run."""
+    """Compares two stored runs. Raises `UsageError` if a run is missing or unjudged, or if both are the same run."""
     folders = [Store(reports).find(name) for name in (first, second)]
     if folders[0].resolve() == folders[1].resolve():
         raise UsageError(f"both are run {folders[0].name}; name two runs")

@@ -68,8 +68,8 @@ class Series:
         return f"{self.scenario} ({self.profile})" if self.profile else self.scenario
 
     def changes(self, figure: str) -> list[Change]:
-        """Returns the lasting changes of the measurement `figure` in the series of passed and failed runs. The index of
-        a change counts all runs in `moments`, including inconclusive and invalid runs."""
+        """Returns the lasting changes of the measurement `figure` over the passed and failed runs. The index of each
+        change is an index into `moments`, which also holds inconclusive and invalid runs."""
         places = [i for i, each in enumerate(self.moments) if self.value(each, figure) is not None]
         found = changes([getattr(self.moments[i], figure) for i in places])
         return [Change(places[each.at], each.before, each.after, each.p) for each in found]
@@ -97,8 +97,7 @@ def series_of(moments: Sequence[Moment]) -> list[Series]:
 
 
 def to_json(moments: Sequence[Moment]) -> dict[str, Any]:
-    """Returns the stored runs, newest first, and all lasting changes of measurements as JSON values. The number
-    `schema` rises with each version of the harness that changes the meaning of a value."""
+    """Returns the stored runs, newest first, and all lasting changes of measurements as JSON values."""
     runs = [
         {
             "run_id": each.run_id,

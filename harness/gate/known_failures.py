@@ -14,10 +14,10 @@ from harness.judge.verdict import Verdict
 def settle(
     known: KnownFailure, result: RepeatVerdict, cards: Sequence[Scorecard], today: datetime.date
 ) -> RepeatVerdict:
-    """Returns the verdict on a scenario that the suite lists as a known failure. The verdict is pass if all runs fail
-    for the listed reason, and fail if a run fails for another reason. The verdict is fail if a run passes and no run is
-    inconclusive or invalid, because the suite's list of known failures is then outdated. The verdict is fail after the
-    last day (`until`) of the known failure."""
+    """Returns the verdict on a scenario that the suite lists as a known failure. A known failure gets the verdict pass
+    if all runs fail for the listed reason, and fail if a run fails for another reason. A known failure also gets the
+    verdict fail if a run passes and no run is inconclusive or invalid, because the suite is then out of date. After its
+    last day (`until`), a known failure always gets the verdict fail."""
     named = f"known failure {known.ticket}, until {known.until}"
     if today > known.until:
         return _failed(f"{named}, has expired; fix it or renew it: {result.reasons[0]}", result)

@@ -1,4 +1,4 @@
-"""Joins the results of a gate's shards from several machines, after a check that the shards belong to one gate."""
+"""Joins the results of a gate's shards from several machines, after checking that the shards belong to one gate."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ NOT_CAUGHT = "its blindness check, which must fail, did not fail in each of its 
 
 def merge_gates(folders: Sequence[pathlib.Path], reports: pathlib.Path, against: str = "") -> GateResult:
     """Joins the results of a gate's shards into one result, and writes the report of the whole gate. Raises
-    `UsageError` if the shards are of different suites, backends or seeds. A missing shard keeps the whole gate from
-    passing. The result is invalid if the blindness check (a scenario that must fail) of any shard did not fail."""
+    `UsageError` if the shards are of different suites, backends or seeds. If a shard is missing, the whole gate cannot
+    pass. The result is invalid if the blindness check (a scenario that must fail) of any shard did not fail."""
     parts = [(folder, stored_gate.read(folder)) for folder in folders]
     if not parts:
         raise UsageError("chaos gate merge needs the gates of all shards, by folder or id")

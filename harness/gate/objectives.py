@@ -1,6 +1,6 @@
 """Checks whether stored runs meet service level objectives. The result for too few runs is `inconclusive`.
 
-An objective for success or recovery time must be met even if all invalid and inconclusive runs count as failed."""
+An objective is inconclusive if unjudged runs could decide the result."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Past:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of the check of one bound of an objective. `observed` is the measured value, or `None` if no finite
-    value was measured. The values `observed` and `bound` are in the unit `unit`."""
+    """The result of checking one bound of an objective. `observed` is the measured value, or `None` if no finite value
+    was measured. The values `observed` and `bound` are in the unit `unit`."""
 
     figure: str
     verdict: Verdict
@@ -97,9 +97,9 @@ def recovery_p95(runs: Sequence[Past], seconds_max: float, runs_min: int) -> Ans
 
 
 def waste(runs: Sequence[Past], percent_max: float, burn_rate_max: float, burn_since_s: float, runs_min: int) -> Answer:
-    """Checks the wasted share of the allocated GPU time, and the burn rate of the budget.
-    The burn rate is the wasted share in the newest runs divided by the budget `percent_max`. A burn rate of 1 uses the
-    budget up exactly (Google's *Site Reliability Workbook*, chapter 5)."""
+    """Checks the wasted share of the allocated GPU time, and the burn rate of the budget. The burn rate is the wasted
+    share in the newest runs divided by the budget `percent_max`. A burn rate of 1 uses up exactly the budget (Google's
+    *Site Reliability Workbook*, chapter 5)."""
     known = [run for run in runs if run.tells_waste]
     observed = _share(known)
     burnt = _share([run for run in known if run.begun_s >= burn_since_s])

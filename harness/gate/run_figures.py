@@ -1,7 +1,6 @@
-"""Reads and makes the JSON file with the measurements of a gate's runs, and with the job and the machine of each
-scenario.
+"""Defines the JSON file with the measurements of a gate's runs, and with the job and the machine of each scenario.
 
-The content is not trusted: size and values have limits, and no run may be listed twice."""
+The file's content is not trusted, so size and values have limits, and no run may be listed twice."""
 
 from __future__ import annotations
 
@@ -77,8 +76,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     scenarios: Annotated[tuple[ScenarioFigures, ...], msgspec.Meta(max_length=2000)]
 
     def of(self, identity: Identity) -> ScenarioFigures | None:
-        """Returns the measurements of the scenario and profile that `identity` names, or `None` if there are none. Runs
-        with the version and number of steps in `identity` are preferred to all other runs."""
+        """Returns the measurements of the scenario and profile that `identity` names, or `None` if there are none. If
+        possible, the measured runs have the same scenario version and number of steps as `identity`."""
         wanted = (identity.scenario, identity.profile)
         fitting = [each for each in self.scenarios if (each.identity.scenario, each.identity.profile) == wanted]
         same = [each for each in fitting if each.identity.version == identity.version]
@@ -123,7 +122,8 @@ def _problem(found: Figures) -> str:
 
 
 def figures_of(report: Report) -> RunFigures:
-    """Returns the measurements of a run. Raises `ValueError` for a measurement that is negative or impossibly large."""
+    """Returns the measurements in a run's report. Raises `ValueError` for a measurement that is negative or impossibly
+    large."""
     waste = report.wasted_gpu_hours
     step_s = report.metrics.get("step_seconds_p50")
     values = {
@@ -166,9 +166,9 @@ def identity_of(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> Iden
 
 
 def version_of(plan: Mapping[str, Any]) -> str:
-    """Returns a digest of a scenario's workload, faults, and limits on faults. The trainer is left out, because the
-    trainer is under test. Bounds, titles and time limits are left out, because a run does not depend on them. The
-    number of steps is left out, because a fault-free run may set this number."""
+    """Returns a digest of a scenario's workload, faults, and limits on faults. The digest omits the trainer, because
+    the trainer is under test. The digest omits bounds, titles and time limits, because a run does not depend on them.
+    The digest omits the number of steps, because a fault-free run may set this number."""
     workload = {name: value for name, value in plan["workload"].items() if name not in ("trainer", "steps")}
     limits = plan.get("limits") and {name: value for name, value in plan["limits"].items() if name != "gpu_hours"}
     decides = {"workload": workload, "faults": plan.get("faults") or [], "limits": limits}

@@ -37,7 +37,8 @@ class Past:
 
 
 def parse_shard(text: str) -> Shard:
-    """Parses a shard like `2/4`, the second of four. Raises `UsageError` for a text that does not look like `2/4`."""
+    """Parses a shard such as `2/4` (the second of four). Raises `UsageError` for a text that does not look like
+    `2/4`."""
     match = _SHARD.match(text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise UsageError(f"--shard {text}: write which one of how many, like 2/4")
@@ -63,14 +64,14 @@ def not_passed(gate: Stored) -> frozenset[str]:
 
 
 def of_shard(specs: Sequence[Chosen], shard: Shard) -> list[Chosen]:
-    """Returns every n-th scenario, for n shards. Stored runs do not influence the choice, so that all machines divide a
-    suite in the same way."""
+    """Returns the scenarios of one shard: every n-th scenario, if there are n shards. Stored runs have no influence, so
+    that all machines divide a suite alike."""
     return list(specs[shard.number - 1 :: shard.of])
 
 
 def look_back(specs: Sequence[Chosen], reports: pathlib.Path, backend: str) -> dict[str, Past]:
-    """Returns, by scenario, how long a run usually takes, and whether a recent run of the scenario failed. A scenario
-    without stored runs gets the median duration of the scenarios with stored runs."""
+    """Returns how long a run of each scenario usually takes, and whether a recent run of the scenario failed. A
+    scenario without stored runs gets the median duration of the scenarios with stored runs."""
     store = Store(reports)
     seen: dict[str, Past] = {}
     for entry, spec in specs:
@@ -91,6 +92,6 @@ def by_weight(specs: Sequence[Chosen], past: Mapping[str, Past]) -> list[int]:
 
 
 def needed_s(entry: SuiteEntry, repeats: int, past: Mapping[str, Past]) -> float:
-    """Returns how many seconds a fault-free run and all runs with faults of a scenario are expected to take. A sweep
-    (restarts of a job from several checkpoints) is expected to take `SWEEP_S` seconds."""
+    """Returns the expected seconds of a scenario's fault-free run and all its runs with faults. A sweep (restarts of a
+    job from several checkpoints) is expected to take `SWEEP_S` seconds."""
     return SWEEP_S if entry.matrix else (repeats + 1) * past[entry.name].seconds

@@ -35,8 +35,7 @@ def hold(slo: Slo, reports: pathlib.Path, wanted: Wanted, now_s: float) -> tuple
 
 
 def _held(objective: Objective, judged: Sequence[ByLog], silent: Sequence[StoredRun], now_s: float) -> Held:
-    """Counts a run that could not be judged as inconclusive, whatever faults the objective selects, because the run's
-    faults are unknown."""
+    """Counts a run that could not be judged as inconclusive for each objective, because its faults are unknown."""
     since_s = now_s - objective.window.s
     scope = objective.waste.scope if objective.waste else "faults"
 

@@ -108,8 +108,8 @@ def read(folder: pathlib.Path) -> Stored:
 
 
 def check_ended(reports: pathlib.Path, newest_s: float, suite: str = "") -> None:
-    """Raises `UsageError` if a gate that began after `newest_s` still runs, because `last` would then mean an older
-    gate. `newest_s` is in seconds since 1970."""
+    """Raises `UsageError` if a gate that began after `newest_s` is still running, because `last` would then mean an
+    older gate. `newest_s` is in seconds since 1970."""
     for began in reports.glob(f"*/{BEGAN}"):
         gate = began.parent.name
         if (began.parent / "plan.json").exists() or not gate.startswith(f"{suite}-" if suite else ""):

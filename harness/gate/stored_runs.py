@@ -1,4 +1,4 @@
-"""Finds the newest stored runs that fit a filter: by their reports, or judged again from their logs."""
+"""Finds the newest stored runs that fit a filter, and reads their reports or judges their logs again."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def by_reports(store: Store, wanted: Wanted, most: int) -> list[tuple[StoredRun,
 
 def by_logs(store: Store, wanted: Wanted, most: int, since_s: float = 0) -> tuple[list[ByLog], list[StoredRun]]:
     """Returns the newest runs that fit the filter `wanted`, at most `most`, each judged again from its log. Also
-    returns each run that may fit the filter but whose log cannot be judged. The field `store.notes` names each run
-    whose log cannot be judged, and each run whose stored report is missing or differs from the log. Runs in progress
-    are left out, and so are runs that began before `since_s` (seconds since 1970)."""
+    returns each run that may fit the filter but whose log cannot be judged. Adds a note to `store.notes` on each run
+    whose log cannot be judged, or whose stored report is missing or differs from the log. Runs in progress are left
+    out, and so are runs that began before `since_s` (seconds since 1970)."""
     stored = {run.run_id: run for run in store.runs()}
     names = {*stored, *(path.parent.name for path in store.reports.glob("[!.]*/events") if path.is_dir())}
     found, silent, older = dict[str, ByLog](), list[StoredRun](), 0

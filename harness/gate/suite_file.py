@@ -17,7 +17,7 @@ LETTERS_MIN = 8  # fewest letters of the reason of a known failure
 
 
 def _says_something(text: str) -> str:
-    """Refuses a text with fewer than `LETTERS_MIN` letters, because a short text would match the reason of any
+    """Refuses a text with fewer than `LETTERS_MIN` letters, because a short text would match almost any reason of a
     failure."""
     if sum(map(str.isalpha, text)) < LETTERS_MIN:
         raise ValueError(f"{text!r} is too short; write at least {LETTERS_MIN} letters of the reason")
@@ -57,7 +57,7 @@ class SuiteEntry(Parameters):
         return self.named(self.scenario)
 
     def named(self, scenario: str) -> str:
-        """Returns the suite entry's name, such as `SCENARIO`, `SCENARIO (PROFILE)` or `matrix resume SCENARIO`."""
+        """Returns the suite entry's name, for example `SCENARIO`, `SCENARIO (PROFILE)` or `matrix resume SCENARIO`."""
         words = f"{scenario} ({self.profile})" if self.profile else scenario
         return f"matrix {self.matrix} {words}" if self.matrix else words
 

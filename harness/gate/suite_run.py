@@ -92,7 +92,7 @@ class Earlier:
         return [card for card in self.cards if _told(card.evidence.run.plan, plan.to_json()) == wanted]
 
     def check(self, plan: Plan, backend: Backend) -> None:
-        """Raises `UsageError` if an earlier run of `plan` did not, or not provably, run the current code."""
+        """Raises `UsageError` if an earlier run of `plan` used other code than now, or if this is unknown."""
         here = provenance.facts(plan, backend) if self.cards else {}
         for card in self.of(plan):
             for name in SAME_CODE:

@@ -1,5 +1,5 @@
-"""Draws one measurement over many runs: a mark for each run, and a line at the median between two change points, where
-the typical value changes."""
+"""Draws one measurement over many runs, with a mark for each run, and lines at the medians between change points (at
+which the typical value changes)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def trend_chart(
     above: str,
     narrow: bool = False,
 ) -> Markup:
-    """Draws a mark for each run from left to right, a flag at each change point, and a line at the median between two
+    """Draws a mark for each run from left to right, a flag at each change point, and lines at the medians between
     change points. `above` labels the row above the chart, in which failed runs without a value are marked. A run
     without a value is marked below the axis, beside a `?`, unless `Point.above` is True."""
     told = [point.known for point in points if point.known is not None]

@@ -25,7 +25,7 @@ DIFFERENT = "Inputs that differ, or are not known:"
 @dataclass(frozen=True)
 class Section:
     """The difference between two runs, split by recovery phase, by rank, or by use of GPU time. `missing` is the reason
-    why the difference is not known, or is empty."""
+    why the difference is unknown, or is empty."""
 
     key: str  # phases · ranks · accounts
     title: str
@@ -39,8 +39,8 @@ class Section:
 
     @property
     def largest(self) -> Line | None:
-        """Returns the part of the difference that changed most between the runs, or `None` if the change is at most 1 %
-        of the larger of the two runs' totals."""
+        """Returns the part with the largest change between the runs, or `None` if the change is at most 1 % of the
+        larger total."""
         top = next(iter(self.lost), None)
         size = max(sum(line.before or 0 for line in self.lines), sum(line.after or 0 for line in self.lines))
         return top if top is not None and abs(top.change or 0) > SHARE_MIN * size else None
@@ -155,8 +155,7 @@ def _part_words(name: str) -> str:
 
 
 def to_json(found: Compared) -> dict[str, Any]:
-    """Returns the comparison of two runs as JSON values, in seconds and GPU-seconds. The number `schema` rises with
-    each version of the harness that changes the meaning of a value."""
+    """Returns the comparison of two runs as JSON values, in seconds and GPU-seconds."""
     sections = {
         section.key: {
             "missing": section.missing,

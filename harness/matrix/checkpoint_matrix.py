@@ -61,8 +61,8 @@ class Matrix:
 def run_matrix(
     plan: Plan, reports: pathlib.Path, backend: Backend, stop: StopRequest, tell: Callable[[str], None]
 ) -> Matrix:
-    """Makes checkpoints, then restarts the job once for each damage to a copy of them. Raises `ChaosError` if the job
-    makes no finished checkpoint, or restores no undamaged checkpoint."""
+    """Runs a job until it has made checkpoints, then restarts the job once for each damage to a copy of the
+    checkpoints. Raises `ChaosError` if the job finishes no checkpoint, or does not restore undamaged checkpoints."""
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"a matrix needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
     with stop.attended():
@@ -118,8 +118,7 @@ class _Matrix:
             raise ChaosError(f"the run without faults did not make checkpoints: {outcome.reason}")
 
     def _leave_steps_to_do(self) -> None:
-        """Removes a save of the job's last step, because a job that is restarted from this save would have no step to
-        do."""
+        """Removes the save of the job's last step, because a restart from this save would have no step left to do."""
         _, listing = self._look(self.base)
         newest, reached = next(iter(listing.finished), None), timeline.load(self.base).reached_step
         if newest is None or newest.step is None or newest.step < reached:
@@ -197,7 +196,7 @@ class _Matrix:
         return restarts.restart(plan, self.folder / "cells" / name, self.backend, self.stop, prepare)
 
     def _strike(self, folder: pathlib.Path, cell: Cell) -> int:
-        """Returns how many bytes of tensors the damage changed."""
+        """Damages a copy of the checkpoints, and returns how many bytes of tensors the damage changed."""
         place, listing = self._look(folder)
         aside = folder / "kept"
         aside.mkdir()

@@ -1,7 +1,7 @@
 """Finds files, other than saves, that the uninterrupted run wrote and a restarted job did not write.
 
 A restarted job may fail to write its best model, an evaluation or an export, or may overwrite a log. The contents of
-the files are not compared, because most of these files hold dates and times."""
+the files are not compared, because most of them hold dates and times."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def forgotten(
     ids: Sequence[str],
     until_ns: float = math.inf,
 ) -> Forgotten:
-    """Finds files of the uninterrupted run that the restart lacks. `run` holds two folders with the uninterrupted run's
-    files: at the restored save, and at the end. `again` holds the folder from which the restart began, and the folder
-    of the restart. `ids` holds the run ids of the uninterrupted run and of the restart. A restart may lack files that
-    the uninterrupted run wrote after `until_ns` (file time in ns)."""
+    """Finds files of the uninterrupted run that the restart lacks. `run` holds two folders with files of the
+    uninterrupted run: as they were at the restored save, and at the end. `again` holds the folder from which the
+    restart began, and the folder of the restart. `ids` holds the run ids of the uninterrupted run and of the restart. A
+    restart may lack files that the uninterrupted run wrote after `until_ns` (file time in ns)."""
     both = zip((run, again), ids, strict=True)
     (was, due), (old, came) = ([_beside_the_saves(plan, folder, run_id) for folder in each] for each, run_id in both)
     due = {name: file for name, file in due.items() if name in old or file.changed_ns <= until_ns}

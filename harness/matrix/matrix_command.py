@@ -76,15 +76,14 @@ def matrix(
 ) -> None:
     """Restart a job on damaged saves, or from each save that matters.
 
-    checkpoint: damage each kind of file of the newest save in every way, and restart the job on each damage. If a save
-    is one file, the job is restarted about ten times. Exits 1 if a restart loads damaged data, even if the restart
-    reports the damage. Also exits 1 if a restart silently starts from scratch although an undamaged save is left. Exits
-    3 if a restart stalls or cannot be judged.
+    With checkpoint, the command damages each kind of file of the newest save in every way, and restarts the job on each
+    damage. For a save that is one file, the job is restarted about ten times. Exits 1 if a restart loads damaged data,
+    or silently starts from scratch although an undamaged save is left. Exits 3 if a restart stalls or cannot be judged.
 
-    resume: restart the job from selected saves. The command selects saves around the end of a pass over the data, a
-    save in the middle of a gradient accumulation, the first and the last save, and saves of a resumed job. Each restart
-    must do the same steps as the uninterrupted run. Repeat a stopped command to continue it. Exits 1 if a restart
-    differs from the uninterrupted run. Exits 3 if a restart from an existing save could not be tried.
+    With resume, the command restarts the job from selected saves: saves around the end of a pass over the data, a save
+    in the middle of a gradient accumulation, the first and the last save, and saves of a resumed job. Each restart must
+    do the same steps as the uninterrupted run. Repeat a stopped command to continue it. Exits 1 if a restart differs
+    from the uninterrupted run. Exits 3 if a restart from an existing save could not be tried.
 
     Example: chaos matrix checkpoint my-scenario.yaml
     """

@@ -1,8 +1,8 @@
 """Selects the saves from which a job is restarted, in an order that tries the causes of known trainer bugs first.
 
-Some bugs of a trainer show themselves only after a restart from certain saves. The order is: saves around the end of a
-pass over the data set, a save in the middle of a gradient accumulation, the first save, saves of a resumed job, and the
-last save."""
+Some bugs of a trainer appear only after a restart from certain saves. The restarts begin, in this order, from saves
+around the end of a pass over the data set, a save in the middle of a gradient accumulation, the first save, saves of a
+resumed job, and the last save."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Moment:
 
     @property
     def where(self) -> str:
-        """Returns a text that says at which step the save was made, such as `step 20`. The text `step 4 and 1
-        micro-batch, saved as 9` says that the number 9 is in the save's name."""
+        """Returns a text that says when the save was made, such as `step 20`, or `step 4 and 1 micro-batch, saved as
+        9`. The words `saved as 9` mean that the number in the save's name is 9."""
         amid = f" and {counted(self.micro_batches, 'micro-batch', 'micro-batches')}" if self.micro_batches else ""
         return f"step {self.step}{amid}" + (f", saved as {self.save}" if self.save != self.step else "")
 
@@ -78,8 +78,8 @@ class Saves:
     option: str = "--save-every"  # option that sets the interval of saves; empty: the trainer's own arguments
 
     def moment(self, found: int | None, words: str, rare: str) -> Moment:
-        """Returns the planned restart from the save `found`. If `found` is `None`, or the harness has no copy of the
-        save, the returned `Moment` says why no restart is possible."""
+        """Returns the planned restart from the save `found`. The returned `Moment` says why no restart is possible if
+        `found` is `None` or the harness has no copy of the save."""
         if found is None:
             return Moment(words, None, why=self.none_found or rare)
         moment = self.placed(Moment(words, found))

@@ -20,7 +20,7 @@ from harness.timeline.timeline import Timeline
 
 
 def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
-    """Reads from the event logs how far repeats of the uninterrupted run differ from the uninterrupted run. Raises
+    """Reads from the event logs how much repeats of the uninterrupted run differ from the uninterrupted run. Raises
     `EventLogError` if an event log is unreadable."""
     run = timeline.load(folder / BASE)
     made = [timeline.load(folder / name) for name in REPEATS if (folder / name).is_dir()]
@@ -33,15 +33,15 @@ def usual_of(folder: pathlib.Path, sweep: Sweep) -> Usual:
 
 
 def not_repeated(run: Timeline, made: Timeline) -> str:
-    """Returns why `made` is no repeat of the run `run`, such as another seed, or an empty text for a repeat."""
+    """Returns why `made` does not repeat the run `run` (for example, another seed), or an empty text if it does."""
     if made.outcome != "completed":
         return f"it {made.outcome or 'was cut off'}"
     return Asked.by(run, resumes_at=0).broken_by(made)
 
 
 def not_as_asked(run: Timeline, made: Timeline, moment: Moment) -> str:
-    """Returns how the restarted job `made` differs from the planned job, such as in the seed. The text is empty if the
-    restarted job was made as planned."""
+    """Returns how the restarted job `made` differs from the planned job, for example by its seed. The text is empty if
+    the restarted job ran as planned."""
     asked = Asked.by(run, nodes=moment.nodes)
     if moment.ranks is not None:
         asked = _changed(asked, ranks_per_node=moment.ranks)

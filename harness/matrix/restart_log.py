@@ -61,8 +61,8 @@ def answer(
 
 
 def _from_scratch(restart: Restart, left: bool, judged: bool, differ: str) -> Answer:
-    """Never returns `loaded silently wrong`: a job that begins from scratch loads no save, so that unusual losses prove
-    nothing."""
+    """Classifies a restart from scratch, but never as `loaded silently wrong`, because a start from scratch loads no
+    save."""
     if left and not restart.told:
         if restart.tells:
             return Answer(Came.SCRATCH, 0, "it reported nothing, and an undamaged save was there", judged)

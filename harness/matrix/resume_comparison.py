@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Usual:
-    """The uninterrupted run, and how far repeats of this run differ from it. `exact` is True if all repeats are equal
+    """The uninterrupted run, and how much repeats of this run differ from it. `exact` is True if all repeats are equal
     to the run, bit for bit. `apart` holds the largest relative difference between run and repeats, by logged quantity
     such as `loss`."""
 
@@ -131,7 +131,7 @@ def apart(usual: Timeline, repeat: Timeline) -> tuple[bool, dict[str, float]]:
 
 
 def same_tensors(run: Timeline) -> list[Finding]:
-    """Finds saves of one run that hold equal tensors at different steps, by the harness's digests of the tensors."""
+    """Finds saves of different steps of one run that hold equal tensors, by the harness's digests of the tensors."""
     held, at = dict[str, list[int]](), told_saves(run).at
     for step, event in published(run).items():
         if event.get("tensors") and event.get("tensor_count"):
@@ -221,7 +221,7 @@ def _in_pass(usual: Usual, mine: _Consumed, theirs: _Consumed, step: int, odd: S
 
 def _once_in_the_pass(usual: Usual, again: Timeline, step: int, compared: Compared) -> None:
     """Checks only the first pass over the data, because a later pass may begin within a step, and may hold samples that
-    the first pass dropped. Skips a step that reaches into the second pass, because this step may repeat samples of the
+    the first pass dropped. A step that reaches into the second pass is skipped, because it may repeat samples of the
     first pass."""
     kind = samples.told_kind(again, usual.run)
     if kind is None:
@@ -362,8 +362,8 @@ def _weights(usual: Timeline, again: Timeline, compared: Compared) -> None:
 
 
 class _Both(NamedTuple):
-    """The values that run and restart logged for equal step and rank. `alone` counts the values that only the
-    uninterrupted run logged."""
+    """The values of one quantity that run and restart logged for the same step and rank. `alone` counts the values that
+    only the uninterrupted run logged."""
 
     step: Ints
     rank: Ints
@@ -395,8 +395,8 @@ def _is_told(values: Any, untold: int | None) -> Bools:
 
 
 def _saved(usual: Usual, again: Timeline, moment: Moment, compared: Compared) -> None:
-    """Allows a later save than in the uninterrupted run if the job saves by time, or if the log of the uninterrupted
-    run lacks the restored save."""
+    """Compares the next save of the restart with the same save of the uninterrupted run. The next save may come later
+    than in the uninterrupted run if the job saves by time."""
     mine, other, save = published(again), published(usual.run), moment.save or 0
     due = sorted(at for at in other if at > save and usual.saves.at(at) < again.reached_step)
     until = due[0] if due and save in other and usual.run.saves_every_s is None else NEVER

@@ -3,8 +3,8 @@
 The run without faults is in `REPORTS/<name>/base`. Each folder `REPORTS/<name>/copies/<step>` holds copies of the run's
 saves, made while the save of step `<step>` was the newest. Each restart is in a folder of `REPORTS/<name>/resumed`. The
 harness ends most restarts some steps after the first save that the restart makes. The file `REPORTS/<name>/resume.json`
-holds the results so far, so that a stopped command can continue. No fault is injected, because a bug in resuming
-depends on the restored save, and not on how the job ended."""
+holds the results so far, so that a stopped command can continue. No fault is injected, because bugs in resuming depend
+on the restored save, not on how the job ended."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _NotHad(Exception):
 
 
 class _Lost(Exception):
-    """Raised if a planned restart cannot be tried although the job made the save, which prevents the verdict pass."""
+    """Raised if a restart cannot be tried although the job made the save, so that the verdict cannot be pass."""
 
 
 class _Stopped(Exception):
@@ -94,8 +94,7 @@ def run_sweep(plan: Plan, setting: Setting) -> Sweep:
     """Restarts a job from several saves (a sweep), or continues a stopped sweep of the same job and code.
 
     Raises `ChaosError` if the job fails in the run without faults. Raises `CannotRunError` if the harness cannot see
-    the job's saves, or if the harness reads the trainer's own logs, in which a restart would find lines of the earlier
-    run."""
+    the job's saves, or reads the trainer's own logs, which would mix lines of the restart and of the earlier run."""
     if plan.backend not in drill.REACHED or plan.workload.checkpoint.store != "directory":
         raise CannotRunError(f"this needs checkpoints in the run's folder; use one of: {', '.join(drill.REACHED)}")
     if plan.workload.trainer.reader() is not None:
@@ -224,8 +223,8 @@ class _Sweep:
         return sweep
 
     def _variants_of_first_save(self) -> Iterator[Moment]:
-        """Yields restarts from the first save, with changed options. A restart on another number of ranks begins only
-        between two steps, because the ranks would divide a step in another way."""
+        """Yields restarts from the first save with changed options, such as another number of ranks. A restart on
+        another number of ranks begins only between two steps, because the ranks would divide a step in another way."""
         asked, rare, setting = self.plan.workload, "the job made no such save", self.setting
         whole = next((each for each in self.saves.made if not self.saves.told.within(each)), None)
         begin = "the first save" if whole == self.saves.first else "the first save between two steps"
@@ -359,8 +358,8 @@ class _Sweep:
             return Forgotten(unseen=str(error)[:REASON_CHARS_MAX])
 
     def _followed_until_ns(self, copy: pathlib.Path, save: int) -> int:
-        """Returns the file time in ns at which the uninterrupted run was some steps after the save. A restart ends at
-        about the same step, and lacks files that were written later."""
+        """Returns the file time in ns at which the uninterrupted run was some steps after a save. A restart may lack
+        files that the uninterrupted run wrote after the returned time."""
         place, listing = look(self.plan, copy)
         saved_ns = max((place.changed_ns(path) for each in listing.finished[:1] for path in each.files), default=0)
         progress, step = self.usual.run.progress, self.saves.told.at(save)

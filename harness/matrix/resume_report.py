@@ -22,8 +22,7 @@ def write(found: Sweep, folder: pathlib.Path) -> None:
 
 
 def plain(found: Sweep) -> dict[str, Any]:
-    """Returns the results of restarts from several saves as JSON values. The number `schema` rises with each version of
-    the harness that changes the meaning of a value."""
+    """Returns the results of restarts from several saves as JSON values."""
     tried = [
         {
             "moment": each.moment.told,

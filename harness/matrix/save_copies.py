@@ -1,4 +1,4 @@
-"""Copies the saves of a running job each time the job has finished a further save."""
+"""Copies all saves of a running job each time the job has finished a save."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class Copies:
             self._look()
 
     def _look(self) -> None:
-        """Copies the saves once no file changes any more. If only files outside the newest save keep changing, copies
-        the saves once the newest save has not changed for `STILL_S` seconds."""
+        """Copies the saves once no file is changing. If only files outside the newest save keep changing, copies the
+        saves once the newest save has not changed for `STILL_S` seconds."""
         try:
             place, listing = look(self._plan, self._run_dir)
             if not listing.finished:

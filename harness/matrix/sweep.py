@@ -42,9 +42,9 @@ NONE_FORGOTTEN = Forgotten()
 @dataclass(frozen=True)
 class Tried:
     """The result of one restart from a save. `found` lists differences between the restart and the uninterrupted run.
-    `ended` says how the restart ended wrongly, or is empty. `compared` counts the compared values, by kind such as
-    samples or losses. `to_end` is True if the restart ran to the end of the job. `tensors` names tensors that differ
-    between run and restart. `unsure` says why the result of the restart is inconclusive, or is empty."""
+    `ended` says how the restart failed, or is empty. `compared` counts the compared values, by kind such as samples or
+    losses. `to_end` is True if the restart ran to the end of the job. `tensors` names tensors that differ between run
+    and restart. `unsure` says why the result of the restart is inconclusive, or is empty."""
 
     moment: Moment
     folder: str
@@ -64,7 +64,7 @@ class Tried:
 
     @property
     def waits(self) -> bool:
-        """Returns True if another repeat of the uninterrupted run is needed, to tell a wrong restart from chance."""
+        """Returns True if the uninterrupted run must be repeated once more, to tell a wrong restart from chance."""
         return bool(self.unsure) and bool(self.compared)
 
     @property
@@ -129,8 +129,8 @@ class Sweep:
 
     @property
     def findings(self) -> list[str]:
-        """Returns errors in the uninterrupted run's saves, and the first difference of each wrong restart from the
-        uninterrupted run. A difference that several restarts share is listed once."""
+        """Returns errors in the saves of the uninterrupted run, and the first error of each wrong restart. An error
+        that several restarts share is listed once."""
         tried = []
         for first, *others in self.causes:
             also = "".join(f", {each.moment.in_words}" for each in others[:NAMED_MAX])
@@ -150,12 +150,12 @@ class Sweep:
 
     @property
     def wrong(self) -> list[Tried]:
-        """Returns the restarts that went wrong, except restarts that began from a save of a restart that went wrong."""
+        """Returns the restarts that went wrong, except those from a save that another wrong restart had made."""
         return [each for each in self.tried if not each.right and not self.spoilt_by(each)]
 
     def spoilt_by(self, tried: Tried) -> Tried | None:
-        """Returns the restart that made the save from which the restart `tried` began, if both restarts went wrong. One
-        error of the trainer can make two successive restarts go wrong."""
+        """Returns the restart that made the save from which the restart `tried` began, if both restarts went wrong. A
+        single error of the trainer can make two successive restarts go wrong."""
         before = None if tried.right else self.before_in_row(tried.moment)
         return None if before is None or before.right else before
 
@@ -169,7 +169,7 @@ class Sweep:
         return next((each for each in before if each.moment.resume > 1 or each.moment.save == begun), None)
 
     def told_once(self) -> list[tuple[Tried, Sequence[str]]]:
-        """Returns each restart with texts on how the restart differs from the uninterrupted run. If several restarts
+        """Returns each restart with texts that describe its differences from the uninterrupted run. If several restarts
         share a difference, only the first of these restarts gets the full text."""
         first = {id(each): cause[0] for cause in self.causes for each in cause[1:]}
         return [(each, self._words(each, first)) for each in self.tried]

@@ -18,8 +18,8 @@ PARTS = 2  # parts of a path that count: the save's own name, and that of a file
 @dataclass(frozen=True)
 class ToldSaves:
     """Facts from a run's log about each save, by the number in the save's name. `steps` holds how many steps the job
-    did before each save. `micro_batches` holds how many micro-batches of the next step the job had done when a save
-    began. `a_step` is the number of micro-batches in a step, or `None` if the log does not say."""
+    did before each save. `micro_batches` holds how many micro-batches of an unfinished step the job had done before
+    each save. `a_step` is the number of micro-batches in a step, or `None` if the log does not say."""
 
     steps: Mapping[int, int] = field(default_factory=dict)
     micro_batches: Mapping[int, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class ToldSaves:
         return save in self.steps or all(number == step for number, step in self.steps.items())
 
     def at(self, save: int) -> int:
-        """Returns the step of the save `save` as logged. If no log names the save, returns the number in the save's
+        """Returns the logged step of the save `save`. If no log names the save, returns the number in the save's
         name."""
         return self.steps.get(save, save)
 

@@ -1,5 +1,5 @@
-"""Identifies the version of the trainer's code. A stored sweep (restarts from several saves) is used again only if the
-trainer's code has not changed since the sweep."""
+"""Identifies the version of the trainer's code. The results of a stopped sweep (restarts from several saves) are used
+only if the trainer's code has not changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds sweeps (restarts of a job from several saves) to suites, stored results and the pre-launch checklist."""
+"""Makes sweeps (restarts of a job from several saves) part of suites, stored results and the pre-launch checklist."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Answers the checklist before the launch of a training job: each question from the newest stored result that can
-answer it."""
+"""Answers the questions of the checklist before a job's launch, each from the newest stored result that can answer
+it."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ Told = Iterator[tuple[Item, Verdict, str]]
 
 
 def _resumes(report: run_report.Report) -> Told:
-    """Yields the verdict on the whole run, because a finding outside the restore drill (a second start of the job from
-    its last save) may concern resumes, too."""
+    """Yields the verdict on the whole run, because any finding on the run may show that the job does not resume
+    correctly."""
     outcome = report.scores.get("last_checkpoint", {}).get("outcome")
     if outcome and "last checkpoint" not in report.not_judged:
         of_run = "" if report.verdict is Verdict.PASS else f"; the run: {(report.reasons or ('no pass',))[0]}"

@@ -71,7 +71,7 @@ def verify(
     checksum for each tensor. Safetensors have no checksum: their content is compared only with a manifest (--keep) or a
     stored run (--against). A flaw that a healthy save may have, too, is reported as suspicious.
 
-    Exits 0 if all saves are whole, 1 if a save is damaged, 3 if a save is suspicious or unknown, or none is there.
+    Exits 0 if all saves are whole, 1 if one is damaged, and 3 if one is suspicious or unknown, or there is no save.
 
     Example: chaos checkpoint verify checkpoints/ --keep
     """

@@ -1,4 +1,4 @@
-"""Reads a file in one pass: computes each part's digest, and counts zero bytes and infinite numbers in tensors."""
+"""Reads a file once, to compute digests of its parts, and to count zero bytes and infinite numbers in tensors."""
 
 from __future__ import annotations
 

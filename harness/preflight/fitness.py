@@ -1,5 +1,5 @@
-"""Defines the result of a preflight (a test of a cluster before a job): the answers of all checks. A result can be
-stored under a name, so that later preflights are compared with this result."""
+"""Defines the result of a preflight (a test of a cluster before a job), which holds the results of all checks. A result
+can be stored under a name, so that later preflights are compared with this result."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ def kept(name: str, reports: pathlib.Path, backend: str) -> Preflight:
 
 
 def held_against(before: Preflight, name: str, judged: Judged, one_host: bool = False) -> Iterator[Finding]:
-    """Yields findings on a check's figures that became worse since a stored preflight, and on facts (such as versions)
-    that changed. Figures that are missing in one of the two preflights are ignored. `one_host` is True if all nodes
-    share one host's CPUs; slower figures are then uncertain, because other work on this host may explain them."""
+    """Yields a finding for each figure of a check that is worse than in a stored preflight, and for each changed fact
+    (such as a version). Figures that are missing in one of the two preflights are ignored. `one_host` is True if all
+    nodes share one host's CPUs, which makes slower figures uncertain."""
     old = next((each.judged for each in before.checks if each.name == name), Judged())
     check = load_check(name)
     for fact, told in judged.facts.items():

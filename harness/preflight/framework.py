@@ -1,7 +1,7 @@
 """Loads a checkpoint with the framework that wrote it, in a process with limits of time and memory.
 
-Checkpoints are loaded only on request, because loading may run code in a pickle: `torch.load` loads weights only, but
-the metadata of a distributed checkpoint are a plain pickle."""
+Checkpoints are loaded only on request, because loading may run code: the metadata of a distributed checkpoint are a
+pickle."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ANSWER_BYTES_MAX = 2**20
 
 
 def load(save: Save, root: pathlib.Path, files: Sequence[str], python: str) -> None:
-    """Loads the files of a checkpoint with their frameworks, and stores the result in `save`. `files` are relative to
-    `root`."""
+    """Loads the files of a checkpoint with their frameworks, and stores the result in `save`. The paths in `files` are
+    relative to `root`."""
     jobs = [{"kind": kind, "path": str(root / path)} for file in files for kind, path in [_job(file)] if kind]
     limit_s = LIMIT_S + save.bytes // BYTES_A_SECOND
     command = [python, "-I", framework_child.__file__, str(MEMORY_BYTES + TIMES_SIZE * save.bytes)]
@@ -58,7 +58,7 @@ def _job(file: str) -> tuple[str, str]:
 
 
 def _answers(text: bytes) -> dict[str, tuple[str, str]]:
-    """Ignores lines that are no answers, such as the output of code in a pickle."""
+    """Parses the results that the loading process printed, and ignores all other lines of output."""
     found = {}
     for line in text.splitlines():
         try:

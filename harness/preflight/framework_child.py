@@ -1,4 +1,4 @@
-"""Loads checkpoint files with the frameworks of this program's interpreter, in which the harness is not installed.
+"""Loads checkpoint files with the frameworks of this program's Python, in which the harness is not installed.
 
 Reads lines `{"kind": …, "path": …}` from standard input, and answers each line with `{"path": …, "loaded": yes · no ·
 not tried, "why": …}`."""

@@ -1,9 +1,8 @@
 """Runs `chaos preflight SCENARIO` from start to end: makes the runs that the checks need, then judges their logs.
 
-`REPORTS/<id>/` holds a run of the program that measures the nodes (`node_program`), with the scenario's engine, nodes,
-Python and environment. `REPORTS/<id>/canary/` holds the log of the trainer's run without a fault. `REPORTS/<id>-drill/`
-holds the run in which a rank is killed. `REPORTS/<id>-canary/` exists only if the trainer's run without a fault
-failed."""
+`REPORTS/<id>/` holds the run of the program that measures the nodes (`node_program`). `REPORTS/<id>/canary/` holds the
+log of the trainer's run without a fault. `REPORTS/<id>-drill/` holds the run in which a rank is killed.
+`REPORTS/<id>-canary/` is made only if the trainer's run without a fault failed."""
 
 from __future__ import annotations
 
@@ -128,7 +127,8 @@ def _look_at_nodes(plan: Plan, folder: pathlib.Path, probes: Sequence[str], sett
 
 
 def _shortened(plan: Plan) -> Plan:
-    """Gives the plan another name, because the short run does not count as a run of the scenario."""
+    """Returns the plan of a short run under another name, because a short run does not count as a run of the
+    scenario."""
     steps = plan.workload.steps and min(plan.workload.steps, CANARY_STEPS_MAX)
     work = plan.workload.on_nodes(plan.workload.nodes).model_copy(update={"steps": steps, "restore_drill": False})
     title = f"{plan.scenario.title}: its trainer, before a launch"

@@ -21,7 +21,7 @@ _NAME_CHARS = 120
 
 
 class Kept(msgspec.Struct):
-    """One file in the manifest of a checkpoint. Each part has a name, its begin and end in bytes, and a digest."""
+    """One file in the manifest of a checkpoint. Each part has a name, a begin and an end in bytes, and a digest."""
 
     bytes: int
     parts: list[tuple[str, int, int, str]]

@@ -1,4 +1,5 @@
-"""Finds files that a checkpoint lacks but most checkpoints before and after it have, by the file names alone."""
+"""Finds files that are missing in a checkpoint but exist in most checkpoints before and after it, by file names
+alone."""
 
 from __future__ import annotations
 
@@ -21,14 +22,13 @@ _Kinds = Mapping[str, list[str]]  # a name without numbers → the files of that
 
 
 def kind(file: str) -> str:
-    """Returns a file's name without its numbers, which is the same in the checkpoints of all steps and for all
-    ranks."""
+    """Returns a file's name without numbers, so that files of all steps and of all ranks get the same name."""
     return _NUMBER.sub("", _ACCOUNTED.sub("", file))
 
 
 def with_step(file: str, step: int | None, other: int | str = "#") -> str:
-    """Replaces the number `step` in a file's name by `other`. A number after `rank` is kept, because it is not a
-    step."""
+    """Replaces the number `step` in a file's name by `other`. A number after the word `rank` is kept, because it is not
+    a step."""
     if step is None:
         return file
     mine = re.compile(rf"(?<!\d)(?<!rank)(?<!rank[-_=])0*{step}(?!\d)")

@@ -28,8 +28,8 @@ class Joined(FoundCheckpoint):
 
 
 class _Name(NamedTuple):
-    """A file's name in three parts. `series` holds the folder and the words that are equal in all checkpoints; `part`
-    is the path with a NUL in place of `number`."""
+    """A file's name in three parts. `series` holds the folder and the words of the name that do not name a part such as
+    `model`. `part` is the path with a NUL byte in place of `number`."""
 
     series: tuple[str, ...]
     part: str
@@ -37,8 +37,8 @@ class _Name(NamedTuple):
 
 
 def joined(checkpoints: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
-    """Joins files into one checkpoint if their names differ only in a word such as `model` or `optim`. More than half
-    of the checkpoints must have a file with this word."""
+    """Joins files into one checkpoint if their names differ only in a word such as `model` or `optim`. A word counts
+    only if more than half of the checkpoints have a file with the word."""
     series = defaultdict[tuple[str, ...], dict[str, dict[str, FoundCheckpoint]]](lambda: defaultdict(dict))
     for each in checkpoints:
         if name := _name_of(each):

@@ -34,8 +34,8 @@ class _Named(NamedTuple):
 
 
 def asked(place: CheckpointFolder, listings: Sequence[Listing], saves: Mapping[str, Save]) -> Iterator[Save]:
-    """Yields each pointer that should name the newest checkpoint, but names an older one, or none that exists. If the
-    pointer marks a checkpoint as finished, each newer checkpoint gets the finding instead of the pointer."""
+    """Yields each pointer that should name the newest checkpoint, but names an older or missing one. If the pointer
+    marks finished checkpoints, each newer checkpoint gets a finding, because it may be unfinished."""
     marks = set[str]()
     for listing in listings:
         if listing.pointer and load_layout(listing.layout).marked_beside:
@@ -132,8 +132,8 @@ def _tree(text: str) -> Any:
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
-    """Yields the key and text of each value in nested JSON or YAML. Visits each object once, because YAML references
-    may form a cycle."""
+    """Yields the key and text of each value in nested JSON or YAML. Each object is visited once, because YAML
+    references may form a cycle."""
     waiting, seen = [("", tree)], set[int]()
     while waiting:
         key, each = waiting.pop()

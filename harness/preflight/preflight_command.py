@@ -80,9 +80,9 @@ def preflight(
 ) -> None:
     """Test a cluster for a job, or say what stored results prove.
 
-    With a scenario, a program on its nodes, in its trainer's Python, checks that devices and software are alike, files
-    of the command exist, clocks agree, and no rank, link or node's storage is slow. Then the trainer runs without a
-    fault, and once more with a rank killed. Each finding names node, link or rank, and what usually causes it.
+    With a scenario, a program on the scenario's nodes checks that devices and software are alike, files of the command
+    exist, clocks agree, and no rank, link or storage is slow. The trainer runs once without a fault, and once with a
+    rank killed. Each finding names a node, link or rank, and the usual cause.
 
     With --checklist, each question is answered from the newest stored result that can answer it; nothing is run.
 

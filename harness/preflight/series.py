@@ -1,5 +1,5 @@
-"""Compares a checkpoint with earlier checkpoints of the same folder that have similar names. A difference that intact
-checkpoints may show, too, is reported as suspicious, not as damage."""
+"""Compares a checkpoint with earlier checkpoints of the same folder that have similar names. A difference that may also
+occur between intact checkpoints is reported as suspicious, not as damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds missing files of a checkpoint: by the numbers in their names, or by a file that describes the others."""
+"""Finds missing files of a checkpoint by the numbers in file names, or by a file that lists the other files."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class Lack(NamedTuple):
 
 
 def numbered(files: Sequence[str]) -> Iterator[Lack]:
-    """Yields missing files by the numbers in file names: a total, as in `model-00001-of-00003`, or ranks. A rank's file
-    is not `sure` if all ranks are multiples of one number, because perhaps only each node's first rank saves."""
+    """Yields files that are missing according to numbers in file names: a total, as in `model-00001-of-00003`, or
+    ranks. The field `sure` is False if all ranks are multiples of one number, because perhaps only each node's first
+    rank saves."""
     known, ranks = set(files), defaultdict[str, list[str]](list)
     counted = defaultdict[str, dict[int, re.Match[str]]](dict)  # by name without numbers: one file for each total
     for file in files:

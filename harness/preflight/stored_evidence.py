@@ -25,7 +25,8 @@ POINTS_MAX = 2_000
 
 
 def judged(folder: pathlib.Path, before: Preflight | None) -> Preflight:
-    """Judges a stored preflight, and compares it with `before`. Raises `ReportError` if its files are unreadable."""
+    """Judges a stored preflight, and compares it with the earlier preflight `before`. Raises `ReportError` for bad
+    files."""
     asked = read_as(folder / ASKED, Asked)
     seen = see(folder, asked)
     checks = {name: _judged(name, seen, before) for name in asked.checks}

@@ -18,8 +18,8 @@ from harness.trainers.checkpoints.shared.checkpoint_folder import CheckpointFold
 
 
 class StoredSaves:
-    """The digests of tensors in the checkpoints of a stored run, and the loss, from the run's log. Raises the errors of
-    `timeline.load` if the log cannot be read."""
+    """The digests of tensors in a stored run's checkpoints, and the losses of the run's steps, from the run's log.
+    Raises the errors of `timeline.load` if the log cannot be read."""
 
     def __init__(self, folder: pathlib.Path):
         self._name, run = f"run {folder.resolve().name}", timeline.load(folder)
@@ -30,7 +30,7 @@ class StoredSaves:
             self._told[str(event.get("path")).rpartition("/")[2], event.get("step")].append(event)
 
     def hold(self, save: Save, place: CheckpointFolder, found: FoundCheckpoint) -> None:
-        """Compares a checkpoint with the digests that the run's log holds for it. If a step was saved twice, the
+        """Compares a checkpoint with the digests of this checkpoint in the run's log. If a step was saved twice, the
         checkpoint may match either digest."""
         told = [each for each in self._told[found.name, save.step] if each.get("tensors")]
         try:

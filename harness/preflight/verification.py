@@ -1,7 +1,7 @@
-"""Verifies a checkpoint: each file by its format, all files together, and the contents by a stored manifest.
+"""Verifies a checkpoint: the format of each file, whether files are missing, and the contents by a stored manifest.
 
 A *damaged* checkpoint cannot be loaded as it was saved. A *suspicious* checkpoint has a flaw that an intact checkpoint
-may have, too. An *unknown* checkpoint was not examined. Without checksums or a manifest, only the structure of a
+may also have. An *unknown* checkpoint was not examined. Without checksums or a manifest, only the structure of a
 checkpoint is verified, not its content."""
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Save:
         return file.removeprefix(folder + slash)
 
     def find(self, state: State, what: str, file: str = "", tensor: str = "") -> None:
-        """Adds a finding. After `FINDINGS_MAX` findings, further findings are only counted, except the first one of
-        each state."""
+        """Adds a finding on the checkpoint. After `FINDINGS_MAX` findings, further findings are only counted, except
+        the first one of each state."""
         if len(self.findings) < FINDINGS_MAX or all(each.state is not state for each in self.findings):
             self.findings.append(Finding(state, self.short(file), tensor, what))
         else:
@@ -255,8 +255,8 @@ class _Verification:
                     self.save.find(State.DAMAGED, f"cannot be used: {error}", file)
 
     def _hold_against(self, kept: manifest.Manifest) -> None:
-        """Reports no damage if most tensors differ from the manifest, because the job has then probably gone back to
-        this step and saved again."""
+        """Compares a checkpoint with its manifest. If most tensors differ, the checkpoint is not damaged but
+        suspicious, because the job has probably saved the same step again."""
         save = self.save
         sizes = {save.short(file): self.place.sizes[file] for file in self.found.files}
         changed, tensors, sound = list[Finding](), 0, save.state is not State.DAMAGED

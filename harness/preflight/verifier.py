@@ -33,7 +33,7 @@ VERDICTS = {State.WHOLE: Verdict.PASS, State.DAMAGED: Verdict.FAIL}  # of all ot
 
 @dataclass
 class Verifier:
-    """Verifies checkpoints. `python` is an interpreter that has the frameworks; `notes` lists what was not checked or
+    """`python` is an interpreter with the frameworks that wrote the checkpoints; `notes` lists what was not checked or
     not stored."""
 
     place: Place
@@ -44,8 +44,8 @@ class Verifier:
     _series: dict[str, Series] = field(default_factory=lambda: defaultdict(Series))  # by layout
 
     def all(self) -> Iterator[Save]:
-        """Verifies and yields all checkpoints, the oldest of each layout first. After the checkpoints, yields each
-        pointer that fails to name the newest checkpoint."""
+        """Verifies and yields all checkpoints, for each checkpoint layout from old to new. After the checkpoints,
+        yields each pointer that fails to name the newest checkpoint."""
         there, listings = self.place.look()
         self._note(there)
         saves = dict[str, Save]()
@@ -55,8 +55,8 @@ class Verifier:
         yield from [*saves.values(), *self._without_files(there, saves), *wrong]
 
     def _without_files(self, there: CheckpointFolder, saves: Mapping[str, Save]) -> Iterator[Save]:
-        """Yields each checkpoint without files that would be the newest checkpoint. An older checkpoint without files
-        was removed by the job, and an empty folder that was made just now may still be filled."""
+        """Yields each checkpoint without files whose step is later than the steps of all checkpoints with files. Older
+        empty checkpoints are ignored, because the job may have removed their files."""
         newest = dict[tuple[str, str], int]()  # by folder and kind of name
         for path, save in saves.items():
             series = path.rpartition("/")[0], family(path)
@@ -73,8 +73,8 @@ class Verifier:
                     yield save
 
     def new(self, stop: StopRequest, until_s: float) -> Iterator[Save]:
-        """Verifies and yields each new checkpoint once its files no longer change. If the mark of its end is missing,
-        waits until the files have not changed for a minute."""
+        """Verifies and yields each new checkpoint once its files no longer change. If the mark of a finished checkpoint
+        is missing, waits until the files have not changed for a minute."""
         before, since_s, done = dict[str, object](), dict[str, float](), dict[str, object]()
         ended = False
         while not ended:

@@ -39,7 +39,7 @@ class _Preflights:
 
 
 def plain(found: Preflight) -> dict[str, Any]:
-    """Returns a preflight as JSON values. The number `schema` rises when the meaning of a value changes."""
+    """Returns a preflight as JSON values."""
     return {**msgspec.to_builtins(found), "verdict": found.verdict.value, "why": found.why}
 
 

@@ -1,7 +1,7 @@
 """Restores a job from many states of its checkpoint folder, one after the other, in processes forked from this program.
 
 After the first restore, this program imports the modules that the restore used, so that no later restore waits for
-them. The command is `python forked_restores.py ORDERS STATES`; ORDERS is a JSON file that the harness writes. The
+them. The program is started as `python forked_restores.py ORDERS STATES`, with a JSON file ORDERS from the harness. The
 folders `STATES/00000`, `STATES/00001`, … hold one state of the checkpoint folder each, and a file `go` with orders once
 the state is complete. For each state, the program starts the ranks, waits until the ranks have done some steps or have
 ended, kills the ranks, and writes `ended.json`. If `until_saved` is set in `go`, the program also waits until the ranks
@@ -209,7 +209,7 @@ def tell_modules(path: pathlib.Path) -> None:
 
 
 def import_as(path: pathlib.Path) -> None:
-    """Imports the installed modules in a list, but not the trainer's own, which may depend on the rank."""
+    """Imports the installed modules that a file lists, but not the trainer's own, which may depend on the rank."""
     roots = tuple({os.path.realpath(place) + os.sep for place in (sys.prefix, sys.base_prefix)})
     with contextlib.suppress(OSError, ValueError):
         for name in json.loads(path.read_text()):

@@ -1,4 +1,4 @@
-"""Judges how a job that somebody else started survived injected faults, from observations outside the job."""
+"""Judges whether a job that somebody else started survived injected faults, by what can be observed from outside."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class AttachedResult:
 
 def not_judged(records: Sequence[Record]) -> list[str]:
     """Returns the names of the aspects (such as sample order) that cannot be judged for a job that somebody else
-    started. Loss continuity is judged if each step that a restart repeated could be compared with its first
-    execution."""
+    started. Losses are judged if each step that a restart repeated could be compared with its first execution."""
     answers = [record["same"] for record in records if record["what"] == "done_again"]
     judged = bool(answers) and None not in answers
     return [each for each in NOT_JUDGED if not (judged and each == LOSSES)]
 
 
 def judge_attached(records: Sequence[Record], planned: int) -> AttachedResult:
-    """Judges the records of faults injected into a running job. `planned` is the number of faults in the schedule."""
+    """Judges a running job by the records of the faults that were injected into it. `planned` is the number of faults
+    in the schedule."""
     findings = [*_of_the_schedule(records, planned)]
     struck = False
     for record in records:

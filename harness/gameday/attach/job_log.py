@@ -1,5 +1,4 @@
-"""Stores the log of a job that somebody else started, and compares the steps that a restart repeated with their first
-execution."""
+"""Stores the log of a job that somebody else started, and compares repeated steps with their first execution."""
 
 from __future__ import annotations
 
@@ -20,16 +19,16 @@ BYTES_MAX = 64 * 2**20  # most bytes of one node
 
 
 class JobLog:
-    """Stores the log lines of each node in `folder/<node>.log`. A node's lines are lost if the node logs more lines
-    between two calls of `add` than one call passes."""
+    """Stores the log lines of each node in `folder/<node>.log`. Lines are lost if a node logs too many lines between
+    two calls of `add`."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._before: dict[str, list[str]] = {}
 
     def add(self, tails: Mapping[str, Sequence[str]], last: bool = False) -> None:
-        """Appends the log lines that are new since the last call. Omits each node's last line, which may be incomplete,
-        unless `last` is True."""
+        """Appends the log lines that the previous call did not have. Omits each node's last line, which may be
+        incomplete, unless `last` is True."""
         for node, tail in tails.items():
             lines = list(tail if last else tail[:-1])
             before = self._before.get(node, [])
@@ -44,8 +43,8 @@ class JobLog:
 
 
 def done_again(folder: pathlib.Path, reader: Reader) -> Iterator[dict[str, Any]]:
-    """Yields a record for each restart after which a node repeated steps. The field `same` says whether the repeated
-    steps equal their first execution, and is `None` if no comparison is possible."""
+    """Yields a record for each restart after which a node repeated steps. The field `same` of a record is True if the
+    repeated steps equal their first execution, and `None` if no comparison is possible."""
     for path in sorted(folder.glob("*.log")):
         try:
             own = own_log.executed([path], reader)

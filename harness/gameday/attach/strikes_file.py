@@ -1,4 +1,4 @@
-"""Reads the plan of faults for a job that somebody else started. Mistakes are reported with their place in the file."""
+"""Reads the plan of faults for a job that somebody else started. Each error message names the line of the mistake."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class AttachedDay(Parameters):
     entries: list[AttachedEntry] = Field(min_length=1, max_length=ENTRIES_MAX)
 
     def nodes_max(self, nodes: int) -> int:
-        """Returns the largest number of nodes on which a fault may act at once. For a job with one node, the result is
-        0 unless the limit is 100 %."""
+        """Returns the largest number of nodes on which a fault may act at once. A job with one node allows faults only
+        if the limit is 100 %."""
         return int(nodes * self.limits.nodes / 100 + 1e-9)
 
 

@@ -34,7 +34,7 @@ MATCHES_MAX = 1e15  # largest number that can be a step
 
 def check(day: AttachedDay, job: AttachedJob) -> None:
     """Raises `UsageError` if a scheduled fault is impossible on this job, exceeds the plan's limits, or lacks the
-    permission of the job's owner. Changes nothing."""
+    permission of the job's owner. The check changes nothing in the job."""
     for number, entry in enumerate(day.entries, 1):
         if entry.strike is None:
             continue

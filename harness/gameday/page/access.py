@@ -1,4 +1,4 @@
-"""Checks the rights of requests to the live page: the token or cookie of each role, and the origin of the request."""
+"""Checks whether a request to the live page is allowed, by its token or cookie and by its origin."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Access:
 
 
 def _owner(secret: str, known: Mapping[str, str]) -> str | None:
-    """Returns the role that has this token or cookie. Compares in constant time, so that the time of an answer reveals
-    no part of a secret."""
+    """Returns the role that has this token or cookie. The comparison takes constant time, so that the response time
+    reveals no part of a secret."""
     given, found = secret.encode(errors="replace"), None
     for role, each in known.items():
         if hmac.compare_digest(given, each.encode()):

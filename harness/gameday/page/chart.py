@@ -13,8 +13,8 @@ from harness.report.charts.loss_curves import Curves, Series, loss_chart
 
 
 def drawing(course: Course, fault_free: Callable[[], Series | None]) -> Callable[[bool], str]:
-    """Returns a function that draws a job's losses and steps per second as SVG. The function takes True for a narrow
-    chart, and returns an empty text before the first step."""
+    """Returns a function that draws a job's losses and steps per second as SVG. The returned function takes True for a
+    narrow chart, and returns an empty text before the job's first step."""
     read = functools.cache(fault_free)
 
     def draw(narrow: bool) -> str:

@@ -18,8 +18,8 @@ _open: dict[Patient, None] = {}  # open connections in the order of arrival
 
 class Patient(H11Protocol):
     """A browser's connection, which the server closes if the browser is too slow. If there are too many connections,
-    the server closes the oldest connection without a complete request, or else the oldest connection, but never the
-    newest connection or a stream."""
+    the server closes the oldest one, but prefers connections that have not sent a complete request. The server never
+    closes the newest connection or an event stream to make room."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)

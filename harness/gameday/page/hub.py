@@ -18,7 +18,7 @@ RECONNECT_MS = 1500
 
 
 class Hub:
-    """The newest data for the live page. Other threads may call only `publish` and `close_soon`."""
+    """The newest data for the live page. Threads other than the page's may call only `publish` and `close_soon`."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -1,4 +1,4 @@
-"""Serves the live page in a thread of its own, beside the job's thread."""
+"""Serves the live page in a separate thread."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def serving(place: PageAddress, desk: Desk, run_dir: pathlib.Path, chart: Chart)
 
 
 class _Server(uvicorn.Server):
-    """The page's web server, which ignores signals, so that the job receives the signals and undoes its faults."""
+    """The live page's web server, which leaves signals such as Ctrl-C to the thread of the job."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

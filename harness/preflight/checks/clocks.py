@@ -1,4 +1,4 @@
-"""Checks that the nodes' clocks agree: otherwise their logs cannot be compared, and certificates seem expired."""
+"""Checks that the nodes' clocks agree, because otherwise logs cannot be compared, and certificates seem expired."""
 
 from __future__ import annotations
 

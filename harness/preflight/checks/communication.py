@@ -52,7 +52,7 @@ def _takes(where: str, size: float, speed: float | None, how: str) -> str:
 
 
 def sent_a_step(run: Analysis) -> float | None:
-    """Returns the average bytes that a node sent over its own network links in a step; `None` if unknown."""
+    """Returns how many bytes a node sent over the network in a step, as an average over nodes, or `None` if unknown."""
     seen: dict[str, list[tuple[int, int]]] = {}
     owners: dict[str, set[str]] = {}
     for event in run.run.usage:

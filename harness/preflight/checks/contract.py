@@ -1,5 +1,5 @@
-"""Defines the common parts of all preflight checks, such as those of links or clocks. Each check is a file in this
-folder, and judges measurements, but makes no measurements itself.
+"""Defines the common parts of all preflight checks, such as the checks of links and clocks. Each check is a file in
+this folder, and judges measurements, but makes no measurements itself.
 
 A check uses one of three runs: `nodes` (a program measures the nodes), `canary` (the trainer runs without a fault) or
 `drill` (the trainer loses a rank)."""
@@ -32,8 +32,8 @@ K = TypeVar("K")
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A flaw of the cluster that a check found, and its place. If `certain` is False, the flaw makes the preflight
-    inconclusive instead of failed."""
+    """A flaw of the cluster that a check found, and where the flaw is. If `certain` is False, the flaw makes the
+    preflight inconclusive instead of failed."""
 
     words: str
     cause: str = ""  # the usual cause
@@ -51,8 +51,7 @@ def doubt(words: str, cause: str = "", nodes: Sequence[str] = ()) -> Finding:
 
 
 class Judged(msgspec.Struct, omit_defaults=True):
-    """The result of one check of the cluster. `not_judged` says why nothing could be checked, which does not stop the
-    launch."""
+    """The result of one check of the cluster. `not_judged` is the reason why the check was impossible, or is empty."""
 
     words: str = ""  # the result in one line, also without findings
     findings: list[Finding] = []
@@ -93,8 +92,8 @@ class Seen:
     one_host: bool = False  # all nodes are on the harness's own, and share its CPUs
 
     def of(self, probe: str, kind: type[T]) -> list[tuple[Told, T]]:
-        """Returns the valid measurements of one kind. Errors of invalid measurements go into `damaged`, because nodes
-        are not trusted."""
+        """Returns the valid measurements of one kind. Each invalid measurement adds an error to `damaged`, because
+        nodes are not trusted."""
         found = []
         for each in self.told:
             if each.probe == probe:
@@ -112,7 +111,7 @@ class Seen:
 
     @property
     def saves(self) -> str:
-        """Returns the end of the path of the checkpoint folder on every node, such as `/checkpoints`."""
+        """Returns the last part of the checkpoint folder's path, such as `/checkpoints`."""
         return f"/{self.plan.workload.checkpoint.folder}"
 
     def node_of(self, rank: int) -> str:
@@ -123,7 +122,7 @@ class Seen:
         return self.silent(what, map(self.node_of, told), self.plan.workload.ranks_per_node)
 
     def silent(self, what: str, told: Iterable[str], ranks: int = 1) -> list[Finding]:
-        """Returns a finding on the nodes that reported fewer than `ranks` measurements, if there are any."""
+        """Returns a finding on nodes with fewer than `ranks` measurements, or no finding if there are no such nodes."""
         heard = Counter([*told])
         missing = [node for node in self.nodes if heard[node] < ranks]
         if not missing:
@@ -176,8 +175,8 @@ def listed(values: Mapping[str, object]) -> str:
 
 
 def odd_ones(values: Mapping[str, V]) -> tuple[V | None, dict[str, V]]:
-    """Returns the value that most nodes (or ranks) have, and the other nodes' values by name. Returns `None` and all
-    values if no value has a majority."""
+    """Returns the value that most nodes (or ranks) have, and the other nodes' values by name. If no value has a
+    majority, returns `None` and all values."""
     groups: dict[V, list[str]] = {}
     for who, value in values.items():
         groups.setdefault(value, []).append(who)
@@ -193,9 +192,9 @@ FAR_BELOW = 0.1  # of the others: so much slower is nothing because a host is bu
 
 
 def accused(words: str, cause: str, share: float, others: int, seen: Seen, **more: Any) -> Finding:
-    """Makes a finding on a slow part of the cluster, whose speed is `share` times the other parts' speed. The finding
-    is uncertain if only one other part was measured, or if all nodes share one host's CPUs, unless `share` is below
-    0.1."""
+    """Makes a finding on a slow part of the cluster, whose speed is `share` times the other parts' speed. With a
+    `share` of 0.1 or more, the finding is uncertain if only one other part was measured, or if all nodes share one
+    host's CPUs."""
     why = "all nodes share the CPUs of one host, and what else it does slows some of them" if seen.one_host else ""
     why = why or ("there is one other to compare with" if others < OTHERS_MIN else "")
     if not why or share < FAR_BELOW:
@@ -208,7 +207,7 @@ def measured_again(times: int) -> str:
 
 
 def below_the_others(values: Mapping[K, float], share: float) -> dict[K, float]:
-    """Maps each part of the cluster that is slower than `share` times the other parts' median speed to this median."""
+    """Returns each part whose speed is below `share` times the other parts' median speed, with this median."""
     found = {}
     for who, value in values.items():
         others = [each for other, each in values.items() if other != who]
@@ -218,7 +217,7 @@ def below_the_others(values: Mapping[K, float], share: float) -> dict[K, float]:
 
 
 class Reduced(msgspec.Struct):
-    """Measured all-reduces of a group of ranks: message sizes in bytes and times in seconds."""
+    """The measurements of all-reduces in a group of ranks: message sizes in bytes, and times in seconds."""
 
     which: Literal["all", "within", "between"]
     ranks: Annotated[int, msgspec.Meta(ge=2, le=2**20)]
@@ -228,8 +227,8 @@ class Reduced(msgspec.Struct):
     ]
 
     def bus_bandwidths(self) -> list[tuple[int, float]]:
-        """Returns (size in bytes, bytes per second) for each message size: the bus bandwidth of nccl-tests, 2(N−1)/N ×
-        bytes / time for N ranks."""
+        """Returns pairs of a message size in bytes and the bus bandwidth in bytes per second. The bus bandwidth is that
+        of nccl-tests: 2(N−1)/N × bytes / time for N ranks."""
         share = 2 * (self.ranks - 1) / self.ranks
         return [(size, share * size / seconds) for size, seconds in self.times]
 
@@ -245,7 +244,7 @@ def rate(bytes_per_s: float) -> str:
 
 
 def scaled(value: float, unit: str) -> str:
-    """Formats a value with a prefix of its unit: `50.6 GFLOP/s`."""
+    """Formats a value with a unit prefix such as G, as in `50.6 GFLOP/s`."""
     prefixes = [*" kMGT"]
     while value >= 1000 and len(prefixes) > 1:
         value, prefixes = value / 1000, prefixes[1:]

@@ -1,4 +1,4 @@
-"""Checks that devices and software are alike on all nodes: one odd node slows the job, or computes differently."""
+"""Checks that devices and software are alike on all nodes, because a different node may slow the job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Checks that each link is as fast as others of its kind: a ring all-reduce is only as fast as its slowest link.
+"""Checks that each link is as fast as others of its kind, because the slowest link limits a ring all-reduce.
 
-A rank's fastest outgoing link shows how fast its network port can send, and the fastest incoming link how fast the port
-can receive. The rates of all ports tell a slow port from a slow link between two good ports."""
+A rank's fastest outgoing link shows how fast its network port can send, and its fastest incoming link shows how fast
+the port can receive. If both ports of a slow link are fast, the check blames the link."""
 
 from __future__ import annotations
 

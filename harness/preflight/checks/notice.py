@@ -1,5 +1,4 @@
-"""Checks that writing a checkpoint never takes longer than the shortest preemption notice; otherwise the latest work is
-lost."""
+"""Checks that a checkpoint is always written within the shortest preemption notice, so that no work is lost."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 standard library, torch, and the harness's event logger, which is copied to every node.
 
 The process that the engine starts examines the node without torch, and starts a process for each rank. The rank
-processes examine their torch, form a process group, and measure together. The results are logged as `preflight`
-events."""
+processes check their torch installation, form a process group, and measure together. The results are logged as
+`preflight` events."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Job:
         return bool(told.item())
 
     def most(self, mine: float) -> float:
-        """Returns the largest `mine` of all ranks. All ranks must call this method, and wait for each other."""
+        """Returns the largest value of `mine` on any rank. All ranks must call this method, and wait for each other."""
         told = self.torch.tensor([mine], dtype=self.torch.float64)
         self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
         return float(told.item())
@@ -92,7 +92,7 @@ class Job:
 
 
 def compute(job: Job, emit: Emitter) -> None:
-    """Repeats the same matrix product on each rank, and logs the speed in windows of a second."""
+    """Repeats the same matrix product on each rank, and logs the average speed about once a second."""
     side = 4096 if job.gpu else 256
     matrix = job.torch.rand(side, side, device=job.device, dtype=job.torch.float16 if job.gpu else job.torch.float32)
 
@@ -139,7 +139,8 @@ def _windows(
 
 
 def clocks(job: Job, emit: Emitter) -> None:
-    """Measures the seconds between each node's wall clock and the first node's, by messages there and back."""
+    """Measures by how many seconds each node's wall clock differs from the first node's, by messages in both
+    directions."""
     moment, offsets = job.torch.zeros(1, dtype=job.torch.float64), []
     for other in range(job.ranks, job.size, job.ranks):
         looks = []
@@ -183,9 +184,8 @@ def rounds(nodes: int, ranks: int) -> list[list[tuple[int, int]]]:
 
 
 def links(job: Job, emit: Emitter) -> None:
-    """Measures the bytes per second from each rank to other ranks, link by link, until the time is used up. The faster
-    of two measurements of a link counts, because a busy host may have slowed the other measurement. Slow links are
-    measured again."""
+    """Measures the speed of links from each rank to other ranks in bytes per second, until the time limit. Slow links
+    are measured again, and the faster measurement counts, because a busy host may have slowed the other."""
     planned, begin, found = rounds(job.nodes, job.ranks), time.monotonic(), dict[int, float]()
     message = job.torch.ones(32 * 2**20 if job.gpu else 2**20, dtype=job.torch.uint8, device=job.device)
     done = 0
@@ -292,8 +292,8 @@ def _reduce(job: Job, which: str, group: Any, ranks: int, first: int) -> None:
 
 
 def storage(job: Job, emit: Emitter) -> None:
-    """Measures write, sync, read and list in the checkpoint folder. Up to `ALONE_NODES` nodes take turns; more nodes
-    measure at the same time."""
+    """Measures how long it takes to write, sync, read and list files in the checkpoint folder. Up to `ALONE_NODES`
+    nodes measure one after the other, and more nodes measure at the same time."""
     turns = job.nodes if job.nodes <= ALONE_NODES else 1
     for turn in range(turns):
         if job.local == 0 and turn == job.node % turns:
