@@ -97,7 +97,7 @@ def command(*words: object) -> list[str]:
 
 
 def environment(reports: pathlib.Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "CHAOS_REPORTS": str(reports), "PYTHONPATH": str(ROOT), "COLUMNS": "200", **more}
+    return {**os.environ, "CHAOS_REPORTS": str(reports), "COLUMNS": "200", **more}
 
 
 def chaos(reports: pathlib.Path, *words: object, **env: str) -> Done:
