@@ -29,6 +29,9 @@ from harness.report import commands
 # A rank of torchrun that is alone on its node takes a thread for each core, and threads that wait for each other burn
 # the cores of the tests beside. Whoever says another number is heard.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+_paths = [machine.CHILDREN, str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, _paths)))  # of all programs that tests start
 gc.disable()  # until all is collected: what is made by then stays, and looking through it takes a third of the time
 
 # A busy machine breaks no property, and a verdict on the code is not drawn by lot: each run tries the same examples.

@@ -54,9 +54,8 @@ class Nursery:
     """Starts nodes without the seconds that importing torch takes."""
 
     def __init__(self) -> None:
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
         self._process = subprocess.Popen(
-            [sys.executable, str(NURSERY)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(NURSERY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout and self._process.stdout.readline() == "ready\n"
         self._born: queue.Queue[int] = queue.Queue()

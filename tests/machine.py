@@ -15,6 +15,7 @@ from harness import programs
 from harness.backends.contract import load_backend
 from harness.backends.local.backend import try_mode
 
+CHILDREN = str(pathlib.Path(__file__).with_name("children"))  # of the Python programs that tests start
 SLURM = pathlib.Path(__file__).resolve().parents[1] / "engines" / "slurm.sh"
 
 

@@ -76,7 +76,7 @@ def test_of_theirs(chaos):
 
 def pytest_in(folder: pathlib.Path, *words: str) -> str:
     command = [sys.executable, "-m", "pytest", "-p", "harness.api.pytest_plugin", "-p", "no:cacheprovider", *words]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    env = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 

@@ -27,7 +27,7 @@ with owner_names.temporary_folder() as folder:
 def killed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> tuple[pathlib.Path, str]:
     """The folder and a name of a process that was killed."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    env = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    env = os.environ | {"TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", MAKES], env=env, capture_output=True, text=True)
     folder, name = done.stdout.split()
     return pathlib.Path(folder), name

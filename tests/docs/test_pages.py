@@ -244,7 +244,7 @@ def test_the_guarantee_of_the_page_and_its_test_do_what_it_says(tmp_path: pathli
         stored.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
         stored.extractall(tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    known = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    known = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
     run = tmp_path / "tests" / "run"
     assert "copy the folder of a run in which steps.small_loss held to" in place.read_text()
     next((tmp_path / "reports").glob("short-*")).rename(run)

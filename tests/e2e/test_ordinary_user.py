@@ -8,7 +8,7 @@ import sysconfig
 import tempfile
 
 import pytest
-from e2e.chaos_cli import ROOT, SHORT, environment
+from e2e.chaos_cli import SHORT, environment
 from other_user import as_user, python_of
 
 NOBODY = 65534
@@ -24,7 +24,7 @@ def test_a_rank_kill_as_an_ordinary_user() -> None:
         for place in (path, path / "reports"):
             os.chown(place, NOBODY, NOBODY)
         python = python_of(AS_USER, f"sys.version_info[:2] == {sys.version_info[:2]}")
-        packages = f"{ROOT}:{sysconfig.get_paths()['purelib']}"
+        packages = f"{os.environ['PYTHONPATH']}:{sysconfig.get_paths()['purelib']}"
         env = environment(path / "reports", PYTHONPATH=packages, HOME=folder, PYTHONDONTWRITEBYTECODE="1")
         done = subprocess.run(
             [*AS_USER, python, "-m", "harness", "run", str(path / "short.yaml")],

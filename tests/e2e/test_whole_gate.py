@@ -3,12 +3,12 @@ shipped blindness check is caught, a short scenario passes, the answer is yes. T
 
 import json
 import pathlib
-import shutil
 
 import action_steps
 import pytest
 from cli.test_wheel import call, environment, tracked
 from e2e.chaos_cli import NAME, ROOT, leftovers
+from machine import CHILDREN
 
 
 @pytest.mark.wheel
@@ -18,11 +18,14 @@ def test_the_gate_catches_its_blindness_check_and_says_yes(
     work, action = tmp_path / "work", tmp_path / "action"
     for folder in (work, action):
         folder.mkdir()
-    shutil.copy(ROOT / "scenarios" / "suites" / "blindness-check.yaml", short.rename(work / short.name).parent)
+    short.rename(work / short.name)
+    check = (ROOT / "scenarios" / "suites" / "blindness-check.yaml").read_text()
+    (work / "blindness-check.yaml").write_text(check.replace("\nworkload:\n", "\nworkload:\n  restore_drill: false\n"))
     (work / "suite.yaml").write_text("version: 1\nname: tiny\ntitle: A tiny gate\nscenarios: [./short.yaml]\n")
     for name, value in {"NO_INDEX": "1", "NO_DEPS": "1", "NO_BUILD_ISOLATION": "0"}.items():
         monkeypatch.setenv(f"PIP_{name}", value)  # what the harness depends on is there already
-    for name in ("PYTHONPATH", "CHAOS_REPORTS", "CHAOS_SCENARIOS"):
+    monkeypatch.setenv("PYTHONPATH", CHILDREN)
+    for name in ("CHAOS_REPORTS", "CHAOS_SCENARIOS"):
         monkeypatch.delenv(name, raising=False)
     programs = environment(tmp_path)
     done = action_steps.run(work, tmp_path, programs, {"suite": "suite.yaml", "python-version": ""}, tracked(action))

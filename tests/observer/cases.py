@@ -3,6 +3,7 @@
 Each writes what it computed to `OUT/<case>.json`; where the process is observed, its log lies in `OUT/events/<case>`.
 """
 
+import atexit
 import contextlib
 import copy
 import gc
@@ -405,7 +406,8 @@ def main() -> None:
             os.environ["CHAOS_EVENTS"] = str(OUT / "events" / name / "node0")
             result = function()
             (OUT / f"{name}.json").write_text(json.dumps(result))
-            return
+            atexit._run_exitfuncs()
+            os._exit(0)  # without taking all of torch apart
         os.waitpid(child, 0)
 
 

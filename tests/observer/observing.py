@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from event_files import WriterLog, read_log
+from machine import CHILDREN
 
 from harness.backends import delivery
 from harness.node.boot import OBSERVE_ENV, with_delivered
@@ -19,7 +20,7 @@ LIMIT_S = 250
 def environment(folder: pathlib.Path, observed: bool = True, **more: str) -> dict[str, str]:
     """Of a command whose events lie in `folder/events`; what watches it comes from the delivered archive."""
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("CHAOS_", "PYTHON"))}
-    plain |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **more}
+    plain |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": CHILDREN, **more}
     if not observed:
         return with_delivered(plain, str(delivery.deliver(folder)))
     plain |= {"CHAOS_EVENTS": str(folder / "events"), "CHAOS_NODE": "node0", OBSERVE_ENV: "auto"}

@@ -46,10 +46,16 @@ def named(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [event for event in events if event["event"] == name]
 
 
-def test_a_job_is_the_same_with_and_without_and_tells_its_world(tmp_path: pathlib.Path) -> None:
+def test_a_job_is_the_same_with_and_without_tells_its_world_and_can_be_held_at_its_next_batch(
+    tmp_path: pathlib.Path,
+) -> None:
     (tmp_path / "alone").mkdir()
     alone = observing.run_ranks(script(killed=False), tmp_path / "alone", 2, observed=False)
-    watched = observing.run_ranks(script(killed=False), tmp_path, 2)
+    (tmp_path / "armed").touch()
+    match = {"event": "failpoint", "name": "next_batch"}
+    hold = {"match": match, "rank": 1, "limit_s": 0.5, "armed": f"{tmp_path}/armed", "released": f"{tmp_path}/none"}
+    (tmp_path / "holds.json").write_text(json.dumps([hold]))
+    watched = observing.run_ranks(script(killed=False), tmp_path, 2, CHAOS_HOLDS=str(tmp_path / "holds.json"))
     assert [code for code, _, _ in watched] == [0, 0], watched[0][2]
     assert [out for _, out, _ in watched] == [out for _, out, _ in alone]
     ranks = told(tmp_path)
@@ -63,6 +69,11 @@ def test_a_job_is_the_same_with_and_without_and_tells_its_world(tmp_path: pathli
     for epoch in (0, 1):
         steps = [step for _, events in ranks for step in named(events, "step") if step["epoch"] == epoch]
         assert sorted(observing.expanded(*steps)) == list(range(16))
+    held = ranks[1][1]
+    begin_ns = next(event["mono_ns"] for event in named(held, "failpoint") if event["name"] == "next_batch")
+    steps_ns = [event["mono_ns"] for event in named(held, "step")]
+    assert not named(held, "observer.failed")
+    assert not [at for at in steps_ns if begin_ns < at < begin_ns + 500_000_000], "held, it does no step"
 
 
 def test_who_lost_a_peer_says_so(tmp_path: pathlib.Path) -> None:
@@ -85,22 +96,6 @@ def test_the_agent_tells_of_a_killed_worker(tmp_path: pathlib.Path) -> None:
     ends = {event["rank"]: event for event in named(events, "worker.exit")}
     assert ends[1]["code"] == -9 and ends[0]["code"] != 0
     assert {ends[header["rank"]]["pid"] for header, _ in told(tmp_path)} == {end["pid"] for end in ends.values()}
-
-
-def test_an_unchanged_trainer_can_be_held_where_it_asks_for_its_next_batch(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "armed").touch()
-    match = {"event": "failpoint", "name": "next_batch"}
-    hold = {"match": match, "rank": 1, "limit_s": 0.5, "armed": f"{tmp_path}/armed", "released": f"{tmp_path}/none"}
-    (tmp_path / "holds.json").write_text(json.dumps([hold]))
-    ended = observing.run_ranks(script(killed=False), tmp_path, 2, CHAOS_HOLDS=str(tmp_path / "holds.json"))
-    assert [code for code, _, _ in ended] == [0, 0], ended[0][2]
-    first, second = (events for _, events in told(tmp_path))
-    asked = [event["mono_ns"] for event in named(second, "failpoint") if event["name"] == "next_batch"]
-    assert asked and not named(second, "observer.failed")
-    begin_ns = asked[0]
-    steps = [event["mono_ns"] for event in named(second, "step")]
-    assert not [at for at in steps if begin_ns < at < begin_ns + 500_000_000], "held, it does no step"
-    assert len(named(first, "step")) == len(named(second, "step")) == 8
 
 
 LOADED = "import sys; print([name for name in sys.modules if name.startswith('harness')])"

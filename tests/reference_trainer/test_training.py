@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from event_files import read_log
-from job import QUICK, ROOT, Job, Nursery, completed, hold_after, let_go
+from job import QUICK, Job, Nursery, completed, hold_after, let_go
 from told import Told, answer, answers
 from waiting import until
 
@@ -167,7 +167,7 @@ def test_learning_rate_warms_up_and_decays() -> None:
 
 
 def test_runs_under_plain_torchrun(tmp_path: pathlib.Path) -> None:
-    environment = os.environ | hold_after(tmp_path, 15) | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    environment = os.environ | hold_after(tmp_path, 15) | {"GLOO_SOCKET_IFNAME": "lo"}
     environment |= {"CHAOS_EVENTS": str(tmp_path / "events"), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", "3", "-m", "reference_trainer.train", "--steps", "40", *QUICK]
