@@ -27,14 +27,14 @@ WINGS = {
         "object_store",
         "preflight",
     )
-} | {"diagnosis": 3_100, "gameday": 4_800}
+} | {"diagnosis": 3_160, "gameday": 4_700}
 # By part: what it may have today, and what it should come to. Who shrinks a part lowers its first figure.
 BUDGETS = {
-    "trunk": (53_930, 50_530),  # harness without the wings; until the engines were wings, its goal was 55,000
-    "judge": (8_860, 9_000),  # part of the trunk
+    "trunk": (53_400, 50_530),  # harness without the wings; until the engines were wings, its goal was 55,000
+    "judge": (8_930, 9_000),  # part of the trunk
     **{wing: (most, most) for wing, most in WINGS.items()},
-    "tests": (58_800, 50_000),
-    "beside": (13_531, 10_760),  # tools, benches, the reference trainer, examples
+    "tests": (59_350, 50_000),
+    "beside": (13_690, 10_760),  # tools, benches, the reference trainer, examples
 }
 
 

@@ -27,8 +27,9 @@ def breaches(evidence: Analysis) -> Breaches:
     resized = len({epoch.size for epoch in evidence.run.epochs}) > 1
     for of, compared in evidence.compared.items() if evidence.continuity else ():
         yield from never_changing(compared, resized, of=of)
-    if evidence.continuity and evidence.run.changed_after < NEVER:
-        yield from never_changing(evidence.compare(NEVER), resized, ("loss",))
+    whole = evidence.compare(NEVER)
+    if evidence.continuity and evidence.run.changed_after < NEVER and whole:
+        yield from never_changing(whole, resized, ("loss",))
     yield from _samples_untold(evidence)
 
 
