@@ -1,13 +1,13 @@
 """Defines every error that a user may get, and its exit code.
 
     ChaosError
-    ├── UsageError            2   the command line asks for something that is not there
-    │   └── ScenarioError     2   a scenario file is wrong; carries file:line:column
+    ├── UsageError            2   the command line names something that does not exist
+    │   └── ScenarioError     2   a scenario file is wrong, at a given file:line:column
     ├── CannotRunError        4   this machine or backend cannot do what the plan asks
-    ├── BackendError          3   the backend broke while we were using it: no evidence, no verdict
-    │   └── NodeGone          3   a verb was asked of a node that is no longer there
+    ├── BackendError          3   the backend failed during a run, so that there is no verdict
+    │   └── NodeGone          3   an operation was requested on a node that no longer exists
     ├── FaultError            3   a fault could not act or could not be undone
-    └── EventLogError         3   an event log is damaged beyond the one torn last line
+    └── EventLogError         3   an event log is damaged, apart from an incomplete last line
 
 Exit codes: 0 pass · 1 fail · 2 usage · 3 inconclusive or invalid · 4 cannot run here · 130 interrupted.
 Only `harness.cli.main` turns an error into an exit code.
@@ -68,8 +68,8 @@ class EventLogError(ChaosError):
 
 
 def each(act: Callable[[T], object], items: Iterable[T]) -> None:
-    """Calls a function on each item, even if some calls raise `BackendError`. Raises one `BackendError` with the texts
-    of all failures at the end."""
+    """Calls a function on each item, even if some calls raise `BackendError`. At the end, raises one `BackendError`
+    with the texts of all failures."""
     failed = []
     for item in items:
         try:
@@ -89,7 +89,7 @@ def described(error: BaseException) -> str:
 
 
 def choice(word: object, known: Iterable[object]) -> str:
-    """Returns the end of a message about an unknown name: `did you mean b?`, or `choose one of: a, b`."""
+    """Returns the end of a message about an unknown name, such as `did you mean b?` or `choose one of: a, b`."""
     names = tuple(dict.fromkeys(str(name)[:WORD_MAX] for name in itertools.islice(known, CHOICES_MAX)))
     return _choice(str(word)[:WORD_MAX], names)
 

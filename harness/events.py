@@ -1,5 +1,5 @@
-"""Provides the `Emitter`, with which a trainer logs its events: `from harness.events import Emitter` (see
-`harness.node.emitter`)."""
+"""Provides the `Emitter` of `harness.node.emitter`, with which a trainer logs its events, as
+`harness.events.Emitter`."""
 
 from harness.node.emitter import EXIT_LEFT, TELLS, Emitter, abnormal, memory, nvml, usage
 

@@ -1,5 +1,5 @@
-"""Builds the command that installs an extra (optional dependencies) of this package, even if no package index has the
-package."""
+"""Builds the command that installs an extra (optional dependencies) of this package, even if the package is on no
+package index."""
 
 import contextlib
 import importlib.metadata
@@ -15,8 +15,8 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 @contextlib.contextmanager
 def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
-    """Makes a context for imports that need an extra (optional dependencies) of this package. Raises `CannotRunError`
-    if the extra is not installed."""
+    """Makes a context for imports that need an extra (optional dependencies). Raises `CannotRunError` if the extra is
+    not installed."""
     try:
         yield
     except ImportError as error:
@@ -24,7 +24,7 @@ def needed(what: str, extra: str, instead: str = "") -> Iterator[None]:
 
 
 def how_to_install(extra: str = "") -> str:
-    """Returns the command that installs this copy of the package with an extra: from its checkout, its URL or a wheel's
+    """Returns the command that installs this copy of the package with an extra: from its checkout, its URL or its wheel
     file. The command never gives the package's name alone, because anybody could register this name on the public
     index."""
     wanted = f"[{extra}]" if extra else ""

@@ -1,4 +1,4 @@
-"""Defines the job's mesh: the number of ranks along each axis, and each rank's place, in row-major order."""
+"""Defines the job's mesh: the number of ranks along each axis, and the place of each rank (in row-major order)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class Mesh:
         return ranks
 
     def beside(self, rank: int) -> dict[Axis, list[int]]:
-        """Returns, for each axis, the other ranks whose coordinates differ from the rank's only along this axis."""
+        """Returns, for each axis, the other ranks whose coordinates differ from those of `rank` only on this axis."""
         here = self.of(rank)
         lines = {axis: {other: here[other] for other in here if other != axis} for axis in here}
         return {axis: [each for each in self.ranks(line) if each != rank] for axis, line in lines.items()}

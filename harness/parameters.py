@@ -1,4 +1,4 @@
-"""Defines the base of all models that people write in YAML: unknown keys, NaN, and text in place of a number are
+"""Defines the base class of all models that people write in YAML. Unknown keys, NaN, and text in place of a number are
 errors."""
 
 from typing import Annotated, Any

@@ -1,6 +1,6 @@
-"""Finds plug-ins by their file names: `harness/faults/hang.py` is the fault `hang`. To add a plug-in, add a file.
+"""Finds plug-ins by their file names: for example, `harness/faults/hang.py` is the fault `hang`.
 
-Other packages add plug-ins by entry points: docs/plugins.md gives the rules, and `CONTRACT` the rules' version.
+Other packages add plug-ins by entry points; docs/plugins.md has the rules, and `CONTRACT` is the rules' version.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Parses quantities with a unit, as they are written in scenario files.
 
-A parser returns a number in the unit that the parser's name gives, or raises `ValueError` with the bad value and what
-is allowed. `Duration`, `Size` and `Rate` keep both text and number, because pydantic models write the text to JSON.
+A parser returns a number in the unit that the parser's name gives. For an invalid value, a parser raises `ValueError`
+and says what is allowed. `Duration`, `Size` and `Rate` also keep the text, which pydantic models write to JSON.
 """
 
 import re
@@ -40,12 +40,12 @@ def _short(value: object) -> str:
 
 
 def parse_duration_ns(text: object) -> int:
-    """Parses a duration into nanoseconds: `'1.5s'` → 1_500_000_000."""
+    """Parses a duration into nanoseconds, for example `'1.5s'` into 1_500_000_000."""
     return _parse(text, _DURATION_NS, "duration", "30s", DURATION_NS_MAX, "8760h")
 
 
 def parse_percent(text: object) -> float:
-    """Parses a percentage from 0 to 100: `'25%'` or `25` → 25.0."""
+    """Parses a percentage from 0 to 100, for example `'25%'` or `25` into 25.0."""
     raw = text[:-1] if isinstance(text, str) and text.endswith("%") else text
     try:
         value = float(raw)  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def parse_percent(text: object) -> float:
 
 
 def parse_per_hour(text: object) -> float:
-    """Parses a rate into events per hour: `'2/h'` → 2.0 (`/s`, `/m` and `/h` are known)."""
+    """Parses a rate (per `/s`, `/m` or `/h`) into events per hour, for example `'2/h'` into 2.0."""
     match = _NUMBER.match(text.strip()) if isinstance(text, str) and len(text) <= LENGTH_MAX else None
     per = {"/s": 3600.0, "/m": 60.0, "/h": 1.0}
     if match is None or match[2] not in per or float(match[1]) <= 0:
@@ -66,7 +66,7 @@ def parse_per_hour(text: object) -> float:
 
 
 def parse_speed(text: object) -> float:
-    """Parses a speed, which is at most a million: `'60x'` → 60.0."""
+    """Parses a speed, which is at most a million, for example `'60x'` into 60.0."""
     match = _NUMBER.match(text.strip()) if isinstance(text, str) and len(text) <= LENGTH_MAX else None
     if match is None or match[2] != "x" or not 0 < float(match[1]) <= SPEED_MAX:
         raise ValueError(f"{_short(text)} is not a speed: write a number above 0 and x, like 60x")
@@ -103,7 +103,7 @@ class _Quantity:
 
 @dataclass(frozen=True)
 class Duration(_Quantity):
-    """A duration, as a text with its unit: `Duration("1.5s").ns == 1_500_000_000`."""
+    """A duration, as a text with its unit; for example, `Duration("1.5s").ns == 1_500_000_000`."""
 
     ns: int = field(init=False)
 
@@ -124,7 +124,7 @@ class Duration(_Quantity):
 
 @dataclass(frozen=True)
 class Size(_Quantity):
-    """A number of bytes, as a text with its unit: `Size("64MiB").bytes == 67_108_864`."""
+    """A number of bytes, as a text with its unit; for example, `Size("64MiB").bytes == 67_108_864`."""
 
     bytes: int = field(init=False)
 
@@ -138,7 +138,7 @@ class Size(_Quantity):
 
 @dataclass(frozen=True)
 class Rate(_Quantity):
-    """A bandwidth, as a text with its unit: `Rate("1gbit").bits_per_s == 1_000_000_000`."""
+    """A bandwidth, as a text with its unit; for example, `Rate("1gbit").bits_per_s == 1_000_000_000`."""
 
     bits_per_s: int = field(init=False)
 
@@ -151,12 +151,12 @@ class Rate(_Quantity):
 
 
 def counted(number: int, noun: str, many: str = "") -> str:
-    """Formats a number with its noun: `1 step`, `1,024 steps`, `2 entries`."""
+    """Formats a number with its noun, for example as `1 step`, `1,024 steps` or `2 entries`."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
 def format_duration(ns: int) -> str:
-    """Formats a duration in nanoseconds for people: `1.24 s`, `85 ms`, `3 min 20 s`."""
+    """Formats a duration in nanoseconds for people, for example as `1.24 s`, `85 ms` or `3 min 20 s`."""
     if ns < 0:
         return "-" + format_duration(-ns)
     if ns < 10**6:

@@ -89,10 +89,10 @@ def run(
     """Runs a scenario and judges the run. `scenario` is a name from `chaos list`, the path of a scenario file, or the
     content of a scenario file.
 
-    With `command`, the scenario's faults are injected into the job that this command starts, in place of the scenario's
-    own workload. After `timeout_s` seconds, the run is stopped and its faults are undone. Raises `UsageError` for a
-    wrong argument or scenario, `CannotRunError` if this machine cannot run the scenario, and `ChaosError` for any other
-    end without a verdict.
+    If `command` is given, the faults are injected into the job that this command starts, not into the scenario's own
+    workload. After `timeout_s` seconds, the run is stopped and its faults are undone. Raises `UsageError` for a wrong
+    argument or scenario, `CannotRunError` if this machine cannot run the scenario, and `ChaosError` for any other end
+    without a verdict.
     """
     folder = pathlib.Path(reports).resolve()
     if command or isinstance(scenario, Mapping):
@@ -148,11 +148,11 @@ def bend(
     folder: Path, change: Callable[[dict[str, Any]], object], event: str = "", logs: str = "events/**/*.jsonl"
 ) -> None:
     """Edits the log of a copied run, so that a test can see how a guarantee judges the changed log. The function
-    `change` gets each log line with the event name `event` as a dict, and edits the dict in place. If `change` empties
-    the dict by `line.clear()`, the log line is removed, and the later lines get new numbers. Without `event`, `change`
-    gets every log line. The first line of a log file (the header) has no `event`, but has the `rank`, `node` and
-    `incarnation` of the process that wrote the file. Log files are edited in the order of their names. The folder of a
-    node has one log file for each process, the earliest process first."""
+    `change` gets each log line whose event has the name `event`, as a dict, and edits the dict in place. If `change`
+    empties the dict by `line.clear()`, the log line is removed, and the later lines get new numbers. Without `event`,
+    `change` gets every log line. The first line of a log file (the header) has no `event`, but has the `rank`, `node`
+    and `incarnation` of the process that wrote the file. Log files are edited in the order of their names. The folder
+    of a node has one log file for each process, the earliest process first."""
     for path in sorted(pathlib.Path(folder).glob(logs)):
         lines = path.read_bytes().splitlines(keepends=True)
         cut = [lines.pop()] if lines and lines[-1][-1:] != b"\n" else []  # a killed process may leave such a line
@@ -168,7 +168,7 @@ def bend(
 
 def delay(folder: Path, after_ns: int, by_ns: int) -> None:
     """Delays all later events in the log of a copied run, as if the job had paused for `by_ns` at the time `after_ns`.
-    The times `mono_ns`, `wall_ns` and `begin_ns` change in all logs, but no duration, such as `sync_ns`, changes.
+    The times `mono_ns`, `wall_ns` and `begin_ns` change in all logs, but durations, such as `sync_ns`, do not.
     `after_ns` is a time on the monotonic clock, as in `mono_ns`. All logs of the run must have the same monotonic
     clock, as on a single host."""
 
@@ -223,8 +223,8 @@ def _called(words: Sequence[str], timeout_s: float | None) -> str:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Asks a `chaos` command to undo its faults and to end. A command that does not end in time is killed; its
-    reverter, a separate process, then undoes the faults."""
+    """Asks a `chaos` command to undo its faults and to end. If the command does not end in time, it is killed, and its
+    reverter (a separate process) undoes the faults."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -4,7 +4,7 @@
         assert chaos.run("spot-evict", command=["torchrun", "--nproc-per-node", "2", "train.py"]).passed
 
 Without `--chaos`, tests that launch jobs are skipped. With pytest-xdist, the jobs of all workers run one after the
-other: two jobs on one machine would slow each other, and a job's speed is judged.
+other, because two jobs at a time would slow each other, and a job's speed is judged.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ T = TypeVar("T", bound="Result | GateResult")
 
 
 class Chaos:
-    """The pytest fixture `chaos`, which runs scenarios and gates as `harness.api` does, in the folder `root`. At the
-    end of a test session, pytest lists the report pages."""
+    """The pytest fixture `chaos`, which runs scenarios and gates (scenario suites) as `harness.api` does, in the folder
+    `root`. At the end of a test session, pytest lists the report pages."""
 
     def __init__(self, root: pathlib.Path, reports: pathlib.Path, tell: Callable[[str, object], None]):
         self.root, self.reports = root, reports
@@ -102,14 +102,14 @@ def _uses_ours(item: pytest.Item) -> bool:
 
 @pytest.fixture
 def chaos(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Chaos:
-    """Runs scenarios and gates, with the options of `harness.api`."""
+    """Runs scenarios and gates (scenario suites), with the options of `harness.api`."""
     folder = request.config.rootpath / request.config.getoption("--chaos-reports")
     return Chaos(request.config.rootpath, folder, record_property)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Prints each run's verdict and report page, the reasons if the run did not pass, and what to do next. Each run's
-    text is stored as a property of its test, because pytest-xdist passes test properties on from its workers."""
+    """Prints each run's verdict and report page, the reasons if the run did not pass, and what to do next. The text on
+    each run is stored as a property of its test, because pytest-xdist copies test properties from its workers."""
     told = [
         (report.nodeid, value)
         for reports in terminalreporter.stats.values()

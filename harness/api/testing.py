@@ -1,5 +1,5 @@
 """Provides stand-ins for a node and for a fault's context, to test a fault without a job. The stand-ins record the
-calls of the fault."""
+fault's calls."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class FakeNode(Node):
 
 
 class FaultContext:
-    """A `Context` for tests, with any folder as `run_dir`. Rank 0 is on node 0, rank 1 on node 1. A subclass adds
-    whatever else a fault needs."""
+    """A `Context` for tests, with any folder as `run_dir`. Rank 0 is on node 0, and rank 1 on node 1. A subclass can
+    add what else a fault needs."""
 
     effects: list[tuple[float, float, str, bool]]  # measured, expected, unit, ok
     ends: list[tuple[float, float, str, bool]]  # the same of `ended`

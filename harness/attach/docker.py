@@ -1,6 +1,6 @@
 """Attaches to a job of containers that somebody else started, and finds the containers by a label.
 
-Every container of the job must have the owner's opt-in label `chaos.allow`.
+Every container of the job must have the label `chaos.allow`, by which its owner allows faults.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _signal_all(engine: Engine, identity: str, signal: str) -> None:
 def _undo(
     container: str, verb: str, life: str, networks: dict[str, dict[str, Any]], environment: dict[str, str]
 ) -> None:
-    """Undoes a stop, pause, disconnection or kill of a container. Does nothing if the act is undone already, or if the
+    """Undoes a stop, pause, disconnection or kill of a container. Does nothing if nothing is left to undo, or if the
     container no longer exists."""
     import docker.errors
 
@@ -174,7 +174,7 @@ def _take_back(
 
 
 def _join(engine: Engine, container: str, network: str, kept: Mapping[str, Any]) -> None:
-    """Connects a container to a network again, with its old address if possible, which other containers know."""
+    """Connects a container to a network again, if possible with its old address, because other containers know it."""
     import docker.errors
 
     aliases = [str(each) for each in kept.get("aliases") or ()]

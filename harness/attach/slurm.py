@@ -1,7 +1,6 @@
 """Attaches to a Slurm job that was started without the harness, and stops and continues its tasks by `srun --overlap`.
 
-The harness offers no acts that would hit the whole job (`scontrol suspend`) or the jobs of other users (draining a
-node).
+The harness does nothing that would hit the whole job (`scontrol suspend`) or jobs of other users (draining a node).
 """
 
 from __future__ import annotations
@@ -76,8 +75,8 @@ class SlurmJobAttached(AttachedJob):
 
 
 def attach(selection: str) -> SlurmJobAttached:
-    """Returns the running Slurm job with this id. Raises `UsageError` if the job belongs to another user, or if the
-    job's comment lacks the opt-in `chaos.allow`."""
+    """Returns the running Slurm job with this id. Raises `UsageError` if the job belongs to another user, or if its
+    comment lacks `chaos.allow`, by which an owner allows faults."""
     if not selection.isdecimal():
         raise UsageError(f"--attach slurm:{selection}: write the id of a job, like slurm:1234")
     slurm, job_id = find_slurm(), int(selection)

@@ -1,4 +1,4 @@
-"""Defines observers of a campaign (all jobs for a scenario), which are called when a job begins and ends."""
+"""Defines observers of a campaign (all jobs that a scenario needs), which are called when a job begins or ends."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -17,8 +17,8 @@ class Stage:
 
     `again` is True if a fault-free run is repeated, because its pace differed from that of the run with faults. `at` is
     the step of a checkpoint: the job ends at this checkpoint if `until_there` is True, and otherwise resumes from it.
-    `folder` is the folder of the job's event log, if it is known in advance. `fault_free` is the folder with the
-    fault-free runs that belong to the job.
+    `folder` is the folder of the job's event log, if it is known in advance. `fault_free` is the folder with the job's
+    fault-free runs.
     """
 
     kind: Literal["first look", "fault-free run", "run with faults", "run", "blindness check"]
@@ -36,7 +36,7 @@ class Stage:
 
 
 class CampaignObserver(Silent):
-    """The base class of observers of a campaign. Its methods do nothing; methods of subclasses must return at once."""
+    """The base class of observers of a campaign. Methods of subclasses must return at once."""
 
     def stage(self, stage: Stage) -> None:
         """Called when a job of the campaign is about to run."""

@@ -1,4 +1,4 @@
-"""Reads and checks scenarios and stored plans, with the bounds that they set under `expect:`."""
+"""Reads and checks scenarios and stored plans, with the bounds that are set under `expect:`."""
 
 import pathlib
 from collections.abc import Mapping
@@ -19,8 +19,7 @@ ASKED_PLAN = "asked-plan.json"  # plan that was asked for, if a failed fault-fre
 
 
 def score_bounds() -> ScoreBounds:
-    """Returns the allowed values of each name under `expect:`. The names include the guarantees of plug-ins, which a
-    scenario may set to `off`."""
+    """Returns the allowed values of each name under `expect:`. A plug-in's guarantee may be set to `off`."""
     theirs = dict.fromkeys(entry_points("chaos_harness.guarantees"), OF_A_PLUGIN)
     bounds_by_name = {**theirs, **bounds_by_score()}
     return {name: Allowed(bounds, bool(bounds.by_default)) for name, bounds in bounds_by_name.items()}
@@ -44,8 +43,8 @@ def load_plan(path: pathlib.Path) -> Plan:
 
 
 def find_plan(name: str, reports: pathlib.Path) -> pathlib.Path:
-    """Returns the path of the plan that `name` means: a plan's path, or a run's folder, id or beginning of an id. The
-    name `last` stands for the newest run."""
+    """Returns the path of a plan. `name` is the path itself, or the folder, the id or the beginning of the id of a run.
+    The name `last` stands for the newest run."""
     given = pathlib.Path(name)
     from harness.campaign.run_store import Store, refuse_first_look
 

@@ -1,4 +1,4 @@
-"""Runs one scenario: fault-free runs, then the run with faults. All event logs are stored in one folder."""
+"""Runs one scenario: fault-free runs, then the run with faults. One folder holds all event logs of a scenario."""
 
 import json
 import pathlib
@@ -55,8 +55,8 @@ def run_experiment(
 ) -> tuple[pathlib.Path, bool]:
     """Runs all jobs of a scenario, with faults and without.
 
-    Returns the folder of the run, and True if the user stopped it. If a fault-free run does not complete, returns the
-    folder of the fault-free run, and does not run the scenario.
+    Returns the folder of the run, and True if the user stopped it. If a fault-free run does not complete, returns its
+    folder, and does not make the run with faults.
     """
     guarantees()  # a plug-in that cannot be used is refused now, not after the run
     return _Experiment(plan, reports, backend, observer, stop or StopRequest()).run()
@@ -211,7 +211,7 @@ def _with_its_steps(plan: Plan, held: pathlib.Path) -> Plan:
 
 
 def _at_another_pace(run_dir: pathlib.Path) -> bool:
-    """Returns True if the fault-free runs had another pace than the job before its first fault."""
+    """Returns True if the fault-free runs were faster or slower than the job was before its first fault."""
     evidence = load_evidence(run_dir)
     at_end = Analysis.of(evidence).pace
     beside = isinstance(at_end, Pace) and at_end.slow(PaceBounds().max_slowdown) is Slow.BESIDE_BEFORE

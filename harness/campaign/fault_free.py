@@ -1,7 +1,7 @@
 """Makes fault-free runs (the same workload and seed without faults) once, and caches them by all inputs.
 
-A stored run is added or replaced only by renaming a whole folder, so no reader sees half of a run. Folders left by dead
-processes are removed. The cache has two kinds of folders:
+A stored run is added or replaced by renaming its whole folder, so that no reader sees half of a run. Folders that dead
+processes left are removed. The cache holds two kinds of folders:
 
     .fault-free/<digest>/            a complete run, with a seal (`harness.campaign.seal`)
     .fault-free/<name>.<random>/     a folder in use by the process that holds its lock
@@ -49,13 +49,13 @@ def ensure_fault_free(
     repeat: int = 0,
     before: Plan | None = None,
 ) -> tuple[pathlib.Path, Outcome | None]:
-    """Returns the folder of a completed fault-free run of `plan`, and its outcome or, for a stored run, `None`.
+    """Returns the folder of a completed fault-free run of `plan`, and the run's outcome or, for a stored run, `None`.
 
-    A stored run is used if its seal is valid and its log agrees with the plan. With `anew`, a new run is made, and
-    replaces the stored run when it has completed. If the log of a new run does not agree with the plan, the run is made
-    again once. `repeat` is a number that distinguishes several runs of the same plan. `before` is the plan of the run
-    with faults that will be compared with the fault-free run. A run that did not complete is not stored; its folder and
-    outcome are returned for the report.
+    A stored run is used if its log has not changed since it was stored, and agrees with the plan. With `anew`, a new
+    run is made, and replaces the stored run when it has completed. If the log of a new run does not agree with the
+    plan, the run is made again once. `repeat` is a number that distinguishes several runs of the same plan. `before` is
+    the plan of the run with faults that will be compared with the fault-free run. A run that did not complete is not
+    stored; its folder and outcome are returned for the report.
     """
     digest = plan.outcome_digest() + (f"-{repeat}" if repeat else "")
     kept = cache(reports) / digest
@@ -110,11 +110,11 @@ class FaultFree(NamedTuple):
 
 
 def fault_free_plans(plan: Plan, band: bool | None = None) -> dict[str, FaultFree]:
-    """Returns the plans of the fault-free runs that `plan` needs, by folder name: one run, and repeats or runs of other
-    sizes.
+    """Returns the plans of the fault-free runs that `plan` needs, by folder name: one run, and possibly repeats or runs
+    of other sizes.
 
-    `band` is True if training losses need a tolerance interval, which repeated runs give. By default, the scenario's
-    `expect:` decides about `band`.
+    `band` is True if repeated runs must measure a tolerance interval for the losses. If `band` is `None`, the
+    scenario's `expect:` decides.
     """
     alone = plan.without_faults(f"{plan.run_id}-fault-free")
     # Runs at the other world sizes of the plan show how far rounding alone drifts.
@@ -166,7 +166,7 @@ def own_folder(reports: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def release(folder: pathlib.Path) -> None:
-    """Gives up this process's lock on a folder that `own_folder` made. The folder may be removed or renamed already."""
+    """Releases this process's lock on a folder that `own_folder` made, even if the folder was removed or renamed."""
     descriptor = _locks.pop(str(folder), None)
     if descriptor is not None:
         os.close(descriptor)

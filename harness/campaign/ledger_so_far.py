@@ -1,7 +1,7 @@
 """Computes a running job's GPU time by account (such as `productive`) from its log so far, in a separate process.
 
-The separate process runs the judge's own code, so that the loop that watches the job need not wait. If `SINCE` names a
-harness event, the output has a second ledger, which begins at the first event of this name.
+The separate process runs the judge's own code, so that the loop that watches the job need not wait. If `SINCE` names an
+event of the harness, the output also has the GPU time since the first such event.
 
     python -m harness.campaign.ledger_so_far RUN_DIR FAULT_FREE [SINCE]      prints one JSON object
 """
@@ -49,8 +49,8 @@ def ask(run_dir: pathlib.Path, fault_free: pathlib.Path | None = None, since: st
 
 
 def so_far(run_dir: pathlib.Path, fault_free: pathlib.Path, since: str = "") -> dict[str, Any]:
-    """Returns a running job's GPU-seconds by account, goodput, waste, and the CPU time of this computation. Raises
-    `ChaosError` for an unreadable log."""
+    """Returns a running job's GPU-seconds by account (such as `productive`), and the CPU time of this computation.
+    Raises `ChaosError` for an unreadable log."""
     at = time.time()
     log = reading.read(run_dir / "events")
     events = log.harness.events if log.harness else []
@@ -86,12 +86,12 @@ def as_told(evidence: Analysis) -> dict[str, Any]:
 
 
 def first(events: Iterable[Mapping[str, Any]], name: str) -> int | None:
-    """Returns the time of the first event with this name, or `None` without one. Ignores events with `ok: false`."""
+    """Returns the time of the first event with this name, or `None` without one. Skips events with `ok: false`."""
     return min((event["at"] for event in events if event["event"] == name and event.get("ok", True)), default=None)
 
 
 def _without_the_step_under_way(run: Timeline) -> Timeline:
-    """Cuts off a running job's unfinished step, because the step may still complete or be lost."""
+    """Removes a running job's unfinished step, which may still complete or be lost."""
     last = run.segments[-1] if run.segments else None
     if last is None or last.phase != "interrupted_step" or any(each.t_regained is None for each in run.episodes):
         return run

@@ -39,7 +39,7 @@ _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)s?[\s=_:#-]*(\d{1,10
 
 
 def reader_of(text: str) -> Reader:
-    """Makes a reader of logs from its name or from YAML such as `lines: {regex: …}`. Raises `UsageError`."""
+    """Makes a reader of logs from its name or from YAML such as `lines: {regex: …}`. Raises `UsageError` on failure."""
     try:
         return reader_as(yaml.safe_load(text))
     except (ValueError, yaml.YAMLError) as error:
@@ -59,8 +59,8 @@ def reader_as(given: object) -> Reader:
 
 
 class _SavesSource(LineSource):
-    """Finds lines that report a save in common words, like `saved checkpoint step_110.pt`. Of several numbers in a
-    line, the smallest is the step."""
+    """Finds lines that report a save in common words, like `saved checkpoint step_110.pt`. If a line has several
+    numbers, the smallest is the step."""
 
     chars_max = readers.EXPRESSION_CHARS_MAX
 
@@ -84,8 +84,8 @@ class _LargeSource(LineSource):
 
 @dataclass
 class _Rank:
-    """The state of the reader of one rank's log. A smaller step than before means a restart, unless the next line has a
-    larger step than all before: the smaller step was then only printed late."""
+    """The state of the reader of one rank's log. A smaller step than before means a restart. If the next step is the
+    largest so far, the smaller step was only printed late."""
 
     last: int | None = None  # the newest step
     row: int = -1  # row of the newest step
@@ -157,7 +157,7 @@ def _figure(told: Told, name: str) -> float:
 
 def executed(files: Sequence[pathlib.Path], reader: Reader) -> OwnLog:
     """Reads a job's own logs, the oldest file first. A new file, or a return to an earlier step, counts as a restart.
-    Raises `UsageError` if the reader's files do not repeat steps, or for too many steps."""
+    Raises `UsageError` for too many steps, and for a reader whose files never show a step twice."""
     if reader.whole:
         raise UsageError(f"--read {reader.name}: its files hold the whole history without repeated steps")
     reading = _Reading()

@@ -1,9 +1,9 @@
-"""Gives one verdict on several runs of a scenario, by upper limits below which 90 % of all runs stay.
+"""Gives one verdict on several runs of a scenario, by estimating the limits below which 90 % of all runs stay.
 
-If any run fails, the verdict is fail, however good the others are: a stack that fails some runs is *flaky*. If all runs
+If any run fails, the verdict is fail, however good the other runs are: the stack is then called *flaky*. If all runs
 pass, each bound that the scenario sets is checked against the tail of the distribution: with 95 % confidence, 90 % of
-all runs must stay within the bound. If the runs are too few for this confidence, the verdict is inconclusive, and
-states how many further runs would settle it. All functions are pure: the bootstrap has a fixed seed.
+all runs must stay within the bound. With too few runs for a confidence of 95 %, the verdict is inconclusive, and states
+how many further runs are needed. The bootstrap has a fixed seed, so that equal runs always get the same verdict.
 """
 
 import math
@@ -115,8 +115,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 def tolerance_factor(runs: int) -> float:
     """Returns the one-sided tolerance factor k for a normal sample of `runs` values.
 
-    With 95 % confidence, 90 % of all values lie below the sample's mean plus k standard deviations. Sources: Lieberman
-    1958 for up to 10 values, Natrella's approximation (1963) for more.
+    With 95 % confidence, 90 % of all values lie below the sample's mean plus k standard deviations. The sources are
+    Lieberman 1958 for up to 10 values, and Natrella's approximation (1963) for more.
     """
     if runs < 2:
         return math.inf
@@ -129,10 +129,10 @@ def tolerance_factor(runs: int) -> float:
 
 
 def tail_bound(values: Sequence[float]) -> float:
-    """Returns a value that, with 95 % confidence, 90 % of all runs stay below, or infinity for fewer than two values.
+    """Returns the value below which, with 95 % confidence, 90 % of all runs stay (infinity for fewer than two values).
 
-    Positive values are assumed to be log-normal, because durations and costs vary by factors, and other values to be
-    normal.
+    Values are assumed to be log-normally distributed if all are positive, as durations and costs are, and otherwise
+    normally.
     """
     if len(values) < 2:
         return math.inf
@@ -168,7 +168,7 @@ def _rate(most: int, runs: int, probability: float) -> float:
 
 @dataclass(frozen=True)
 class Assessment:
-    """Statistics of one measured value over several runs, with each run's value divided by the upper bound."""
+    """Statistics of one measured value over several runs. Each run's value is divided by the value's upper bound."""
 
     runs: int
     median: float

@@ -1,4 +1,4 @@
-"""Restarts a job from its saved checkpoints. Each restart has its own folder, and runs only as long as needed."""
+"""Restarts a job from its saved checkpoints. Each restart has its own folder, and runs only as long as it must."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def restart(
 ) -> tuple[Restart, Outcome]:
     """Restarts the job in a new folder, to which `prepare` copies the saved checkpoints.
 
-    `until` decides when to end the job (default: after `FOLLOWED_STEPS` steps). Afterwards, removes the saves, unless
-    `keep` is True. Errors that `prepare` raises are not caught.
+    `until` decides when to end the job (default: after `FOLLOWED_STEPS` steps). Unless `keep` is True, the saves are
+    removed at the end. Errors that `prepare` raises are not caught.
     """
     folder.mkdir(parents=True)
     until = until or Until(stop, some_steps_after())
@@ -51,7 +51,7 @@ def remove_saves(plan: Plan, folder: pathlib.Path) -> None:
 
 def own_folder(folder: pathlib.Path) -> None:
     """Makes a folder for several restarts of a job. An empty file `undo.jsonl` marks the folder as the harness's own,
-    in which nodes can write only to the folder of their run."""
+    so that nodes cannot write to it (only to their run's folder)."""
     folder.mkdir(parents=True)
     (folder / JOURNAL).touch(0o600)
 

@@ -1,16 +1,15 @@
-"""Makes fault-free runs that resume from a checkpoint on another number of nodes, to judge a run that did so.
+"""Makes fault-free runs that resume from a checkpoint on another number of nodes, to judge a run that did the same.
 
-Rounding errors move training losses far away from the fault-free run if the number of nodes differs from the first step
-on, but much less if the number changes late. A tolerance interval from runs with another number of nodes from the first
-step on would hide a wrong optimizer. The runs of this module therefore change their number of nodes at the save from
-which the judged run restarted.
+Rounding errors change training losses much if the number of nodes differs from the first step on, but less if the
+number changes late. A tolerance interval from runs whose number of nodes differs from the first step on would hide a
+wrong optimizer. The runs of this module change their number of nodes at the save from which the judged run restarted.
 
-The judge checks `resumed-same` first, because a faulty resume would widen the tolerance interval that should reveal it.
-If the steps before the save equal those of the fault-free run bit for bit, only `resumed-1` is made, not `resumed-2`
-and `resumed-3`. If the judged run increases its number of nodes again, the fault-free runs do not repeat the increase,
-because only an eviction notice causes the save that they would need. A run whose log does not agree with its plan
-(`harness.evidence.made_as_asked`) is made once more; the judge reports a repeated flaw. The runs are stored like other
-fault-free runs, under these names:
+The judge first checks the run `resumed-same`, in which the number of nodes does not change: a faulty resume would widen
+the tolerance interval that should reveal it. If the steps before the save equal those of the fault-free run bit for
+bit, one run with the new number of nodes is enough. If the judged run increases its number of nodes again, the
+fault-free runs do not repeat the increase, because only an eviction notice causes the save that they would need. A run
+whose log does not agree with its plan (`harness.evidence.made_as_asked`) is made once more; if it disagrees again, the
+judge reports it. The runs are stored like other fault-free runs, under these names:
 
   resumed-before    runs with the planned number of nodes, and stops at the save
   resumed-same      resumes from a copy of the save with the same number of nodes, which must not change the losses
@@ -44,7 +43,7 @@ REPEATS = 3  # runs of the third kind for a job that does not compute the same t
 
 def resize(plan: Plan, run: Timeline, fault_free: Timeline | None) -> Resize | None:
     """Returns the step of the save at which the run first changed its number of nodes, and the new number of nodes.
-    Returns `None` if fault-free runs cannot repeat this change."""
+    Returns `None` if fault-free runs cannot repeat the change."""
     # Any other store ends with the job.
     reached = plan.backend in drill.REACHED and plan.workload.checkpoint.store == DIRECTORY
     return made_as_asked.resize(run, fault_free) if reached and expects_band(plan) else None

@@ -36,7 +36,7 @@ _DATE = "2026-11-22T08:00:00+00:00"
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The facts by which a stored run is found. `verdict` is `None` for a run that goes on or was killed."""
+    """The facts by which a stored run is found. `verdict` is `None` for a run that is going on or was killed."""
 
     run_id: str
     begun_s: float  # seconds since 1970
@@ -55,7 +55,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A filter of stored runs. A field that is `None` accepts all runs. `commit` is a commit id or its beginning.
+    """A filter of stored runs. A field that is `None` accepts every run. `commit` is a commit id or its beginning.
     `since_s` is in seconds since 1970."""
 
     scenario: str | None = None
@@ -81,7 +81,7 @@ class NotARun(Exception):
 
 
 class FirstLook(NotARun):
-    """Raised for a folder that `chaos init` made (a first look), which is not a run. Lists of runs leave it out."""
+    """Raised for a folder that `chaos init` made (a first look), which is not a run and is not listed as one."""
 
 
 class Store:
@@ -102,7 +102,7 @@ class Store:
         return self.once(run for run in judged if stored_kind_of(self.reports / run.run_id) is None)
 
     def once(self, runs: Iterable[StoredRun]) -> list[StoredRun]:
-        """Returns each run once: of several copies, the copy with the worst verdict. Adds the copies to `notes`."""
+        """Returns each run once: of several copies, the copy with the worst verdict. Lists all copies in `notes`."""
         once = dict[tuple[float, str, str, str], StoredRun]()
         for run in runs:
             kept = once.setdefault(key := (run.begun_s, run.scenario, run.backend, run.seed), run)
@@ -151,8 +151,8 @@ def usable(
 ) -> tuple[pathlib.Path, T]:
     """Returns the folder of the named run, and the result of `read` for this folder.
 
-    `last` is the newest run that `read` accepts. The reasons why newer runs were skipped are added to `passed_over`.
-    Raises `UsageError` if `read` accepts no run.
+    The name `last` means the newest run that `read` accepts. The reasons why newer runs were skipped are added to
+    `passed_over`. Raises `UsageError` if `read` accepts no run.
     """
     if name != "last":
         folder = Store(reports).find(name)
@@ -182,15 +182,15 @@ def refuse_first_look(folder: pathlib.Path) -> None:
 
 
 def part_of_a_day(folder: pathlib.Path) -> tuple[pathlib.Path, str | None]:
-    """Returns the folder of the game day (several rehearsals with one log) and the rehearsal's name, for a rehearsal's
-    folder. For any other folder, returns this folder and `None`."""
+    """For the folder of a rehearsal, returns the folder of its game day (several rehearsals on one job) and the
+    rehearsal's name. For any other folder, returns this folder and `None`."""
     day = folder.absolute().parent.parent
     is_one = folder.absolute().parent.name == REHEARSALS and not (folder / "events").exists()
     return (day, folder.name) if is_one and (day / "events").is_dir() else (folder, None)
 
 
 def picked(name: str, known: Sequence[str], what: str, reports: pathlib.Path) -> str:
-    """Returns the only name in `known` that begins with `name` or, for `last`, the first one, which is the newest."""
+    """Returns the only name in `known` that begins with `name`. For `last`, returns the first name, the newest."""
     fitting = known[:1] if name == "last" else [each for each in known if each.startswith(name)]
     if len(fitting) == 1:
         return fitting[0]

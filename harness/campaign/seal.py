@@ -1,8 +1,8 @@
 """Seals the event log of a stored fault-free run, so that no later run is compared with a changed log.
 
-The seal is a keyed digest (HMAC-SHA-256, RFC 2104) of the event files. The key lies on this host's own disk, outside of
-the reports: a node elsewhere that shares the reports cannot make a seal. `docs/security.md` names the attacks that a
-seal does not stop.
+The seal is a keyed digest (HMAC-SHA-256, RFC 2104) of the event files. The key is on this host's own disk, so that a
+node on another host that can write to the reports cannot make a seal. `docs/security.md` names the attacks that a seal
+does not stop.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ def put(folder: pathlib.Path) -> None:
 
 
 def holds(folder: pathlib.Path) -> bool:
-    """Returns True if this run's event log is unchanged since it was sealed on this host, under this folder's name."""
+    """Returns True if this run's event log and folder name are unchanged since the log was sealed on this host."""
     try:
         given = untrusted_files.read(folder, SEAL, 1024)
         return hmac.compare_digest(given, _seal(folder, digest_of(folder / "events")).encode())
@@ -69,7 +69,7 @@ def holds(folder: pathlib.Path) -> bool:
 
 
 def _seal(folder: pathlib.Path, digest: str) -> str:
-    """Returns the seal: an HMAC of the event log's digest and of the run folder's name, which identifies the plan."""
+    """Returns the seal: an HMAC of the event log's digest and of the run folder's name, which stands for the plan."""
     told = f"{folder.name.partition('.')[0]}:{digest}"
     return hmac.new(_key(state_folder()), told.encode(), hashlib.sha256).hexdigest()
 

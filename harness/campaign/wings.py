@@ -1,9 +1,9 @@
 """Finds the wings (optional parts of the harness, such as game days) by the file `wing.py` in their folders.
 
-A wing can store results of its own, such as those of a game day. The list of runs, `chaos show` and `chaos score`
+A wing can store results of its own, such as that of a game day. The list of runs, `chaos show` and `chaos score`
 recognize a wing's result by a file in the result's folder. A wing can define kinds of YAML files, each with a top-level
-key by which `chaos validate` recognizes it. A wing's results can answer questions of the pre-launch checklist. Only the
-list of commands mentions wings by name.
+key by which `chaos validate` recognizes it. A wing's results can answer questions of the pre-launch checklist. Apart
+from its own code, only the list of commands names a wing.
 """
 
 import contextlib
@@ -59,7 +59,8 @@ class StoredKind(Protocol):
         """Returns the result in a folder as JSON data."""
 
     def judge(self, folder: pathlib.Path) -> tuple[Result, Callable[[], None]]:
-        """Judges a stored result again from its event logs. Returns the new result, and a writer of its reports."""
+        """Judges a stored result again from its event logs. Returns the new result, and a function that writes
+        reports."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,8 @@ class Item(enum.StrEnum):
 class Proof(NamedTuple):
     """The answer that a stored result gives to a question of the pre-launch checklist.
 
-    `at_s` is the time of the result in seconds since 1970. `commits` and `trainers` hold the commits of the project
-    under test and the names of the trainers in the result's runs, as far as they are known.
+    `at_s` is the time of the result in seconds since 1970. `commits` holds the commits of the tested project in the
+    result's runs, and `trainers` the trainers' names, if known.
     """
 
     item: Item
@@ -139,12 +140,12 @@ def sweep_of(name: str) -> Sweep:
 
 
 def latest_s() -> float:
-    """Returns the latest time that a stored result may have: in one minute, as file servers have their own clocks."""
+    """Returns the latest plausible time of a stored result: in a minute, because a file server's clock may be ahead."""
     return time.time() + 60.0
 
 
 def newest(reports: pathlib.Path, name: str) -> Iterator[tuple[pathlib.Path, float]]:
-    """Yields each folder with a file `name`, and the time of the file's last change, the newest first."""
+    """Yields each folder with a file `name`, and the time of this file's last change, the newest first."""
     found = []
     for path in reports.glob(f"*/{name}"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Finds the default folders of scenarios and reports, in a checkout or an installed copy."""
+"""Finds the default folders of scenarios and reports, in a checkout or in an installed copy."""
 
 import importlib.metadata
 import pathlib
@@ -12,8 +12,8 @@ def in_checkout() -> bool:
 
 
 def reports() -> pathlib.Path:
-    """Returns the folder `reports/` of the checkout if the working directory is in the checkout, else `reports/` in the
-    working directory."""
+    """Returns the folder `reports/` of the checkout if the working directory is in the checkout, otherwise `reports/`
+    in the working directory."""
     here = pathlib.Path.cwd()
     return _ROOT / "reports" if in_checkout() and here.is_relative_to(_ROOT) else here / "reports"
 

@@ -1,4 +1,4 @@
-"""Shows a run's progress: as one changing line on a terminal, as a few plain lines elsewhere."""
+"""Shows a run's progress: as one changing line on a terminal, and as a few plain lines elsewhere."""
 
 import contextlib
 import pathlib
@@ -35,8 +35,7 @@ MOMENTS = {
 
 
 class Display(CampaignObserver, contextlib.AbstractContextManager["Display"]):
-    """Prints the progress of a scenario's jobs. Markup for the terminal in a trainer's texts is printed, not
-    interpreted."""
+    """Prints the progress of a scenario's jobs. Terminal markup in a trainer's texts is printed and has no effect."""
 
     def __init__(self, console: Console):
         self.console = console

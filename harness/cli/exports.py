@@ -1,7 +1,7 @@
 """Defines exports, which pass the results of runs to other tools. Each export is a command-line option of the same
 name.
 
-An export is an entry point of the group `chaos_harness.exports`: one file that defines an `Export`, and one line in
+An export is an entry point of the group `chaos_harness.exports`: a file that defines an `Export`, and a line in
 pyproject.toml. Other packages may add exports.
 """
 
@@ -32,10 +32,10 @@ class Export:
     optional dependency group (extra) of this package that the export needs. At least one of `stored` and `live` must be
     set.
 
-    `stored` checks the option's value, and returns a function that takes a run's folder, exports the run, and returns a
+    `stored` checks the option's value, and returns a function that exports the run in a given folder and returns a
     message. If `each` is True, runs are also exported as soon as they are judged. `live` takes the option's value, and
-    the share of GPU time that a job may waste if its plan sets no limit. `live` returns a context manager that yields
-    two values: an observer of the job, and a text that says where to see the data.
+    the share of GPU time that a job may waste if its plan sets no limit. `live` returns a context manager, which yields
+    an observer of the job and a text that says where to see the data.
     """
 
     metavar: str
@@ -63,8 +63,8 @@ def exports() -> Mapping[str, Export]:
 
 
 def offering(wanted: Callable[[Export], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds to a command the options of all exports that `wanted` accepts. The command gets the exports that the user
-    chose as the argument `chosen`."""
+    """Adds the options of all exports that `wanted` accepts to a command. The exports that the user chose are passed to
+    the command as the argument `chosen`."""
 
     def offer(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
@@ -118,7 +118,7 @@ class Telling(CampaignObserver):
 
 @contextlib.contextmanager
 def watched(observer: CampaignObserver, chosen: Chosen, budget: float | None = None) -> Iterator[CampaignObserver]:
-    """Yields an observer that also passes a running job on to the chosen exports.
+    """Yields an observer that also lets the chosen exports observe a running job.
 
     `budget` is the share of GPU time (0 to 1) that the job may waste if its plan sets no limit.
     """

@@ -1,4 +1,4 @@
-"""Defines `chaos doctor`, which finds the backends and faults that work on this machine, and `chaos heal`, which undoes
+"""Defines `chaos doctor`, which says which backends and faults work on this machine, and `chaos heal`, which undoes
 what killed runs left behind."""
 
 import dataclasses
@@ -84,8 +84,8 @@ def scenarios_here(
 
 
 def fault_table(capabilities: dict[str, Capability]) -> list[tuple[str, str, dict[str, str]]]:
-    """Returns each fault with name, description, and for each backend `yes` or the reason why the backend cannot inject
-    the fault here."""
+    """Returns name and description of each fault and, for each backend, `yes` or why the backend cannot inject the
+    fault here."""
     rows = []
     for name in fault_names():
         try:
@@ -114,8 +114,8 @@ def gpus_found() -> list[Finding]:
 
 
 def programs_found() -> list[Finding]:
-    """Returns a finding for each group of external programs, with the missing ones. A missing program is no failure,
-    because most users need only a few groups."""
+    """Returns a finding for each group of external programs, which names the missing programs. A missing program is no
+    failure, because most users need only a few groups."""
     findings = []
     for group, purpose in programs.GROUPS.items():
         if group in ("base", "setup"):
@@ -139,8 +139,8 @@ def doctor(
 ) -> None:
     """Say which backends, faults and scenarios work here, and what the rest lacks.
 
-    Each part of the list begins with what is missing. The list ends with what killed runs left behind. The last line
-    says whether this machine is ready.
+    Each part of the output begins with what is missing. The output ends with a list of what killed runs left behind,
+    and with a line that says whether this machine is ready.
 
     Exits with 4 if this machine lacks something essential, if no scenario can run here, or if a scenario that you name
     can run on no backend here.

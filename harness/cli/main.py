@@ -97,13 +97,13 @@ COMMANDS = {
 
 
 def make_app(loaded: Callable[[], None] = lambda: None) -> typer.Typer:
-    """Returns the command-line application. The code of a command is imported only when the user calls the command;
-    then `loaded` is called."""
+    """Returns the command-line application. The code of a command is imported only when the user calls the command. The
+    function `loaded` is called after the import of a command's code."""
     import typer
     from typer.core import TyperCommand, TyperGroup
 
     class Command(TyperCommand):
-        """An entry in the list of commands. The command's code is imported only when the user calls the command."""
+        """A command of the command line, whose code is imported only when the user calls the command."""
 
         def __init__(self, name: str, where: str, about: str, panel: str):
             super().__init__(name, help=about, rich_help_panel=panel)
@@ -185,7 +185,7 @@ def main() -> None:
 
 
 def _stop_on_signals() -> None:
-    """Makes signals ask the run to stop and to undo its faults, instead of ending the program at once."""
+    """Makes signals ask the run to stop and to undo its faults, so that they do not end the program at once."""
     from harness.run.stop import stop
 
     stop.on_signals()

@@ -1,4 +1,4 @@
-"""Prints the output of commands. Text from a scenario, a log or a node never becomes markup or controls the
+"""Prints the output of commands. Text from a scenario, a log or a node is never used as markup, and never controls the
 terminal."""
 
 import pathlib
@@ -41,7 +41,7 @@ def say(line: str, style: str = "") -> None:
 
 
 def unwrapped(console: Console) -> Console:
-    """Returns a console for a terminal unchanged. For other output, returns a console so wide that rows of tables are
+    """Returns the console of a terminal unchanged. For other output, returns a console so wide that rows of tables are
     not wrapped."""
     if console.is_terminal:
         return console

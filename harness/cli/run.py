@@ -43,7 +43,7 @@ def run(
 ) -> None:
     """Run a scenario and judge it.
 
-    Exits with 0 pass, 1 fail, 3 inconclusive or invalid, 4 this machine cannot run it.
+    The exit code is 0 for pass, 1 for fail, 3 for inconclusive or invalid, and 4 if the scenario cannot run here.
 
     Example: chaos run spot-evict --seed 7
     """

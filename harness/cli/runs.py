@@ -1,4 +1,4 @@
-"""Defines the commands on a stored run: `chaos show`, `score` and `report`."""
+"""Defines the commands `chaos show`, `chaos score` and `chaos report`."""
 
 import contextlib
 import pathlib
@@ -34,7 +34,7 @@ def show(
 ) -> None:
     """Show a stored run from its report.json, without judging it again.
 
-    Exits 0 whatever the verdict.
+    The exit code is 0 for every verdict.
 
     Example: chaos show last
     """
@@ -91,8 +91,8 @@ def score(
     Exits with the codes of `chaos run`. With --rehearsal, writes the report to `rehearsal-NAME` in the run's folder.
 
     With --log, steps that were done again after a restart must have the same values as the first time: samples,
-    learning rate, losses and gradient norms. The option --log does not find an error that occurs both times, or an
-    error in a step that was done only once.
+    learning rate, losses and gradient norms. The option --log does not find errors that occur both times, or errors in
+    steps that were done only once.
 
     Example: chaos score --log train-1.log train-2.log --read megatron
     """

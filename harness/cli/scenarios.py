@@ -137,9 +137,8 @@ def explanation(spec: Scenario, plan: Plan) -> list[str]:
 
 
 def untold(tells: frozenset[str] | None, expect: Mapping[str, Any], teller: str = "its trainer") -> list[str]:
-    """Returns lines that say what cannot be judged, because the trainer does not report it. `tells` holds the kinds of
-    evidence that the trainer declares to report (`None`: no declaration). `teller` is the trainer's name in these
-    lines."""
+    """Returns lines that say what cannot be judged because the trainer does not report it. `tells` holds the kinds of
+    evidence that the trainer declares (`None`: no declaration). `teller` is the trainer's name in these lines."""
     if tells is None:
         text = "What its trainer reports is seen when it runs. Whatever is missing then will not be judged"
         return [f"{text}, and the verdict names it; what `trainer: {{tells: […]}}` names must be there."]
@@ -174,8 +173,8 @@ def _struck(planned: PlannedFault, work: Workload) -> list[int]:
 
 
 def _cost_in_words(spec: Scenario, plan: Plan) -> list[str]:
-    """Returns lines that state the highest possible cost, by the time limits. A job that runs smoothly costs far
-    less."""
+    """Returns lines that state the highest possible cost of a run, by its time limits. A job that runs smoothly costs
+    far less."""
     hours = plan.workload.nodes * plan.workload.ranks_per_node * plan.abort.wall_clock_ns / 3600e9
     cap = plan.limits.gpu_hours
     each = hours if cap is None else min(hours, cap)

@@ -1,4 +1,4 @@
-"""Prints the result of a run on the terminal: verdict, headline, figures, and where the report is."""
+"""Prints the result of a run on the terminal: verdict, headline, figures, and the path of the report."""
 
 import pathlib
 from typing import Any

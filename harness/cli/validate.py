@@ -24,8 +24,7 @@ def validate(
 ) -> None:
     """Check scenarios with all profiles, suites and plans of game days. Runs nothing.
 
-    The content of a file shows whether it is a scenario, a suite or a game day; if it does not, the file's folder
-    decides.
+    The content of a file, or else its folder, shows whether it is a scenario, a suite or a game day.
 
     Example: chaos validate my-scenario.yaml
     """

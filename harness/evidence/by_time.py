@@ -1,4 +1,4 @@
-"""Looks up facts by time and place, such as when something disturbed the run, or which workers a node ran."""
+"""Looks up facts by time and place, for example when something disturbed the run, or which workers a node ran."""
 
 import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,8 +20,8 @@ def healed_at(run: Timeline, fault: FaultRecord) -> int:
 
 
 def disturbed(run: Timeline) -> list[Window]:
-    """Returns the merged time windows in which a fault was active or the job was in an outage. An outage ends once the
-    job does a new step."""
+    """Returns the time windows in which a fault was active or the job was in an outage; overlapping windows are merged.
+    An outage ends once the job does a new step."""
     found = [(episode.t_stop, episode.end) for episode in run.episodes]
     over = {name: episode.end for episode in run.episodes for name in episode.faults}  # the last episode counts
     for fault in run.faults:
@@ -43,13 +43,13 @@ def union(windows: Iterable[Window]) -> list[Window]:
 
 
 def touches(windows: Sequence[Window], first: int, last: int) -> bool:
-    """Returns True if one of `windows` (sorted, not overlapping) overlaps the time from `first` to `last`."""
+    """Returns True if one of the sorted, disjoint `windows` overlaps the time from `first` to `last`."""
     place = bisect.bisect_right(windows, last, key=lambda window: window[0])
     return place > 0 and windows[place - 1][1] >= first
 
 
 def quiet(begin: Ints, end: Ints, disturbed: Sequence[Window]) -> Bools:
-    """Marks the time intervals from `begin` to `end` that overlap none of the time windows `disturbed`."""
+    """Marks the time spans, each from `begin[i]` to `end[i]`, that overlap none of the windows `disturbed`."""
     if not disturbed:
         return np.ones(len(begin), np.bool_)
     lows, highs = np.array(disturbed, np.int64).T
@@ -83,7 +83,7 @@ class Places:
         return any(slot.allocated <= moment <= slot.released for slot in self._slots.get(node, ()))
 
     def alive(self, target: Target, moment: int) -> Iterator[int]:
-        """Yields the workers of a fault's target that lived at the time `moment`, as rows of `Timeline.processes`."""
+        """Yields the indexes in `Timeline.processes` of a fault target's workers that lived at time `moment`."""
         return self._lives.at(key_of(target), target.get("rank"), moment)
 
     def exits(self, target: Target, first: int, last: int) -> Iterator[Mapping[str, Any]]:

@@ -25,21 +25,22 @@ def elsewhere(run: Timeline, rank: int, told: Mapping[str, tuple[int, int]]) -> 
 
 
 def replicas(run: Timeline) -> Ints:
-    """Returns a group number for each process: the processes of one group are replicas, which have equal weights.
+    """Returns a group number for each process. The processes of a group are replicas, which have equal weights.
     Processes without logged coordinates form one group."""
     places = [tuple(sorted((a, *p) for a, p in each.coordinates.items() if a != REPLICATED)) for each in run.processes]
     return np.unique(np.array([str(place) for place in places] or [""]), return_inverse=True)[1].astype(np.int64)
 
 
 def layouts(run: Timeline) -> frozenset[str]:
-    """Returns the logged ways to split the model between ranks, such as `tp 2`, without data parallelism."""
+    """Returns the logged ways in which the model is split between ranks, such as `tp 2`, without axes of data
+    parallelism."""
     told = [each.coordinates for each in run.processes if each.coordinates]
     parts = [[f"{axis} {n}" for axis, (_, n) in sorted(each.items()) if axis not in DATA and n > 1] for each in told]
     return frozenset(", ".join(each) or "whole replicas" for each in parts)
 
 
 def new_layout(run: Timeline, others: Sequence[Timeline]) -> str:
-    """Returns a split of the model, such as `tp 2`, that `run` logs and no run in `others` does. Returns "" if a run in
+    """Returns a split of the model, such as `tp 2`, that `run` logs and no run in `others` logs. Returns "" if a run in
     `others` logs no split."""
     known = [layouts(each) for each in others]
     return min(layouts(run) - frozenset().union(*known), default="") if known and all(known) else ""

@@ -48,7 +48,7 @@ _OWN_CRASHES = {code for n in (signal.SIGSEGV, signal.SIGILL, signal.SIGFPE) for
 
 class End(NamedTuple):
     """The end of a process. `rank` is `None` for the end of a node's command, which stands for all processes of the
-    node. `code` is `None` if no log has the exit. `at` is a time (ns) by which the process had certainly ended."""
+    node. `code` is `None` if no log has the exit. `at` is a time (ns) at which the process had certainly ended."""
 
     node: str
     incarnation: int
@@ -77,7 +77,7 @@ class End(NamedTuple):
 
 
 def describe_alike(alike: Sequence[End], since: int) -> str:
-    """Describes deaths with equal exit code and error in one sentence: `ranks 0 and 1 died 7 times, the first at …`."""
+    """Describes deaths with equal exit code and error in a sentence such as `ranks 0 and 1 died 7 times, …`."""
     first = min(alike, key=lambda death: death.at)
     told: set[Any] = {death.node if first.rank is None else death.rank for death in alike}
     names, at, several = listed([*map(str, sorted(told))]), format_duration(first.at - since), "s" * (len(told) > 1)
@@ -116,8 +116,8 @@ def unexplained(run: Timeline, ends: Sequence[End]) -> Iterator[End]:
 
 
 def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
-    """Yields the time span from each notice to leave until the harness removes the node. In this time span, a job may
-    save a checkpoint and exit."""
+    """Yields the time span from each notice to leave until the harness removes the node. After a notice to leave, a job
+    may save a checkpoint and exit."""
     doubt = _doubt(run)
     for fault in run.faults:
         if fault.injected is not None and fault.notice_ns:
@@ -126,10 +126,10 @@ def _times_to_leave(run: Timeline) -> Iterator[tuple[int, int, str]]:
 
 
 def given(run: Timeline) -> list[dict[str, Any]]:
-    """Returns the logged notices to leave the job that a known cause confirms: a fault or the cluster manager removes
-    the node, or a fault asks the rank to end. A node's notice that it is unfit is confirmed by a fault on this node
-    that does not kill. A notice with the source `peer` is confirmed by a cause that made another worker leave. A notice
-    that only the trainer reports is left out."""
+    """Returns the logged notices to leave the job that a known cause confirms. A known cause is a fault or a cluster
+    manager that removes the node, or a fault that asks the rank to end. A node's notice that it is unfit is confirmed
+    by a fault on this node that does not kill. A notice from another worker (source `peer`) is confirmed by a cause
+    that made that worker leave. Notices that only the trainer reports are left out."""
     doubt, stragglers = _doubt(run), {key_of(each) for each in run.notices if each.get("source") in GAVE_UP}
     aimed = {key_of(target) for fault in run.faults for target in fault.targets}
     taken = {slot.key: slot.released for slot in run.slots if not slot.kept}
@@ -177,7 +177,7 @@ def ends_of(run: Timeline) -> list[End]:
 
 
 def _last_words(run: Timeline) -> Iterator[dict[str, Any]]:
-    """Yields the exits that only the worker itself logged, because some launchers write no log."""
+    """Yields the exits that a worker logged but no launcher, because some launchers write no log."""
     seen = {(*key_of(exit_), exit_["at"]) for exit_ in run.exits if exit_["rank"] is not None}
     for worker in run.processes:
         place = {"node": worker.node, "incarnation": worker.incarnation, "rank": worker.rank}
@@ -209,10 +209,10 @@ def _is_over(run: Timeline, gone: Process, world: Set[int]) -> bool:
 
 @dataclass(frozen=True)
 class _Root:
-    """A cause that explains deaths of workers from the time `at` on, but not on the nodes and ranks in `beyond`.
-    The process groups `unsettled` contained a killed process: a step in one of them does not prove that a process
-    survived the fault. A step that begins at the time `survived` or later proves that its process survived. The cause
-    explains a death with a logged error only if the worker is one of the fault's targets `aim`."""
+    """A cause that explains deaths of workers from the time `at` on, but not on the nodes and ranks in `beyond`. The
+    process groups `unsettled` contained a killed process: a step in one of them does not prove that a process survived
+    the fault. A step that begins at `survived` or later proves that its process survived. A death with a logged error
+    is explained only if the worker is one of the fault's targets `aim`."""
 
     at: int
     beyond: Set[_Place] = frozenset()
@@ -287,8 +287,8 @@ class _Inquest:
         return min(strikes) <= death.at + self._doubt
 
     def _settled(self, death: End, unsettled: Set[int] = frozenset()) -> int:
-        """Returns the earliest possible time of this death's cause: the process's start or, if later, the end of its
-        first step in its last process group that is not in `unsettled`."""
+        """Returns the earliest possible time of the cause of a death: the start of the process or, if it did steps in a
+        process group that is not in `unsettled`, the end of its first step in the last such group."""
         worlds = (world for row in death.processes for world in self._worlds.get(row, ()))
         settled = (at for at, number in worlds if at <= death.at and number not in unsettled)
         return max([death.started - self._doubt, *settled])
@@ -304,9 +304,9 @@ class _Inquest:
             yield from self._lives.at((node, incarnation), rank, moment)
 
     def _after_kill(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields the causes of other workers' deaths after a fault that kills: each time at which the fault killed, and
-        the end of each victim. The end of a killed process is a cause, too, because a launcher may start a worker
-        between the kill and this end."""
+        """Yields the causes of other workers' deaths after a fault that kills: each kill, and the end of each killed
+        process. The end of a killed process is a cause of its own, because a launcher may start a worker between the
+        kill and this end."""
         aim, first = _aim(fault), min(fault.strikes, default=acted_at(fault))
         targets = dict.fromkeys(victim for moment in _moments(fault) for victim in self._alive(aim, moment))
         left = [max(acted_at(fault), self._last_word(other)) for other in targets if other.at < first]
@@ -317,10 +317,10 @@ class _Inquest:
         yield from (_Root(at, aim, unsettled) for at in ends)
 
     def _after_stop(self, fault: FaultRecord) -> Iterator[_Root]:
-        """Yields the causes of workers' deaths after a fault that can stop a job: the fault's end, and the end of each
-        target that was alive at the fault's end. A process has survived the fault if the process begins a step over a
-        minute after the fault's end and after the next checkpoint. Launchers notice missing heartbeats within a minute;
-        some trainers notice a failed checkpoint only when they save the next one."""
+        """Yields the causes of workers' deaths after a fault that can stop a job: the fault's end, and the ends of
+        targets that outlived the fault. A process has survived the fault if the process begins a step over a minute
+        after the fault's end and after the next checkpoint. Launchers notice missing heartbeats within a minute; some
+        trainers notice a failed checkpoint only when they save the next one."""
         healed, aim = healed_at(self._run, fault), _aim(fault)
         saved = self._commits[bisect.bisect(self._commits, healed) :][:1] if self._commits else [healed]
         survived = max(healed + SURVIVED_NS, *saved) if saved else NEVER
@@ -330,7 +330,8 @@ class _Inquest:
                 yield _Root(other.at, aim, survived=survived, aim=aim)
 
     def _last_word(self, death: End) -> int:
-        """Returns the time of the last log line of a worker or of a node's workers, as exits are logged too late."""
+        """Returns the time of the last log line of a worker (or of a node's workers), because exits are logged after
+        they happen."""
         seen = (self._run.processes[row].last_seen for row in death.processes)
         return max(seen, default=death.at if death.rank is None else death.started)
 

@@ -25,7 +25,7 @@ def struck(evidence: Evidence) -> Iterator[FaultRecord]:
 
 
 def stopped(work: Work, fault: FaultRecord) -> int | None:
-    """Returns for how many ns a fault had acted when a user stopped it too early, or `None` if no user did."""
+    """Returns how long (ns) a fault had acted when a user stopped it too early, or `None` if no user stopped it."""
     at = fault.cancelled
     if at is None or not work.has_steps or work.last_end <= at:
         return None
@@ -52,9 +52,9 @@ class Effect:
 
     @property
     def acted(self) -> bool:
-        """Returns True if the fault acted: all planned victims were hit or, for an amount such as a delay in ms, the
-        amount is above 0. If the expected amount is 0, the measured amount must not be above 0. Returns False if a
-        fault had no planned victims (`expected` is 0 and `unit` ends in "gone")."""
+        """Returns True if the fault acted: it hit all planned victims or, if an amount such as a delay in ms was
+        measured, the amount is above 0. If the expected amount is 0, the measured amount must not be above 0. Returns
+        False if a fault had no planned victims (`expected` is 0 and `unit` ends in "gone")."""
         if not all(isinstance(each, int | float) and math.isfinite(each) for each in (self.measured, self.expected)):
             return False
         if not self.expected:
@@ -64,7 +64,7 @@ class Effect:
 
     @property
     def is_over(self) -> bool:
-        """Returns True if the effect ended: all hit processes or nodes are back or, for other units, `ok` is True."""
+        """Returns True if the effect ended: all hit processes or nodes are back or, for other effects, `ok` is True."""
         return self.acted if self.counted else self.ok
 
     @property

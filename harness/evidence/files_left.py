@@ -5,7 +5,8 @@ from harness.timeline.timeline import Timeline
 
 
 def listings(evidence: Evidence) -> tuple[frozenset[str], frozenset[str]] | str:
-    """Returns the file names of the fault-free run and of the judged run, or why the two lists cannot be compared."""
+    """Returns the file names of the fault-free and of the judged run, or a text that says why they cannot be
+    compared."""
     run, usual = evidence.run, evidence.fault_free
     if run.beside.job_goes_on:
         return "the job goes on after this rehearsal"

@@ -24,8 +24,8 @@ class Lost:
 
 
 def lost_lines(run: Timeline, taken: Sequence[int], ends: Sequence[End]) -> Iterator[Lost]:
-    """Yields a text for each log that lacks lines. `taken` holds for each process the time at which a killing fault hit
-    the process, or -1 if no such fault did. `ends` holds the ends of all workers and of all commands that nodes ran."""
+    """Yields a text for each log that lacks lines. `taken` holds, for each process, the time at which a fault killed
+    it, or -1. `ends` holds the ends of all workers and of all commands that nodes ran."""
     died = {row for end in ends if end.code not in CLEAN_CODES for row in end.processes}
     gone = {slot.key for slot in run.slots if not slot.kept}
     for row, each in enumerate(run.processes):

@@ -1,8 +1,8 @@
-"""Checks that each run that the harness makes for comparison with the judged run is as the harness requested.
+"""Checks that the runs that were made for comparison with the judged run are as the harness requested.
 
 A comparison run with another seed or other code than the judged run proves nothing about the judged run. For a judged
-run that changed its number of nodes, the harness makes fault-free runs that stop at a checkpoint or resume from one. If
-a comparison run resumed from another checkpoint than requested, its losses cannot be compared with the judged run's.
+run that changed its number of nodes, the harness makes fault-free runs that stop at a checkpoint or resume from one.
+The losses of a comparison run that resumed from another checkpoint than requested cannot be compared.
 """
 
 import re
@@ -39,7 +39,7 @@ class Asked:
         return cls(run.plan, run.environment, ranks_count=as_planned, **more)
 
     def broken_by(self, made: Timeline) -> str:
-        """Returns how the run `made` differs from the request, such as "it has another seed", or else an empty text."""
+        """Returns how the run `made` differs from the request, such as "it has another seed", or "" if it does not."""
         return next((why for part in (self._job, self._saves) for why in part(made)), "")
 
     def _job(self, made: Timeline) -> Iterator[str]:
@@ -110,8 +110,8 @@ class Resize(NamedTuple):
 
 
 def resize(run: Timeline, fault_free: Timeline | None) -> Resize | None:
-    """Returns the first restart on another number of nodes, with the newest checkpoint before this restart, by the
-    fault-free run or else by the plan."""
+    """Returns the first restart on another number of nodes. `step` is that of the last checkpoint before the restart,
+    by the fault-free run or, without one, by the plan."""
     size = run.planned_size
     for epoch in run.epochs[1:]:
         nodes, rest = divmod(epoch.size, size.ranks_per_node)
@@ -132,7 +132,7 @@ def asked_of(name: str, run: Timeline, at: Resize) -> Asked:
 
 
 def broken_by(run: Timeline, fault_free: Timeline | None, made: Mapping[str, Timeline]) -> str:
-    """Returns the first run in `made` that is not as requested, and why, or an empty text if all are as requested."""
+    """Returns a text on the first run in `made` that is not as requested, or "" if all are as requested."""
     at = resize(run, fault_free) if made else None
     if at is None:
         return f"{next(iter(made))} changed its size, and the run did not" if made else ""

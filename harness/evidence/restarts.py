@@ -1,4 +1,4 @@
-"""Reads from the event log of a restarted job which step the job restored, and the losses of the steps after the
+"""Reads, from the event log of a restarted job, which step the job restored, and the losses of the steps after the
 restore."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tells which step a job had reached at a given time, how and when its work ended, and which fault last damaged a
+"""Finds which step a job had reached at a given time, how and when its work ended, and which fault last damaged a
 checkpoint."""
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Work:
 
     @cached_property
     def over(self) -> int:
-        """Returns the latest of the times at which a step ended, a checkpoint event was logged, or a worker started."""
+        """Returns the latest time at which a step ended, a checkpoint event was logged, or a worker started."""
         saved = (event["at"] for event in self._run.checkpoints)
         return int(max([self.last_end, *saved, *(process.started for process in self._run.processes)]))
 
@@ -80,7 +80,7 @@ def spoiler(run: Timeline) -> FaultRecord | None:
 
 @dataclass(frozen=True)
 class Waited:
-    """A wait from the time `since` to the end of `log`, when a failure came that a timeout may have caused."""
+    """A wait from the time `since` to the end of `log`, which ended with a failure that a timeout may have caused."""
 
     log: Timeline
     since: int

@@ -1,8 +1,8 @@
 """Parses each line of an event log into a record (a dictionary), and checks its fields against
 `harness.log.vocabulary`.
 
-Undeclared fields are kept unchecked. A `null` in an optional field of an event counts as a missing field. The header,
-which is the first line of a file, must not contain `null`.
+Fields that the vocabulary does not declare are kept, and not checked. A `null` in an optional field of an event counts
+as a missing field. The header, which is the first line of a file, must not contain `null`.
 """
 
 import json
@@ -113,7 +113,7 @@ def parse(line: bytes) -> Record:
 
 
 def header(record: Record) -> Record:
-    """Checks the header, which is the first line of an event file. Raises `Damaged` if the header is invalid."""
+    """Checks the header, the first line of an event file. Raises `Damaged` if the header is invalid."""
     told = record.get("schema")
     if told != SCHEMA_VERSION or isinstance(told, bool):
         raise Damaged(f"event schema {shown(told)}; this version reads schema {SCHEMA_VERSION}")
@@ -123,8 +123,8 @@ def header(record: Record) -> Record:
 
 def event(record: Record, role: str) -> Record:
     """Checks the declared fields of an event, and returns the event without optional fields that are `null`. Raises
-    `Damaged` if a declared field is missing, has the wrong type, or exceeds its limits. If `role` (trainer, agent or
-    harness) does not declare the event, only the common fields are checked."""
+    `Damaged` if a declared field is missing, has the wrong type, or exceeds its limits. If the event is not declared
+    for this `role` (trainer, agent or harness), only the common fields are checked."""
     name = record.get("event")
     if not isinstance(name, str) or (role, name) not in DECLARED:
         _converted(record, Unknown, vocabulary.COMMON, "event")
@@ -144,7 +144,7 @@ def event(record: Record, role: str) -> Record:
 
 
 def own(record: Record, role: str) -> Record:
-    """Removes undeclared fields whose names clash with fields that log readers add, such as `at`."""
+    """Removes undeclared fields that have the name of a field that log readers add, such as `at`."""
     foreign = _FOREIGN.get((role, record["event"]), _READERS)
     return record if foreign.isdisjoint(record) else {k: v for k, v in record.items() if k not in foreign}
 

@@ -31,8 +31,7 @@ def _may(*any_of: May) -> property:
 
 @dataclass(frozen=True, kw_only=True)
 class Consequences:
-    """Everything that a fault declares about its consequences. The event `fault.injected` has fields of the same
-    names."""
+    """The consequences that a fault declares. The event `fault.injected` has fields of the same names."""
 
     may: frozenset[May] = frozenset()  # what may happen to a healthy job
     lasts: Duration | None = None  # it must act for all of it; `None`: as long as it takes
@@ -58,8 +57,8 @@ class Consequences:
     moves = _may(May.MOVE, May.DRIFT, May.SKEW, May.DIVERGE)  # bool: it changes by itself what the job computes
 
     def to_event(self) -> dict[str, Any]:
-        """Returns the fields of the event `fault.injected` that state the consequences: `may`, and each field that
-        differs from its default."""
+        """Returns the consequences as fields of the event `fault.injected`: `may`, and each field that differs from its
+        default."""
         told = {name: value for name, value in vars(self).items() if value != getattr(Consequences, name)}
         return told | {"may": sorted(self.may)} | ({"lasts": str(self.lasts)} if self.lasts else {})
 

@@ -1,6 +1,6 @@
 """Reads lines of an event log, also while a run is still writing to the log.
 
-The folder and the name of an event file tell which process on which node wrote the file. An event file is rejected as
+The folder and the name of an event file show which process on which node wrote the file. An event file is rejected as
 damaged if its first line contradicts its folder or its name.
 """
 
@@ -45,8 +45,8 @@ def read_event(source: EventFile, number: int, line: bytes, role: str) -> Record
 
 
 def named(source: EventFile) -> tuple[tuple[str, int], int | None, int] | None:
-    """Splits the name of an event file into (node, incarnation), rank (`None` for a launcher), and start time (ns on
-    the writer's monotonic clock). Returns `None` if the name has another form."""
+    """Splits the name of an event file into three parts: (node, incarnation), rank (`None` for a launcher), and start
+    time (ns). Returns `None` if the name has another form."""
     name = _FILE_NAME.fullmatch(source.file)
     if name is None or source.folder not in (None, name["node"]):
         return None
@@ -98,8 +98,8 @@ class _Followed:
 
 @dataclass
 class Tail:
-    """Follows a growing event log. Damaged lines are skipped and counted in `odd`; `notes` describes the first 20. The
-    judge uses `harness.log.reading` instead, which rejects damaged lines."""
+    """Follows a growing event log. Damaged lines are skipped and counted in `odd`. `notes` describes the first 20
+    damaged lines. The judge does not use `Tail`, but `harness.log.reading`, which rejects damaged lines."""
 
     directory: pathlib.Path
     odd: int = 0

@@ -1,6 +1,6 @@
 """Finds and opens the files of an event log, without trusting what nodes put into the log's folders.
 
-Only regular files are opened. Links are not followed, opening a file never blocks, and the sizes and the number of
+Only regular files are opened. Links are not followed, and opening a file never blocks. The sizes and the number of
 files are limited. An event log holds these files:
 
     events/harness.jsonl             the harness's own events
@@ -192,7 +192,7 @@ def too_long(source: EventFile) -> str:
 
 
 def attach(events: pathlib.Path, target: pathlib.Path) -> None:
-    """Copies the event files of a log into the new folder `target`. Hard links would not do, because processes may
+    """Copies the event files of a log into the new folder `target`. Does not use hard links, because processes may
     still be writing to the files."""
     target.mkdir(parents=True)
     for source in find(events):

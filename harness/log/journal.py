@@ -1,8 +1,8 @@
-"""Keeps the undo journal of a run: each change to be undone is stored durably before the change is made.
+"""Keeps the undo journal of a run: each change to be undone later is recorded on the disk before the change is made.
 
-The journal is the file `undo.jsonl` in the run's folder. Each line holds a JSON object. A change is recorded as
-`{"undo": ACTION, "arguments": {…}}`, and the end of a clean run as `{"closed": true}`. The harness may run as root when
-it undoes changes, so it trusts a journal only if no other user can write to the file.
+The journal is the file `undo.jsonl` in the run's folder. Each line of the journal is a JSON object. A change is
+recorded as `{"undo": ACTION, "arguments": {…}}`, and the end of a clean run as `{"closed": true}`. The harness may run
+as root when it undoes changes, so it trusts a journal only if no other user can write to the file.
 """
 
 import contextlib
@@ -49,8 +49,8 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def mark_closed(run_dir: pathlib.Path) -> None:
-    """Marks the undo journal of a dead harness as closed. A line break comes first, because the kill may have left an
-    incomplete last line."""
+    """Marks the undo journal of a dead harness as closed. Writes a line break first, because the journal may end with
+    an incomplete line."""
     descriptor = os.open(run_dir / JOURNAL, _APPEND)
     try:
         os.write(descriptor, b"\n" + json.dumps({"closed": True}).encode() + b"\n")

@@ -1,7 +1,7 @@
-"""Finds missing lines of an event log by gaps in the line numbers that the writer puts into each line.
+"""Finds missing lines of an event log by gaps in the line numbers, which are a field of each line.
 
-Equal lines with the same number are copies, for example from a repeated transfer of the log. Lines missing at the end
-of a file, for example after a kill, leave no gap and are not found.
+Equal lines with the same number are taken for copies, which a repeated transfer of the log can make. Lines missing at
+the end of a file, for example after a kill, leave no gap and are not found.
 """
 
 import array
@@ -25,7 +25,7 @@ NONE = -1
 @dataclass
 class LineGap:
     """Consecutive lines that are missing from an event file. `since` and `until` are the times (ns) of the lines around
-    the gap. `after` is the last step logged before the gap, and `before` the first step logged after the gap (`None`:
+    the gap. `after` is the last step that was logged before the gap, and `before` the first step after the gap (`None`:
     no step)."""
 
     lines: int
@@ -36,16 +36,16 @@ class LineGap:
     full_disk: bool  # a full disk took them, as their writer says
 
     def may_hold(self, first: int, last: int) -> bool:
-        """Returns True if the missing lines may include the line of a step from `first` to `last`. A rollback to an
-        earlier step within the gap is considered possible."""
+        """Returns True if the missing lines may include the line of a step from `first` to `last`. The job may have
+        rolled back to an earlier step within the gap."""
         begins, ends = self.after is None or self.after < last, self.before is None or self.before > first
         back = self.after is not None and self.before is not None and self.before <= self.after
         return begins or ends if back else begins and ends
 
 
 def look(source: EventFile, header: Record) -> tuple[tuple[LineGap, ...], list[str]]:
-    """Returns the gaps in an event file's line numbers, and messages about lines without a number or with the number of
-    another line. Raises `EventLogError` for a damaged line."""
+    """Returns the gaps in an event file's line numbers, and messages about lines whose number is missing or not unique.
+    Raises `EventLogError` for a damaged line."""
     rows, untold = array.array("q", (0, NONE, header["mono_ns"], NONE, 0, 0)), 0
     lines = itertools.chain.from_iterable(files.Blocks(source))
     first = next(lines, b"")

@@ -19,8 +19,8 @@ def pattern(name: str) -> str:
 
 
 def absent(due: Set[str], there: Set[str]) -> list[str]:
-    """Returns the expected names (`due`) that are missing, sorted. A name in `there` that differs from an expected name
-    only in numbers makes up for one missing name."""
+    """Returns the expected names (`due`) that are missing, sorted. A name in `there` that differs only in numbers from
+    an expected name replaces that name."""
     others = Counter(map(pattern, there - due))
     found = []
     for name in sorted(due - there):

@@ -1,6 +1,6 @@
-"""Derives the consequences of faults from logs of older versions, which do not record the consequences.
+"""Derives the consequences of faults from logs of older versions, which do not record these consequences.
 
-No other reader of logs depends on the names or parameters of faults.
+Other readers of logs do not depend on the names or parameters of faults.
 """
 
 from collections.abc import Mapping

@@ -1,13 +1,13 @@
 """Reads the event files of a run, with all times on one clock and with the steps as columns.
 
 Processes on the harness's own machine (same kernel boot id) already log times on the harness's monotonic clock. All
-times in a file from another machine are shifted by a constant. The constant for a file is computed from the wall and
-monotonic times in the first lines of the file and of the harness's file, and from the offset between the wall clocks of
-the two machines, which a `clock` event holds. A jump of a wall clock during the run does not change the times of
-processes that are already running. If the constant of a file differs too much from the constants of other files of its
-machine, as after a jump of the wall clock, the machine's most reliable constant is used.
+times in a file from another machine are shifted by a constant. The constant of a file is computed from the wall and
+monotonic times in the first lines of the file and of the harness's file, and from a `clock` event, which holds the
+offset between the wall clocks of the two machines. A jump of a wall clock during the run does not change the times of
+processes that are already running. If the constants of one machine's files differ too much, as after a jump of its wall
+clock, the most reliable constant is used.
 
-`step` events, which are by far the most frequent, are decoded directly into columns, and never into dictionaries.
+The very frequent `step` events are decoded directly into columns, and never into dictionaries.
 """
 
 import contextlib
@@ -81,22 +81,22 @@ _UNTOLD["samples"] = sample_indices.UNTOLD
 
 
 class Columns(dict[str, Column]):
-    """The steps of a log as columns, by name. Reading a column that the log lacks returns a "not logged" marker in each
-    row."""
+    """The steps of a log as columns, by name. A column that the log lacks reads as a column in which each row says "not
+    logged"."""
 
     def __missing__(self, name: str) -> Column:
         return np.broadcast_to(np.array(_UNTOLD[name], COLUMNS[name]), len(dict.__getitem__(self, "end")))
 
     def rows(self, mine: slice | npt.NDArray[Any]) -> "Columns":
-        """Returns only the rows `mine` of each column: as views if `mine` is a slice, otherwise as copies."""
+        """Returns the rows `mine` of each column: as views if `mine` is a slice, otherwise as copies."""
         taken = ((name, column[mine]) for name, column in self.items())
         return Columns({name: column if len(column) else np.zeros(0, column.dtype) for name, column in taken})
 
 
 @dataclass(frozen=True)
 class Writer:
-    """The contents of one event file: the header, the events other than steps (each with its time `at` in ns), and the
-    steps. `dropped` counts events that were lost because the disk was full."""
+    """The contents of one event file: the header, the steps, and all other events (each with its time `at` in ns).
+    `dropped` counts events that were lost because the disk was full."""
 
     name: str
     header: Record
@@ -121,8 +121,8 @@ class Writer:
 @dataclass(frozen=True)
 class Log:
     """All events of a run, with times in ns on the harness's clock. `uncertainty_ns` is the largest clock uncertainty
-    of any event file. `steps` holds the steps of all files, one file after the other; the `steps` of each `Writer` are
-    views of these columns."""
+    of any event file. `steps` holds the steps of all files, one file after the other. Each `Writer` holds views of its
+    own rows."""
 
     writers: Sequence[Writer]
     steps: Columns
@@ -153,7 +153,8 @@ def read(directory: pathlib.Path) -> Log:
 
 
 class _Table:
-    """Collects the steps of all event files in one table, because thousands of small arrays would fragment memory."""
+    """Collects the steps of all event files in one table, because thousands of small arrays would fragment the
+    memory."""
 
     def __init__(self) -> None:
         self.rows = self._room = 0
@@ -313,7 +314,7 @@ def _read_slowly(source: EventFile, number: int, raw: Sequence[bytes], role: str
 
 
 def _kept(rest: Sequence[Record], role: str) -> list[Record]:
-    """Drops events with an undeclared name, but keeps the last event, which shows how long the process lived."""
+    """Drops events with an undeclared name, except the last event, which shows how long the process lived."""
     declared = [record for record in rest[:-1] if (role, record["event"]) in checked_lines.DECLARED]
     return [checked_lines.own(record, role) for record in (*declared, *rest[-1:])]
 
@@ -348,7 +349,7 @@ def is_told(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _fingerprint(text: str | int | None) -> int:
-    """Returns a 63-bit hash that is the same in every run, or 0 for `None`."""
+    """Returns a 63-bit hash that does not change between runs of Python, or 0 for `None`."""
     if text is None:
         return 0
     return int.from_bytes(hashlib.blake2b(str(text).encode(), digest_size=8).digest()) >> 1
@@ -405,8 +406,8 @@ class _Shift(NamedTuple):
 
 
 def _shift(header: Record, reference: Record, known: Sequence[Record]) -> _Shift:
-    """Returns the shift (ns) from a file's monotonic clock to the harness's. The clock comparison nearest in time to
-    the file's first line is used."""
+    """Returns the shift (ns) from a file's monotonic clock to the harness's. Uses the comparison of clocks that is
+    nearest in time to the file's first line."""
     foreign = header["wall_ns"] - reference["wall_ns"] + reference["mono_ns"]
     measured = [(each["at"], each["offset_ns"], each.get("uncertainty_ns", 0)) for each in known]
     nearest = ((abs(at - (foreign - offset)), offset, uncertain) for at, offset, uncertain in measured)
@@ -427,8 +428,7 @@ def _move(writer: Writer, shift: int) -> None:
 
 
 def _check_near(writer: Writer, reference_ns: int) -> None:
-    """Raises `EventLogError` for times over a year away from the harness's: sums of such times might not fit into 64
-    bits."""
+    """Raises `EventLogError` for times over a year away from the harness's, whose sums might not fit into 64 bits."""
     times = [record["at"] for record in (writer.header, *writer.events)]
     for column in (writer.steps["begin"], writer.steps["end"]):
         times += [int(column.min()), int(column.max())] if len(column) else []

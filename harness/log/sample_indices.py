@@ -1,7 +1,7 @@
 """Parses the indices of the samples that each step consumed, as the trainer logged them, and stores them as columns.
 
-The trainer logs runs of indices: `[first, count]` or `[first, count, stride]` stands for `count` indices from `first`
-on, each larger by `stride` (1 if not given).
+The trainer logs runs (series) of indices: `[first, count]` or `[first, count, stride]` stands for `count` indices from
+`first` on, each larger by `stride` (1 if not given).
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Samples:
         return np.asarray(sums[self.offsets[numbers + 1]] - sums[self.offsets[numbers]])
 
     def equal(self, mine: Ints, other: Self, theirs: Ints) -> Ints:
-        """Returns a boolean array that tells for each `i` whether list `mine[i]` equals list `theirs[i]` of `other`."""
+        """Returns a boolean array: element `i` tells whether list `mine[i]` equals list `theirs[i]` of `other`."""
         pieces = [slice(at, at + _AT_ONCE) for at in range(0, len(mine), _AT_ONCE)]
         parts = [self._equal(mine[piece], other, theirs[piece]) for piece in pieces]
         return np.concatenate([np.zeros(0, np.bool_), *parts])
@@ -66,8 +66,8 @@ def _ranges(begin: Ints, length: Ints, stride: Ints | int = 1) -> Ints:
 
 
 def read(texts: Sequence[bytes | msgspec.Raw | None]) -> tuple[Ints, Samples]:
-    """Parses JSON lists of runs of sample indices. Returns for each text the index of its list in the returned
-    `Samples` (`UNTOLD` for `None`). Raises `ValueError` for a text that is not a list of runs."""
+    """Parses JSON lists of runs of sample indices. Returns the lists as `Samples`, and for each text the index of its
+    list (`UNTOLD` for a text `None`). Raises `ValueError` for a text that is not a list of runs."""
     if not any(texts):
         return np.full(len(texts), UNTOLD, np.int32), Samples()
     numbers, told = list[int](), list[Ints]()

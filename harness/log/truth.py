@@ -1,6 +1,6 @@
-"""Defines what a diagnosis of a failure says, and `Truth`, the right diagnosis that each fault declares.
+"""Defines what a diagnosis of a failure says, and `Truth`, the right diagnosis of a fault, as the fault declares it.
 
-A diagnosis names what broke (`Kind`), which rank or node it was, and what to do about it (`Decision`). `chaos diagnose`
+A diagnosis states what broke (`Kind`), on which rank or node, and what to do about it (`Decision`). `chaos diagnose`
 and `expect: {diagnosis: …}` compare a diagnosis with the `Truth` of each fault.
 """
 
@@ -14,8 +14,7 @@ PAUSE_S = 5.0  # a shorter pause is benign: no watchdog of a real job fires so s
 
 
 class Kind(StrEnum):
-    """The kind of a failure. `NONE` means that nothing is wrong, `UNKNOWN` that something is wrong, but nobody can say
-    what."""
+    """The kind of a failure. `NONE` means that nothing is wrong, and `UNKNOWN` that something unknown is wrong."""
 
     HANG = "hang"
     STRAGGLER = "straggler"
@@ -65,7 +64,7 @@ class Truth:
 
     @property
     def must_leave(self) -> bool:
-        """Returns True if every right decision takes the fault's node out of the job."""
+        """Returns True if every right decision removes the fault's node from the job."""
         leaving = {Decision.EVICT_NODE, Decision.RESTART_ELSEWHERE}
         return not self.benign and Decision.EVICT_NODE in self.decisions and leaving.issuperset(self.decisions)
 

@@ -1,4 +1,4 @@
-"""Opens and changes files in folders that an untrusted node can write.
+"""Opens and changes files in folders that an untrusted node can change.
 
 A node can replace any part of a path by a link at any moment. Therefore the harness opens each path name by name,
 without following links, starting from a folder `root` that only the harness can write. Only regular files are opened:
@@ -26,7 +26,7 @@ _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def below(path: str) -> str:
-    """Returns `path` if the path is relative and does not lead out of its folder. Raises `ValueError` for any other
+    """Returns `path` if it is a relative path that does not lead out of its folder. Raises `ValueError` for any other
     path."""
     if not path or path.startswith("/") or "\0" in path or ".." in path.split("/"):
         raise ValueError(f"{path!r} is not below the run's folder; write it relative to that folder, without '..'")
@@ -38,16 +38,17 @@ def below(path: str) -> str:
 
 @contextlib.contextmanager
 def folder_of(root: pathlib.Path, path: str) -> Iterator[tuple[int, str]]:
-    """Opens the folder that holds `root/path` as a context, which gives the folder's descriptor and the last name of
-    the path. Raises `FaultError` if a part of the path is a link or not a folder, and `FileNotFoundError` if a part is
-    missing."""
+    """Makes a context that opens the folder that holds `root/path`, and gives this folder's descriptor and the last
+    name of `path`. Raises `FaultError` if a part of the path is a link or not a folder, and `FileNotFoundError` if a
+    part is missing."""
     *parents, name = _parts(path)
     with _walked(root, parents, root / path) as descriptor:
         yield descriptor, name
 
 
 def opened_folder(root: pathlib.Path, path: str) -> contextlib.AbstractContextManager[int]:
-    """Opens the folder `root/path` as a context, without following links. Raises the same errors as `folder_of`."""
+    """Makes a context that opens the folder `root/path`, without following links. Raises the same errors as
+    `folder_of`."""
     return _walked(root, _parts(path), root / path)
 
 
@@ -118,8 +119,8 @@ def _is_regular(name: str, folder: int) -> bool:
 
 
 def remove_tree(root: pathlib.Path, path: str) -> None:
-    """Removes `root/path` and everything below it, without following links. A missing path is no error. As much as
-    possible is removed; then `FaultError` is raised with the first path that is left."""
+    """Removes `root/path` and everything below it, without following links. A missing path is no error. Removes as much
+    as possible, and then raises `FaultError` with the first path that is left, if any."""
     try:
         with contextlib.suppress(FileNotFoundError), folder_of(root, path) as (parent, name):
             if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
@@ -180,9 +181,9 @@ def tail(root: pathlib.Path, path: str, limit_bytes: int = TAIL_BYTES) -> str:
 
 
 def replace(root: pathlib.Path, path: str, content: bytes, mode: int = 0o644, durable: bool = False) -> None:
-    """Replaces the file `root/path` atomically. If `root/path` is a link, the link itself is replaced. With `durable`,
-    the data is on the disk when the call returns. Raises `OSError` with the path of the file if the file cannot be
-    replaced."""
+    """Replaces the file `root/path` atomically. If `root/path` is a link, the link itself is replaced. If `durable` is
+    True, the data is on the disk when the call returns. Raises `OSError` with the path of the file if the file cannot
+    be replaced."""
     temporary = f".{secrets.token_hex(8)}"
     with folder_of(root, path) as (parent, name):
         try:

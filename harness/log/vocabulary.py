@@ -1,7 +1,7 @@
 """Declares each event of the event log, and its fields, once for all writers and readers.
 
-The declarations in this file define the readers' checks and table columns, docs/events.md, and the JSON Schema of
-`chaos schema --events`.
+Readers' checks and table columns, docs/events.md, and the JSON Schema of `chaos schema --events` are made from the
+declarations in this file.
 
 A reader of an event log ignores undeclared events and fields, because newer trainers may log more. A line is damaged
 evidence if a declared field has the wrong type or exceeds its limits.
@@ -51,9 +51,9 @@ NAME_CHARS_MAX = 1000
 class Field:
     """One field of an event. `least` and `most` limit a number, or the length of a TEXT, LABEL or list of OBJECTS.
 
-    `values` lists the field's known values; if `closed` is True, no other values are allowed. `fields` are the fields
-    of an OBJECT or of each object in OBJECTS; if there are none, any object is allowed. `column` names the field's
-    column in the table of steps.
+    `values` lists the field's known values. If `closed` is True, only the known values are allowed. `fields` are the
+    fields of an OBJECT or of each object in OBJECTS; without `fields`, any object is allowed. `column` names the
+    field's column in the table of steps.
     """
 
     kind: str

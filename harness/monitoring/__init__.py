@@ -1,1 +1,1 @@
-"""Provides live metrics and exports of runs for common monitoring tools."""
+"""Provides live metrics of a job, and exports of runs to common monitoring tools."""

@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 @dataclass
 class Distribution:
-    """A histogram: the number of values in each bucket (the last has no upper limit), and the sum of all values."""
+    """A histogram: the number of values in each bucket (the last bucket has no upper limit), and the sum of all
+    values."""
 
     counts: list[int]
     total: float = 0.0
@@ -47,8 +48,7 @@ class Board:
             series[_short(labels)] = value
 
     def add(self, name: str, amount: float = 1, *labels: str) -> None:
-        """Adds to a metric's value. An amount that is not finite is ignored, and so is a negative amount for a
-        counter."""
+        """Adds to a metric's value. Amounts that are not finite, and negative amounts for a counter, are ignored."""
         series = self._series(name, labels, self.values)
         if series is not None and math.isfinite(amount) and (amount >= 0 or BY_NAME[name].kind == "gauge"):
             series[_short(labels)] = series.get(_short(labels), 0) + amount

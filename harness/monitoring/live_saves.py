@@ -1,8 +1,8 @@
 """Counts complete and failed checkpoints during a run, and measures the usual time between two commits.
 
 Each rank may commit its own part of a checkpoint. A checkpoint is complete when all ranks that began to save have
-committed their parts, and when the checkpoint has at least as many parts as each earlier checkpoint since the job's
-restart. After the run, the judge counts the checkpoints again from the complete log.
+committed their parts, and when it has at least as many parts as earlier checkpoints since the job's last restart. After
+the run, the judge counts the checkpoints again from the complete log.
 """
 
 from __future__ import annotations

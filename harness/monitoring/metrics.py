@@ -1,5 +1,5 @@
 """Declares all metrics that a job's monitoring serves: name, kind, labels and meaning. `make docs` writes a page of the
-documentation from these declarations."""
+documentation from the declarations in this file."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def place(where: str) -> tuple[str, int]:
 
 
 def is_own_host(host: str) -> bool:
-    """Returns False for a public host name, because a web page could read the metrics in a browser by DNS rebinding.
+    """Returns False for a public host name, by which a web page could read the metrics in a browser (DNS rebinding).
     Returns True for IP addresses, private names, this host's own names, and an empty name, which old scrapers send."""
     name = re.sub(r":\d*\Z", "", host.lower())
     if "." not in name:
@@ -109,7 +109,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores errors of a connection, because the client is gone."""
+        """Ignores errors of a connection, because they occur if the client is gone."""
 
 
 def _hang_up(connection: socket.socket) -> None:
@@ -129,7 +129,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Kept:
-    """Answers simultaneous requests for metrics with one page, so that many scrapers cost as much as one."""
+    """Answers requests that come at the same time with one page, so that many scrapers cost no more than one."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""Defines the export `mlflow`: a judged run as a run of MLflow, with its figures, losses and report."""
+"""Defines the export `mlflow`, which logs a judged run as a run of MLflow, with its figures, losses and report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collects the metrics of a running job. The job's loop only hands events to another thread, which counts them."""
+"""Collects the metrics of a running job. The job's loop only passes events to another thread, which counts them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Books = Callable[[pathlib.Path, pathlib.Path | None], Mapping[str, object] | Non
 
 @dataclass
 class _Job:
-    """The data that the loop of a job passes to the monitoring. Only the thread of this loop sets the fields."""
+    """The data that the loop of a job passes to the monitoring. Only the loop's thread sets the fields."""
 
     stage: Stage | None = None
     status: Status | None = None
@@ -57,8 +57,8 @@ class _Job:
 class Monitor(CampaignObserver):
     """Watches one job at a time, and gives the job's metrics to Prometheus' client library. Each job starts with empty
     metrics. `books` computes the ledger (the use of GPU time) from the folders of a run and its fault-free runs, or
-    returns `None` if the ledger cannot be computed. `budget` is the allowed share of wasted GPU time if the scenario
-    states no share."""
+    returns `None` if the ledger cannot be computed. `budget` is the share of GPU time that may be wasted if the
+    scenario sets no limit."""
 
     def __init__(self, books: Books | None = None, budget: float | None = None) -> None:
         self._books, self._budget = books, budget

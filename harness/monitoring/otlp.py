@@ -1,4 +1,4 @@
-"""Defines the export `otlp`: runs as OpenTelemetry spans."""
+"""Defines the export `otlp`, which sends runs as OpenTelemetry spans."""
 
 from __future__ import annotations
 

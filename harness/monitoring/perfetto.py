@@ -1,8 +1,8 @@
-"""Defines the export `perfetto`: a run as a trace for ui.perfetto.dev.
+"""Defines the export `perfetto`, which writes a run as a trace for ui.perfetto.dev.
 
 The trace has a track for each rank with its processes and steps, tracks for phases, recoveries, faults and checkpoints,
 and the loss as a counter. The format is Chrome's JSON trace, which Perfetto reads. Times are in microseconds. Slices of
-one track must nest, so events that may overlap (faults, checkpoints) are written as asynchronous pairs.
+one track must be nested, so events that may overlap (faults, checkpoints) are written as asynchronous pairs.
 """
 
 from __future__ import annotations

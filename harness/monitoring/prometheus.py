@@ -1,4 +1,4 @@
-"""Defines the export `metrics`: Prometheus metrics of a running job."""
+"""Defines the export `metrics`, which serves Prometheus metrics of a running job."""
 
 from __future__ import annotations
 

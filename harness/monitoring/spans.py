@@ -1,4 +1,4 @@
-"""Turns a run into spans for exports, as plain data: the run, its recoveries and phases, faults, checkpoints."""
+"""Turns a run into spans for exports, as plain data: the run, and its recoveries, phases, faults and checkpoints."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ def check_capabilities(plan: Plan, capability: Capability) -> None:
 
 
 def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]:
-    """Returns the operations on nodes that a plan needs and the backend lacks, each with the reason. `None` instead of
-    an operation stands for another need, such as a Python package."""
+    """Returns the operations on nodes that a plan needs and the backend lacks, each with the reason. If the backend
+    lacks something else that the plan needs, such as a Python package, the operation is `None`."""
     found: list[tuple[Verb | None, str]] = []
     if any(fault.domain for fault in plan.faults) and not load_backend(plan.backend).labels:
         found.append((None, f"workload: node_labels_from: {plan.workload.node_labels_from}: {NO_LABELS}"))
@@ -34,7 +34,7 @@ def lacking(plan: Plan, capability: Capability) -> list[tuple[Verb | None, str]]
 
 
 def never_here(plan: Plan) -> list[str]:
-    """Returns, without a probe, why operations that a plan needs are impossible with its backend on any machine."""
+    """Returns, without a probe of this machine, why its backend can never do some operations that a plan needs."""
     ways = list(load_backend(plan.backend).lacks().values())
     never = set[Verb].intersection(*(set(way) for way in ways)) if ways else set[Verb]()
     return [

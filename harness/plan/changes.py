@@ -10,7 +10,7 @@ from harness.trainers.contract import Workload, build_trainer
 
 
 def changed(workload: Workload, change: Change) -> Workload:
-    """Returns the workload with a changed command. Raises `UsageError` if the trainer's command cannot change so."""
+    """Returns the workload with a changed command. Raises `UsageError` if the command cannot be changed so."""
     written = workload.trainer.to_json()
     custom = isinstance(written, dict)  # the words and variables of the reference trainer are the workload's
     own: dict[str, Any] = written if isinstance(written, dict) else {"args": workload.args, "env": workload.env}

@@ -1,6 +1,6 @@
 """Makes a plan from a scenario and a seed. The same scenario and seed give the same plan, byte for byte.
 
-All random choices of a run are made here.
+All random choices of a run are made when its plan is made.
 """
 
 import itertools

@@ -1,7 +1,8 @@
-"""Decides whether a job's traffic uses RDMA: IP faults do not affect RDMA traffic, and RDMA faults need it.
+"""Decides whether a job's traffic uses RDMA: IP faults do not disturb RDMA traffic, and RDMA faults disturb nothing
+else.
 
 A fault that would disturb no traffic is refused before the job starts: on the local backend when the plan is made, on
-other backends when the job has its nodes, also in the fault-free run.
+other backends when the job has its nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def uses_rdma(settings: Mapping[str, str], gpus: bool) -> bool:
 
 
 def refused(fault: PlannedFault, workload: Workload, node: str, found: RdmaDevices) -> str | None:
-    """Returns why a fault would disturb no traffic on a node with these RDMA devices, and a remedy, or `None`."""
+    """Returns why a fault would disturb no traffic on a node with these RDMA devices, with a remedy, or `None`."""
     name, names = f"fault {fault.id} ({fault.kind})", ", ".join(found.devices)
     if fault.action.over_rdma() is True and not found.devices:
         none = "no RDMA device with an active port in /sys/class/infiniband"
@@ -47,7 +48,7 @@ def refused(fault: PlannedFault, workload: Workload, node: str, found: RdmaDevic
 
 
 def refuse_bypassed(plan: Plan, cluster: Cluster) -> None:
-    """Asks all target nodes for RDMA devices. Raises `CannotRunError` if a fault would disturb no traffic."""
+    """Finds the RDMA devices of all target nodes. Raises `CannotRunError` if a fault would disturb no traffic."""
     found = dict.fromkeys(_refusals(plan, cluster))
     if found:
         raise CannotRunError("\n".join(found))

@@ -1,4 +1,4 @@
-"""Defines the plan of a run: all its actions, with nothing left to chance.
+"""Defines the plan of a run, which states all actions of the run and leaves nothing to chance.
 
 A plan is written to `plan.json` and is the first event of the log. `chaos run --plan` runs a stored plan again.
 """
@@ -50,8 +50,8 @@ class _Model(BaseModel):
 
 
 class When(_Model):
-    """The moment at which a fault is injected: all given conditions must hold. `after_ns` counts from the start or the
-    `event` of the fault `following`; `more_steps` from a rehearsal's begin."""
+    """The moment at which a fault is injected: all given conditions must hold. `after_ns` counts from the job's start
+    or from the event `event` of the fault `following`. `more_steps` counts from the begin of a rehearsal."""
 
     step: int | None = Field(None, ge=1)
     more_steps: int | None = Field(None, ge=0)
@@ -101,7 +101,7 @@ class PlannedFault(NamedFault):
 
     def at(self, places: Mapping[str, Sequence[int]], workload: Workload, seed: int) -> Self:
         """Returns the fault with the nodes (or ranks) of its failure domain, such as a rack, as targets. `places` maps
-        labels to nodes. Raises `CannotRunError` for a label that no node has."""
+        each domain's label to its nodes. Raises `CannotRunError` for a label that no node has."""
         if not self.domain:
             return self
         key, known = workload.node_labels_from, ", ".join(sorted(places)) or "none"

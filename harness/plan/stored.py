@@ -14,7 +14,8 @@ VALUES_MAX = 2_000_000  # keys and values, counted by what separates them
 
 
 def load_plan(path: pathlib.Path, scores: ScoreBounds | None = None) -> Plan:
-    """Reads a plan from its file. Raises `ScenarioError` for an invalid plan, `UsageError` for an unreadable file."""
+    """Reads a plan from its file. Raises `ScenarioError` for an invalid plan, or `UsageError` for an unreadable
+    file."""
     return parse_plan(read_text(path, BYTES_MAX), str(path), scores)
 
 

@@ -18,7 +18,7 @@ def write_reports(
     scorecard: Scorecard, run_dir: pathlib.Path, sections_of: Callable[[Report], Sequence[Section]] = lambda _: ()
 ) -> dict[str, pathlib.Path]:
     """Writes the JSON, HTML, Markdown and JUnit reports of a run, and returns their paths by file name. All reports are
-    rendered before the first report is written, and each file is replaced atomically."""
+    rendered before the first one is written, and each file is replaced atomically."""
     from harness.report import html_page, junit, markdown, run_report  # which the names of things do without
     from harness.report.strict_json import json_text
 

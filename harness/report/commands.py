@@ -1,4 +1,4 @@
-"""Makes the commands and page names that reports print, so that a reader can copy and run each command."""
+"""Makes the commands and page names that reports print, so that a reader can copy each command and run it."""
 
 import re
 import shlex

@@ -27,8 +27,8 @@ def log_lists(run: Timeline) -> dict[str, list[EventRow]]:
 
 
 def trainer(plan: Mapping[str, Any]) -> str:
-    """Returns a plan's trainer: `reference`, a command such as `torchrun ../train.py`, or "" if the plan names no
-    trainer."""
+    """Returns the name of a plan's trainer (such as `reference`), its command (such as `torchrun ../train.py`), or
+    ""."""
     workload = plan.get("workload")
     written = workload.get("trainer") if isinstance(workload, Mapping) else None
     if not isinstance(written, Mapping):

@@ -26,8 +26,7 @@ _LOST = ("interrupted_step", "recompute")
 
 
 def scores(card: Scorecard) -> dict[str, dict[str, Any]]:
-    """Returns all figures of a run by criterion, such as `recovery_time`: the judge's figures, and those of this
-    module."""
+    """Returns all figures of a run by criterion, such as `recovery_time`, from the judge and from this module."""
     table = {
         "recovery_time": _recoveries,
         "wasted_gpu_hours": _waste,
@@ -44,8 +43,8 @@ def metrics(card: Scorecard) -> dict[str, Any]:
 
 
 def _worked_out(figures: Callable[[Analysis], dict[str, Any]], evidence: Analysis) -> dict[str, Any]:
-    """Calls the function `figures`. If `figures` raises an exception, the only figure is the text `error`, so that a
-    bug in one figure does not prevent the report."""
+    """Calls the function `figures`. An exception in `figures` becomes the text `error`, so that a bug in one figure
+    does not prevent the report."""
     try:
         return figures(evidence)
     except Exception as error:
@@ -145,10 +144,11 @@ def _baseline(run: Timeline, bands: Mapping[int, Band]) -> str:
 
 
 def _closed_forms(run: Timeline, booked: Ledger) -> dict[str, Any]:
-    """Returns measured figures beside those that formulas (Young, Daly) predict; all figures are `None` without a
+    """Returns measured figures, and the ones that formulas (Young, Daly) predict. All figures are `None` without a
     failure. Measured and predicted figures may differ, because the formulas assume many failures at random times.
-    `restart_s` and `lost_s` are seconds for each failure, `interval_s` is the work between two checkpoints,
-    `checkpoint_s` the stop of training for a checkpoint, and `ettr` covers the first step to the last."""
+    `restart_s` and `lost_s` are the mean seconds per failure of restarting and of repeating lost work. `interval_s` is
+    the work between two checkpoints, and `checkpoint_s` the time for which a checkpoint stops the training. `ettr`
+    covers the time from the first step to the last."""
     values: dict[str, Any] = dict.fromkeys((*_NAMES, *_FORMS))
     over = [episode for episode in run.episodes if episode.t_regained is not None and episode.furthest_step > 0]
     values["failures"] = len(over)
@@ -193,7 +193,7 @@ def _checkpoint_s(run: Timeline) -> float | None:
 
 def _of_the_job(evidence: Analysis) -> dict[str, Any]:
     """Returns the figures of the job as a whole. Samples per second exclude rolled-back steps, and cover the time from
-    the first step to the last. The prices of a million samples and of an epoch include all allocated GPU time."""
+    the first step to the last. The price of a million samples, and that of an epoch, include all allocated GPU time."""
     run, here = evidence.run, reported.told(evidence.run)
     sync = run.steps.sync_ns[run.steps.sync_ns > 0]
     took = grouped((save.kind, save.duration_ns) for save in evidence.saves.whole)

@@ -14,8 +14,8 @@ Told = Mapping[str, Any]
 
 
 def hangs(run: Timeline) -> list[str]:
-    """Returns sentences about hangs: at most `HANGS_SHOWN` on process groups, and as many on diagnoses by the job
-    itself."""
+    """Returns sentences about hangs: at most `HANGS_SHOWN` on process groups, and as many on diagnoses that the job
+    logged."""
     groups = grouped((str(event["group"]), event) for event in run.collectives)
     found = sorted((hang for events in groups.values() for hang in _hangs(events)), key=lambda hang: int(hang[0]["at"]))
     sizes = {process: epoch.size for epoch in run.epochs for process in epoch.processes}  # of its last world
@@ -31,7 +31,7 @@ def _answer(event: Told) -> str:
 
 
 def _hangs(events: Sequence[Told]) -> Iterator[list[Told]]:
-    """Yields the hangs of one process group, each as a list of events. A process logs a hang once, and then ends."""
+    """Yields each hang of one process group as a list of events. A process logs a hang once, and then ends."""
     hang, ranks = list[Told](), set[int]()
     for event in events:
         if hang and (event["at"] - hang[0]["at"] > APART_NS or event["rank"] in ranks):

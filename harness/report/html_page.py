@@ -1,5 +1,5 @@
-"""Makes the HTML report, a single file without network access. Texts come from a `Report`, charts from the event
-log."""
+"""Makes the HTML report, a single file without network access. The texts come from a `Report`, the charts from the
+event log."""
 
 import base64
 import functools
@@ -44,8 +44,7 @@ def render(report: Report, analysis: Analysis | None = None, sections: Sequence[
 
 
 def fill(template: str, with_script: bool = False, **values: Any) -> str:
-    """Fills a template of this package, with its style sheet and script. The page uses no network and no other
-    scripts."""
+    """Fills a template of this package, with its style sheet and script. The page needs no network."""
     css, js = Markup(resource("report.css")), Markup(resource("report.js"))  # not escaped: our own files
     policy = script_policy(js) if with_script else NOTHING_LOADED
     return _environment().get_template(template).render(css=css, js=js, policy=policy, **values)

@@ -1,4 +1,4 @@
-"""Makes JUnit XML for CI systems: one test case for each expectation, and one for the verdict."""
+"""Makes JUnit XML for CI systems, with one test case for each expectation, and one for the verdict."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -71,8 +71,8 @@ def case(
     body: str,
     took_s: float | None = None,
 ) -> None:
-    """Adds a test case: the verdict `fail` becomes a failure, `inconclusive` and `invalid` an error, `None` (not
-    judged) skipped."""
+    """Adds a test case. The verdict `fail` becomes a failure, `inconclusive` and `invalid` become an error, and `None`
+    (not judged) becomes a skipped test."""
     named = {"classname": f"chaos.{clean(scenario)}", "name": clean(name), "time": f"{took_s or 0:.3f}"}
     made = ElementTree.SubElement(suite, "testcase", named)
     if verdict is Verdict.PASS:

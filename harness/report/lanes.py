@@ -51,7 +51,8 @@ class Cast:
 
 def choose(run: Timeline, most: int = LANES_MAX) -> Cast:
     """Chooses at most `most` ranks for a chart: first those hit by a fault, then those that died or lost the most time.
-    Ranks of an outermost mesh group stay together. A mesh group that no fault hit may get a single row."""
+    Ranks with an equal coordinate on the outermost mesh axis stay together. A mesh group that no fault hit may get a
+    single row."""
     steps = run.steps
     took = steps.end - steps.begin
     # Time in surviving steps, for each rank that did any step.
@@ -111,7 +112,7 @@ def _by_number(group: str) -> tuple[int, str]:
 
 
 def died(process: Process) -> bool:
-    """Returns True if a process failed: its exit code means neither success nor an orderly drain."""
+    """Returns True if a process failed: its exit code means neither success nor an exit after an eviction notice."""
     return process.exit_code is not None and process.exit_code not in CLEAN_CODES
 
 
@@ -128,8 +129,7 @@ def progress(begin: Floats, end: Floats, edges: Floats) -> Floats:
 
 
 def _ramps(start: Floats, rate: Floats, edges: Floats) -> Floats:
-    """Returns, at each time in `edges`, the sum of ramps that begin at the times `start` and rise at `rate`. The
-    computation takes linear time."""
+    """Returns, at each time in `edges`, the sum of ramps that begin at the times `start` and rise at `rate`."""
     place = np.searchsorted(edges, start)
     slopes = np.bincount(place, weights=rate, minlength=len(edges) + 1).cumsum()[: len(edges)]
     offsets = np.bincount(place, weights=rate * start, minlength=len(edges) + 1).cumsum()[: len(edges)]

@@ -1,4 +1,4 @@
-"""Makes the Markdown report, for a CI summary or a chat message."""
+"""Makes the Markdown report of a run, for a CI summary or a chat message."""
 
 import functools
 import importlib.resources

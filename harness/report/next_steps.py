@@ -40,7 +40,7 @@ SETTLES: Mapping[str, str] = {
 
 
 def next_steps(card: Scorecard) -> list[str]:
-    """Returns one-line advice that finds the cause of a failure or settles an open question; no advice after a pass."""
+    """Returns lines of advice on how to find the cause of a failure or settle an open question; none after a pass."""
     found = {Verdict.FAIL: _of_a_failure, Verdict.INCONCLUSIVE: _to_settle, Verdict.INVALID: _of_an_invalid_run}
     if card.verdict not in found:
         return []
@@ -101,8 +101,8 @@ def _takes_s(card: Scorecard) -> float:
 
 
 def _whole_s(evidence: Evidence) -> float:
-    """Returns the total seconds of a run and of its fault-free run. For one rehearsal of a game day, the game day's
-    whole job counts."""
+    """Returns the total seconds of a run and of its fault-free run. For one rehearsal of a game day, counts the game
+    day's whole job."""
     job = evidence.run.beside.job
     if job is None:
         alone = evidence.fault_free or evidence.run

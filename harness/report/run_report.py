@@ -1,7 +1,8 @@
-"""Defines the report of a run, the contents of `report.json`. Only this module writes and reads `report.json`.
+"""Defines the report of a run, which is stored in `report.json`. Only this module writes and reads `report.json`.
 
-HTML, Markdown, JUnit and terminal text are drawn from a `Report`, so an old run can be shown without judging it again.
-Only charts and event lists need the event log. Unknown keys in `report.json` are ignored; missing keys have defaults.
+HTML, Markdown, JUnit and terminal text are made from a `Report`, so that an old run can be shown without judging it
+again. Only charts and lists of events are made from the event log. Unknown keys in `report.json` are ignored; missing
+keys have defaults.
 """
 
 import errno
@@ -69,7 +70,7 @@ class Fault(_Part, frozen=True):
 
 
 class Expectation(_Part, frozen=True):
-    """A line of the report's table of expectations: texts for people, and numbers in `unit` if the bound is a number.
+    """A line of the report's table of expectations, with texts for people. A numeric bound is in `unit`.
 
     `observed_value` is `None` if nothing was measured, or if the measured interval had not ended.
     """
@@ -91,7 +92,7 @@ class Expectation(_Part, frozen=True):
 
 
 class Run(_Part, frozen=True):
-    """The course and the end of a run: duration, steps and outcome. Times are in seconds."""
+    """How a run went: duration, steps and outcome. Times are in seconds."""
 
     duration_s: float = 0.0
     furthest_step: int = 0
@@ -134,7 +135,7 @@ class RecoveryTime(_Part, frozen=True):
 
 
 class ClosedForms(_Part, frozen=True):
-    """Figures that formulas (Young, Daly) predict, beside measured figures. A figure is `None` if no failure was
+    """Figures that formulas (Young, Daly) predict, and the measured figures. A figure is `None` if no failure was
     measured."""
 
     failures: int | None = None
@@ -166,8 +167,8 @@ class WastedGpuHours(_Part, frozen=True):
 
 
 class LossContinuity(_Part, frozen=True):
-    """The contents of `scores.loss_continuity`: the run's losses, without rolled-back steps, compared with the
-    fault-free run's."""
+    """The contents of `scores.loss_continuity`: the run's losses (without rolled-back steps) compared with fault-free
+    losses."""
 
     mode: str | None = None
     max_abs_diff: float | None = None
@@ -178,8 +179,8 @@ class LossContinuity(_Part, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The contents of `report.json`. `scores` and `metrics` hold all figures; `recovery_time`, `wasted_gpu_hours` and
-    `loss_continuity` give typed access to the three scores of every report."""
+    """The contents of `report.json`. `scores` and `metrics` hold all figures. `recovery_time`, `wasted_gpu_hours` and
+    `loss_continuity` hold the figures of three scores in typed fields."""
 
     schema: int = SCHEMA
     run_id: str
@@ -267,8 +268,7 @@ def from_scorecard(card: Scorecard) -> Report:
 
 
 def _provenance(card: Scorecard) -> dict[str, str]:
-    """Returns the versions of code, data and GPUs. GPUs are left out if the nodes are other machines, whose GPUs are
-    unknown."""
+    """Returns the versions of code, data and GPUs. Unknown GPUs of nodes on other machines are left out."""
     other = card.backend not in _ON_THIS_MACHINE
     found = {}
     for name in PROVENANCE:
@@ -302,7 +302,7 @@ def _run(evidence: Analysis) -> dict[str, Any]:
 
 
 def _fault(fault: FaultRecord, begin: int) -> dict[str, Any]:
-    """Returns the report of a fault, with its first effect that was not as expected, or else its last effect."""
+    """Returns the report of a fault with one of its effects: the first that was not as expected, else the last."""
     effect = next((e for e in fault.effects if not e.get("ok")), fault.effects[-1] if fault.effects else {})
     return {
         "id": fault.id,
@@ -338,7 +338,7 @@ def read(path: pathlib.Path) -> Report:
 
 
 def read_as(path: pathlib.Path, kind: type[T]) -> T:
-    """Reads a JSON file as a value of type `kind`. Raises `ReportError` if the file has another form, is too large or
+    """Reads a JSON file as a value of type `kind`. Raises `ReportError` if the file is too large, has another form or
     cannot be read."""
     try:
         content = read_regular(path)
@@ -363,8 +363,8 @@ def commit_in(path: pathlib.Path) -> str | None:
 
 
 def read_regular(path: pathlib.Path) -> bytes:
-    """Reads a regular file up to just over `MAX_BYTES`, without following links or blocking. Raises `OSError` if the
-    path is not a regular file."""
+    """Reads at most `MAX_BYTES` + 1 bytes of a regular file, without following links and without blocking. Raises
+    `OSError` if the path is not a regular file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,4 +1,4 @@
-"""Defines a section of a page: text, and possibly a table. Parts such as game days add sections to a run's report."""
+"""Defines a section of a page. Optional parts of the harness, such as game days, add sections to a run's report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ _ODD = re.compile("[\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u20
 
 
 def strict(value: Any) -> Any:
-    """Returns the value in plain JSON types: numpy scalars become Python's, NaN and infinities become null."""
+    """Returns the value in plain JSON types: numpy scalars become Python numbers, NaN and infinities become null."""
     if isinstance(value, Mapping):
         return {strict(str(key)): strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Draws the timeline chart (faults, and what every rank did) and the chart of one recovery."""
+"""Draws the timeline chart (faults, and what each rank did) and the chart of one recovery."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -79,7 +79,7 @@ def timeline_chart(cast: ranks.Cast, narrow: bool = False) -> Markup:
 
 
 def recovery_chart(episode: Episode, cast: ranks.Cast, narrow: bool = False) -> Markup:
-    """Draws one recovery: a row for each phase, above a row for each rank. Time 0 is when the job stopped."""
+    """Draws one recovery: a row for each phase, above a row for each rank. The job stopped at time 0."""
     run = cast.run
     form = replace(layout(narrow, len(cast.lanes)), label=112.0 if narrow else 140.0, lane=12.0, pitch=17.0)
     stop, end = episode.t_stop, episode.end
@@ -151,7 +151,7 @@ def _moments(run: Timeline, episode: Episode, x: svg.Scale) -> Markup:
 
 
 def _together(marks: Sequence[tuple[str, float, str]]) -> list[tuple[str, float, str]]:
-    """Joins the labels of marks of one kind at the same place in a chart, as in `steps again, recovered`."""
+    """Joins the labels of marks of one kind at one place in a chart, for example to `steps again, recovered`."""
     merged: list[tuple[str, float, str]] = []
     for told, at, class_ in marks:
         if merged and merged[-1][2] == class_ and merged[-1][1] - at < 2:

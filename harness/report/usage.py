@@ -1,4 +1,4 @@
-"""Computes the bytes on each node's network links, and how busy the node's GPUs were."""
+"""Computes the traffic on each node's network links, and how busy the node's GPUs were."""
 
 import statistics
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def _link_counters(run: Timeline) -> Iterator[tuple[Counter, int, int]]:
 
 
 def _rates(counters: Iterator[tuple[Counter, int, int]]) -> dict[Counter, float]:
-    """Returns the bytes per second of each link from its counters. Intervals with a counter reset are left out."""
+    """Returns the bytes per second of each link. Intervals in which the link's counter was reset are left out."""
     last: dict[Counter, tuple[int, int]] = {}
     moved: dict[Counter, tuple[int, int]] = {}
     for what, at, count in counters:

@@ -35,7 +35,7 @@ OF_ONE_RANK = "of the lowest rank that tells a loss"
 
 @dataclass(frozen=True)
 class Figure:
-    """A headline figure of a report. `share` is the figure's value divided by its bound (1.0: at the bound)."""
+    """A headline figure of a report. `share` is the figure's value divided by its bound."""
 
     name: str
     value: str
@@ -66,7 +66,7 @@ def guarantee_name(name: str) -> str:
 
 
 def guarantee_rows(report: Report) -> list[tuple[str, str, str, str]]:
-    """Returns state, name, sentence and reason of each guarantee that did not hold, the broken ones first."""
+    """Returns state, name, sentence and reason of each guarantee that did not hold, the broken guarantees first."""
     odd = sorted((each for each in report.guarantees if each.state in ("broken", "open")), key=lambda each: each.state)
     return [(each.state, guarantee_name(each.name), each.statement, each.why) for each in odd]
 
@@ -80,7 +80,7 @@ def reasons(report: Report) -> list[str]:
 
 
 def in_words(reason: str) -> str:
-    """Returns a verdict's reason as a sentence. Names such as `recovery_time.max` before a colon become words."""
+    """Returns a verdict's reason as a sentence. A name before a colon, such as `recovery_time.max`, becomes words."""
 
     def named(match: re.Match[str]) -> str:
         return expectation_name(match[0]) if match[0].partition(".")[0] in bounds_by_score() else match[0]
@@ -289,8 +289,8 @@ def _samples(report: Report) -> str:
 
 
 def accounts(report: Report) -> tuple[list[Account], Account | None]:
-    """Returns GPU time by kind of use (productive first, then the largest), and the total. If GPU time is unknown, an
-    empty list and `None` are returned."""
+    """Returns GPU time by kind of use (productive time first, then the largest amounts), and the total. If GPU time is
+    unknown, returns an empty list and `None`."""
     booked, allocated = report.wasted_gpu_hours.accounts, report.wasted_gpu_hours.gpu_seconds_allocated
     if not booked or allocated is None:
         return [], None

@@ -81,7 +81,7 @@ def one_line(value: object) -> str:
 
 
 def words(name: str) -> str:
-    """Turns a name from a report into words for people: `straggler_drag` → `Straggler drag`."""
+    """Turns a name from a report, such as `straggler_drag`, into words for people, such as `Straggler drag`."""
     if name in NAMES:
         return NAMES[name]
     text = name.replace("_", " ").replace(".", " ").strip().capitalize()
@@ -89,7 +89,7 @@ def words(name: str) -> str:
 
 
 def expectation_name(name: str) -> str:
-    """Formats `wasted_gpu_hours.max_percent` as `Wasted GPU-hours, percent`, without `max` and `min`."""
+    """Turns a name such as `wasted_gpu_hours.max_percent` into words such as `Wasted GPU-hours, percent`."""
     score, _, bound = name.partition(".")
     if bound.startswith("phases."):
         return f"{words(score)}, {words(bound.removeprefix('phases.')).lower()}"
@@ -98,7 +98,7 @@ def expectation_name(name: str) -> str:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Returns True for a finite number. `True` and `False` are not numbers."""
+    """Returns True for a finite number, but not for `True` or `False`."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
@@ -154,5 +154,5 @@ def short_commit(commit: str) -> str:
 
 
 def short_path(text: str) -> str:
-    """Shortens absolute paths to their last two parts, as `…/checkpoints/step-00000020`, to hide private folders."""
+    """Hides private folders: shortens absolute paths to their last two parts, as in `…/checkpoints/step-00000020`."""
     return _DIRECTORIES.sub("…/", text)

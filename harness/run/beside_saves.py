@@ -1,4 +1,4 @@
-"""Finds the files that a job wrote beside its saves: an export, an evaluation, a best model, a log."""
+"""Finds the files that a job wrote beside its checkpoints, such as an export, a best model or a log."""
 
 import contextlib
 import pathlib
@@ -21,10 +21,10 @@ class File(NamedTuple):
 
 
 def beside_the_saves(run_dir: pathlib.Path, folders: Sequence[str], saves: Listing, run_id: str) -> Mapping[str, File]:
-    """Maps names to finished files in `folders`, except the files of numbered saves.
+    """Maps names to finished files in `folders`, except the files of numbered checkpoints.
 
-    In names, `{run_id}` replaces the run's own id. A save without a step, such as `best.pt`, is included. Raises
-    `FaultError` if the harness may not read a folder, or if a folder holds too many files.
+    In the names, `{run_id}` stands for the run's id. A checkpoint without a step, such as `best.pt`, is included.
+    Raises `FaultError` if the harness may not read a folder, or if a folder holds too many files.
     """
     series = [each for each in saves.checkpoints if each.step is not None]
     own = {path for each in series for path in (each.path, *each.files)}
@@ -44,7 +44,7 @@ def beside_the_saves(run_dir: pathlib.Path, folders: Sequence[str], saves: Listi
 def holding_tensors(
     run_dir: pathlib.Path, beside: Mapping[str, File], run_id: str, until_s: float
 ) -> Iterator[dict[str, Any]]:
-    """Yields each file beside the saves that holds tensors and is small enough to read, for the event `files.left`."""
+    """Yields, for the event `files.left`, each file beside the checkpoints that holds tensors and is not too large."""
     read = 0
     for name, file in sorted(beside.items()):
         path = name.replace("{run_id}", run_id)

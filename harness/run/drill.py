@@ -1,8 +1,8 @@
-"""Makes the restore drill: a completed job's command starts again on a copy of its saves, and must restore one of them.
+"""Makes the restore drill: a completed job's command starts again, and must restore one of the job's checkpoints.
 
-A drill has its own nodes and its own folder, `RUN/drill/`. The run's log holds only two events of a drill,
-`drill.started` and `drill.finished`. If a drill cannot be made, the log says so, and the run's result does not change.
-`harness.run.second_restart` starts a job's command by the same code.
+A drill has its own nodes, and works on copies of the checkpoints in the folder `RUN/drill/`. The run's log holds only
+two events of a drill, `drill.started` and `drill.finished`. If a drill cannot be made, the log says so, and the run's
+result does not change.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ REACHED = ("local", "docker", "slurm")  # where the harness sees the checkpoints
 
 @dataclass(frozen=True)
 class DrillOutcome:
-    """The result of a restore drill. `step` is the newest checkpoint's; all ranks restored `restored_step`."""
+    """The result of a restore drill. All ranks restored `restored_step`; `step` is the newest checkpoint's step."""
 
     outcome: str  # restored · scratch · failed · timeout · untold · error (the drill itself could not be made)
     step: int
@@ -67,7 +67,7 @@ Execute = Callable[[Plan, pathlib.Path, Backend, Observer, StopRequest], Ended]
 
 @dataclass
 class Watch(Silent):
-    """Follows a job that is restarted after the run. Ends the job when `enough` is true or the user wants to stop."""
+    """Follows a job that is restarted after the run. Ends the job when `enough` returns True or the user stops it."""
 
     users: StopRequest
     enough: Callable[["Watch"], bool]
@@ -104,7 +104,7 @@ class Watch(Silent):
 
 @dataclass(frozen=True)
 class Again:
-    """Starts the job's command again after a run. `progress`, `begin_ns` and `observer` are of the original run."""
+    """Starts the job's command again after a run. `progress`, `begin_ns` and `observer` belong to the original run."""
 
     plan: Plan
     backend: Backend
@@ -138,7 +138,7 @@ class Again:
         prepare: Callable[[pathlib.Path], None] = lambda place: None,
         nodes: int | None = None,
     ) -> Ended:
-        """Starts the job on `nodes` nodes (by default all) from a copy of its saves, which `prepare` may change first.
+        """Starts the job on `nodes` nodes (by default all) from a copy of its saves, which `prepare` may change before.
         Raises `CannotDrill` if the saves cannot be copied, or if the user wants to stop."""
         plan = self.plan.without_faults(f"{self.plan.run_id}-{folder}", nodes)
         limit_ns = min(int(limit_s * 1e9), plan.abort.wall_clock_ns)  # no longer than the run itself might have taken
@@ -157,7 +157,7 @@ class Again:
         return ended
 
     def log(self, name: str, folder: str, make: Callable[[], Any], failed: Callable[[str], Any]) -> None:
-        """Makes a restart after the run, and logs its result and cost. Errors are only logged, as the run is over."""
+        """Makes a restart after the run, and logs the restart's result and cost. Errors are logged, not raised."""
         begin_s = time.monotonic()
         self.emit(f"{name}.started", step=self.progress.committed_step)
         try:
@@ -172,8 +172,8 @@ class Again:
 
 
 def is_wanted(plan: Plan, committed_step: int) -> bool:
-    """Returns True if the run had faults and logged a checkpoint that the harness can see, and drills are not off. No
-    drill is made if a fault changes the job's command: the original command would load the changed job's saves."""
+    """Returns True if the run had faults and a checkpoint that the harness can see, and drills are not switched off.
+    Returns False if a fault changes the job's command: the original command would load saves of the changed job."""
     same = not any(fault.action.change() for fault in plan.faults)
     reached = plan.backend in REACHED and plan.workload.checkpoint.store == DIRECTORY
     return plan.workload.restore_drill is not False and committed_step > 0 and bool(plan.faults) and reached and same
@@ -252,7 +252,7 @@ def _blocks(run_dir: pathlib.Path, name: str) -> int:
 
 
 def copy_saved(workload: Launch, run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """Copies the job's saves with their owners and links, because the nodes' user must be able to use the copies."""
+    """Copies the job's saves with their owners and links, so that the nodes' user can use the copies."""
     names = saved_folders(workload)
     _check_room(names, run_dir, folder)
     for name in names:
@@ -261,7 +261,7 @@ def copy_saved(workload: Launch, run_dir: pathlib.Path, folder: pathlib.Path) ->
 
 
 def copy_ledgers(run_dir: pathlib.Path, folder: pathlib.Path) -> None:
-    """Copies the files in which an observer on a node lists checkpoints, so that it recognises the copies."""
+    """Copies the files in which an observer lists checkpoints, so that the observer recognises the copies."""
     for name in untrusted_files.files_below(run_dir, "events"):
         if name.count("/") == 2 and name.endswith(f"/{LEDGER}"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Limits the GPU time of jobs. A job that reaches the limit is shut down cleanly, and its run never passes."""
+"""Limits the GPU time of jobs. A job that reaches the limit is shut down cleanly, and its run cannot pass."""
 
 NS_PER_HOUR = 3600 * 10**9
 

@@ -1,6 +1,6 @@
 """Measures the share of this host's CPUs that other programs use, because a busy host slows a healthy job.
 
-The share is the host's CPU time (`/proc/stat`, with the hypervisor's *steal*) minus that of the job's nodes.
+The CPU time of other programs is the host's (in `/proc/stat`, with *steal*) minus that of the job's nodes.
 """
 
 import os
@@ -40,7 +40,7 @@ def others_between(before: Look, now: Look, cpus: int) -> float | None:
 
 
 class HostLoad:
-    """Measures every second, in a thread, how busy other programs keep this host, if the nodes are on it."""
+    """Measures every second, in a thread, how busy other programs keep the host, if the job's nodes are on it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

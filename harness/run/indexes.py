@@ -1,6 +1,6 @@
 """Keeps earlier contents of small files beside a job's saves, such as a list of saves.
 
-A job may find its saves by a list of saves. To restart from an earlier save, the job needs the list's earlier content.
+A job may find its saves by a list in a file. To restart from an earlier save, the job needs the earlier list.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _Stamp = tuple[int, int]  # size and time
 
 
 class Indexes:
-    """Maps each save to the content that small files had while they named no newer save."""
+    """Remembers earlier contents of small files beside a job's saves, by the newest save named in each content."""
 
     def __init__(self) -> None:
         self.saves = set[str]()
@@ -30,8 +30,8 @@ class Indexes:
         self._read: list[tuple[str, _Stamp, bytes]] = []  # since the last look at the saves
 
     def note(self, place: CheckpointFolder, listing: Listing) -> None:
-        """Reads the small files beside the saves that have changed. The next call keeps a file's content if it names a
-        new finished save, and if the file has not changed since or is complete JSON."""
+        """Reads small files beside the saves if they have changed. A file's content is kept at the next call if it
+        names a finished save and is complete: valid JSON, or unchanged since the first read."""
         self.saves |= {each.name for each in listing.checkpoints[: SAVES_MAX - len(self.saves)]}
         newest = [(each.step, each.name.encode()) for each in listing.finished if each.step is not None][:KEPT]
         for path, stamp, text in self._read:
@@ -48,7 +48,7 @@ class Indexes:
             self._read_if_changed(place, path, _stamp(place, path))
 
     def look_again(self, place: CheckpointFolder) -> None:
-        """Reads changed files that named a save before, which is much faster than listing all saves."""
+        """Reads the changed files among those that named a save before, which is faster than listing all saves."""
         for path in self._texts:
             with contextlib.suppress(OSError, FaultError):
                 status = untrusted_files.status_of(place.root, path)

@@ -1,4 +1,4 @@
-"""Runs one fault from its trigger to its undoing, and provides the functions that the fault may call."""
+"""Runs one fault from its trigger to the undoing of the fault, and provides the functions that the fault may call."""
 
 import contextlib
 import hashlib
@@ -39,7 +39,7 @@ class LiveJob:
 
 
 class Injection:
-    """Runs one fault in a thread of its own, and is the fault's `harness.faults.contract.Context`."""
+    """Runs one fault in a thread of its own, and is this fault's `Context` (see `harness.faults.contract`)."""
 
     def __init__(self, firing: Firing, plan: Plan, job: LiveJob):
         self.firing, self.plan, self.cluster, self.progress = firing, plan, job.cluster, job.progress
@@ -58,7 +58,7 @@ class Injection:
         return CheckpointPlace(saved.folder, saved.layout)
 
     def run(self) -> None:
-        """Injects the fault and heals it. Errors of the fault's code are logged, not raised."""
+        """Injects the fault and undoes it again. Errors of the fault's code are logged, not raised."""
         self.log("fault.injecting")
         try:
             self.fault.inject(self.targets, self)

@@ -1,7 +1,7 @@
-"""Runs one job from start to end: nodes, launch, faults, end. `RunningJob.run` shows the order of events.
+"""Runs one job from start to end. `RunningJob.run` shows the order in which nodes, trainer and faults start and end.
 
 A job is a training run on a backend, with one event log. A job's rehearsals are the sets of faults that act on it. All
-events go into the log, which other modules judge.
+events of a job go into its log, which other modules judge.
 """
 
 import json
@@ -74,7 +74,7 @@ def execute(
     until_saved: int | None = None,
     before: Plan | None = None,
 ) -> Outcome:
-    """Runs one job with one rehearsal (set of faults), which lasts as long as the job. See `run_job`'s parameters."""
+    """Runs one job with one rehearsal (set of faults), which lasts as long as the job. See `run_job` for parameters."""
     rehearsal = Rehearsal(plan, to_the_end=True)
     return run_job(plan, [rehearsal], run_dir, backend, observer, stop, until_saved=until_saved, before=before)
 
@@ -92,10 +92,11 @@ def run_job(
 ) -> Outcome:
     """Runs the workload of `plan` with these rehearsals (sets of faults) in `run_dir`.
 
-    `run_dir` may hold only a state to resume from. A `director` directs the running job, and is called before the
-    rehearsals in each round of the loop. The job ends at the checkpoint of step `until_saved`, or soon after if the
-    trainer cannot be paused. `before` is the plan with faults for which this fault-free run is the baseline. Raises
-    `ChaosError` if the backend gives no nodes. A stop request ends the job as `interrupted`, with its faults undone.
+    `run_dir` must be empty, apart from a state to resume from. A `director` directs the running job, and is called
+    before the rehearsals in each round of the loop. The job ends at the checkpoint of step `until_saved`, or soon after
+    if the trainer cannot be paused. If this run is fault-free, `before` is the plan of the run with faults that will be
+    compared with it. Raises `ChaosError` if the backend gives no nodes. A user's request to stop ends the job as
+    `interrupted`, with all faults undone.
     """
     plan = all_faults(plan, rehearsals)
     references = secrets.references(plan.launch().env)
@@ -220,7 +221,7 @@ class RunningJob:
         self.emit("plan", plan=self.plan.to_json())
 
     def _follow(self, observer: Observer, stop: StopRequest) -> Outcome:
-        """Follows the job to its end. An error of the backend ends the run, but its log so far is judged."""
+        """Follows the job to its end. An error of the backend ends the run, but the log so far is judged."""
         try:
             return self._follow_on(observer, stop)
         except BackendError as error:
@@ -288,7 +289,7 @@ class RunningJob:
             second_restart.make(again, self._publications.indexes)
 
     def _first_node(self) -> tuple[str, int]:
-        """Returns the first node that is alive, on which most trainers write their log."""
+        """Returns the first living node, because most trainers write their log on the first node."""
         node = next((node for node in self.cluster.nodes if node.alive), self.cluster.nodes[0])
         return node.name, node.incarnation
 
@@ -345,8 +346,8 @@ class RunningJob:
         return Outcome("failed", f"the command on {node.name} ended with {code}: {first_error(logs)}")
 
     def _start_again(self, living: Sequence[Node], codes: Sequence[int | None]) -> None:
-        """Restarts the commands of nodes whose workers ended with code 0 after a preemption notice, once preempted
-        nodes are back. Does nothing on engines whose scheduler restarts commands."""
+        """Restarts a node's command that ended with code 0 after a preemption notice, once the preempted nodes are
+        back. Does nothing on cluster engines that restart commands themselves."""
         steps = self.plan.workload.steps
         faults = [firing.planned for firing in self.live.firings.values() if firing.planned.action.notice_s]
         noticed = {target.node_index for planned in faults for target in planned.targets}

@@ -1,7 +1,7 @@
 """Finds in a node's log why the node's command ended: the first error of the worker that ended the command.
 
 A launcher restarts failed workers, which all write into one log. After the last failure, the launcher prints an error
-and a table. The launcher's message on each failure marks where the next workers begin.
+and a table. The launcher's message on each failure marks where the output of the next workers begins.
 """
 
 import pathlib
@@ -45,7 +45,7 @@ class Words(NamedTuple):
 
 
 def first_error(logs: Sequence[pathlib.Path]) -> str:
-    """Returns the line that best tells why a command ended, and its log's name. Never raises or blocks."""
+    """Returns the log line that best explains why a command ended, with the log's name. Never raises or blocks."""
     (telling, text), log = min(((words_of(log), log) for log in logs), key=lambda found: found[0].telling)
     return text if telling is Telling.NOTHING else f"{text} ({log.parent.name}/{log.name})"
 

@@ -23,7 +23,7 @@ Process = tuple[str, int, int]  # node, incarnation, process id
 
 @dataclass
 class Worker:
-    """The newest process of a rank in a running job, with totals over all processes of the rank."""
+    """The newest process of a rank in a running job, with totals over all processes that the rank has had."""
 
     node: str
     incarnation: int
@@ -44,7 +44,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class FailedWorker:
-    """A failed worker, as its launcher logged the failure. The node may not exist: launchers are not trusted."""
+    """A failed worker, as its launcher logged it. The logged node may not exist, because launchers are not trusted."""
 
     node: str
     incarnation: int
@@ -55,7 +55,7 @@ class FailedWorker:
 @dataclass
 class LiveProgress:
     """The live state of a job, derived from its events, for display and fault triggers. A trainer's events are not
-    trusted: an impossible event changes nothing. Processing a logged step takes equal time for any number of ranks."""
+    trusted: an impossible event changes nothing. The number of ranks does not change the time to process a step."""
 
     workers: dict[int, Worker] = field(default_factory=dict)
     world_size: int = 0
@@ -147,7 +147,7 @@ class LiveProgress:
             self.phase = "exiting"
 
     def _meet(self, rank: int, header: Mapping[str, Any], kind: str, now_ns: int) -> Process:
-        """Records a rank's process at the process's first event. Not every trainer logs an event at its start."""
+        """Records a new process of a rank when this process logs its first event."""
         who = str(header["node"]), _whole(header["incarnation"]), _whole(header["pid"])
         if (rank, *who) in self._met and kind != "started":
             return who

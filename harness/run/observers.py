@@ -12,7 +12,7 @@ Heard = Sequence[tuple[Record, Record]]  # (header of the writer, event)
 
 @dataclass(frozen=True)
 class FaultStatus:
-    """A fault whose injection into a running job has begun, with its newest known state, such as `healed`."""
+    """A fault that was injected into a running job, with the fault's newest known state, such as `healed`."""
 
     id: str
     moment: str  # acting · injected · effect · recovered · healed
@@ -42,7 +42,7 @@ class Observer(Protocol):
         """Called with new events of the job's log; the events of each writer are in order."""
 
     def starts_again(self, why: str, about_s: float) -> None:
-        """Called when the ended job's command starts once more, for a run of about `about_s` seconds."""
+        """Called when the ended job's command starts once more, for a test of about `about_s` seconds."""
 
     def left_behind(self, reason: str) -> None:
         """Called if something could not be undone at the end of the job."""

@@ -23,8 +23,8 @@ class Before(Protocol):
 
 
 class Rehearsal:
-    """One scenario's faults on a running job. A rehearsal begins with the job, or when `follows` is over. It ends ten
-    steps after the job's recovery, at its time limit or, with `to_the_end`, with the job."""
+    """One scenario's faults on a running job. A rehearsal begins with the job, or when the rehearsal `follows` is over.
+    A rehearsal ends ten steps after the job's recovery or at a time limit, but with `to_the_end` only with the job."""
 
     def __init__(self, plan: Plan, name: str = "", follows: Before | None = None, to_the_end: bool = False):
         self.plan, self.name = plan, name or plan.scenario.name
@@ -66,8 +66,7 @@ class Rehearsal:
         job.holds.begin(self.plan.faults)
 
     def tick(self, job: LiveJob, now_ns: int) -> None:
-        """Begins or ends the rehearsal, and injects due faults, without blocking. Logs recoveries after the end,
-        too."""
+        """Begins or ends the rehearsal, injects due faults, and logs recoveries, also after the end. Never blocks."""
         if self.begun_ns is None and self._given_up[0] and not self.over:
             self._finish(job, self._given_up[0])
         self.begin(job, now_ns)
@@ -80,12 +79,12 @@ class Rehearsal:
         self._finish_if_over(job, now_ns)
 
     def cancel(self, job_goes_on: bool = False) -> None:
-        """Ends all waits of the rehearsal's faults. With `job_goes_on`, lost nodes and processes come back at once."""
+        """Ends all waits of the rehearsal's faults. With `job_goes_on`, lost nodes and processes return at once."""
         for injection in self._injections:
             injection.cancel(job_goes_on)
 
     def give_up(self, outcome: str, reason: str) -> None:
-        """Ends the rehearsal early and heals its faults, while the job goes on. A waiting rehearsal never begins."""
+        """Ends the rehearsal early (or before its begin) and undoes its faults, while the job continues."""
         if not self.over and not self._given_up[0]:
             self._given_up = (outcome, reason)
             self.cancel(job_goes_on=True)
@@ -95,7 +94,7 @@ class Rehearsal:
         return [each for each in self.firings.values() if not each.fired and each.planned.when.following is None]
 
     def fire_at_once(self, job: LiveJob, now_ns: int) -> str:
-        """Makes all waiting faults due now. Returns the reason if limits forbid every fault, or else an empty text."""
+        """Makes all waiting faults due now. If limits forbid all waiting faults, only returns the reason."""
         reasons = [obstacle(each, job.firings.values(), self.plan.limits, now_ns) for each in self.waiting]
         if reasons and all(reasons):
             return str(reasons[0])
@@ -119,7 +118,7 @@ class Rehearsal:
         return [FaultStatus(firing.planned.id, firing.newest_moment) for firing in fired]
 
     def _let_trainers_go(self, job: LiveJob, now_ns: int) -> None:
-        """Releases stopped trainers `HELD_S_MAX` seconds after an injection: longer stops would look like hangs."""
+        """Releases trainers that a fault holds after `HELD_S_MAX` seconds: a longer wait would look like a hang."""
         for firing in self.firings.values():
             injected_ns = firing.moments_ns.get("injected")
             if injected_ns is not None and not firing.let_go and now_ns - injected_ns >= HELD_S_MAX * 1e9:
@@ -197,8 +196,8 @@ class Rehearsal:
 
 
 def named(plan: Plan, name: str) -> Plan:
-    """Renames each fault to `name-id`, so that the faults of several plans can share one log. A fault is renamed to
-    `name` alone if `name` already ends with the id."""
+    """Renames each fault to `name-id`, so that the faults of several plans can share one log. If `name` already ends
+    with a fault's id, the fault is renamed to `name` alone."""
 
     def of(fault: str) -> str:
         return name if f"-{name}".endswith(f"-{fault}") else f"{name}-{fault}"

@@ -1,4 +1,5 @@
-"""Makes the second restart after a run: the job's command starts from the second-newest save and repeats later steps.
+"""Makes the second restart after a run: the job's command starts from the second-newest save, and repeats the later
+steps.
 
 A restart during the run shows that the job recovers. Errors in saves after the recovery (a stale or empty state, a lost
 data position) show only in a second restart. For the second restart, the newest save is removed from a copy of the
@@ -30,7 +31,7 @@ NOTHING_SEEN = Indexes()
 
 @dataclass(frozen=True)
 class SecondRestart:
-    """The result of the second restart. `step` is the save to restore, `saved_step` the newest save."""
+    """The result of the second restart, which must restore step `step`. `saved_step` is the step of the newest save."""
 
     outcome: str  # done · failed · timeout · skipped (there is nothing to restart from) · error
     step: int | None = None
@@ -39,7 +40,7 @@ class SecondRestart:
 
 
 class NothingToShow(Exception):
-    """Raised if a second restart cannot test anything in this run. The restart is then skipped, without an error."""
+    """Raised if a second restart would test nothing in this run, and is therefore skipped."""
 
 
 def make(again: Again, indexes: Indexes) -> None:
@@ -77,8 +78,8 @@ def _restart(again: Again, indexes: Indexes) -> SecondRestart:
 
 
 def _nodes(again: Again) -> int | None:
-    """Returns the number of nodes that the job had at its end, because another number changes the steps' results.
-    Returns `None` if the planned number of nodes fits."""
+    """Returns the number of nodes that the job had at its end, because another number would change the steps' results.
+    Returns `None` for the planned number of nodes."""
     asked, ranks = again.plan.workload, again.progress.world_size
     nodes, rest = divmod(ranks, asked.ranks_per_node)
     return nodes if not rest and asked.min_nodes <= nodes < asked.max_nodes else None
@@ -92,7 +93,7 @@ def _check_recovered(again: Again, newest: int, before: int) -> None:
 
 
 def last_two(listing: Listing) -> tuple[int, int]:
-    """Returns the steps of the last two saves. Raises `NothingToShow` without two saves of known steps."""
+    """Returns the steps of the last two saves. Raises `NothingToShow` if there are no two saves of known steps."""
     untold = next((each.path for each in listing.finished if each.step is None), None)
     if untold:
         raise NothingToShow(f"nothing tells of which step {untold} is")
@@ -103,10 +104,9 @@ def last_two(listing: Listing) -> tuple[int, int]:
 
 
 def set_back(run_dir: pathlib.Path, saved: Checkpoint, indexes: Indexes = NOTHING_SEEN) -> None:
-    """Removes the last save from a copy of the saves. Files that name this save name the save before it afterwards.
+    """Removes the last save from a copy of the saves, and makes files that name this save name the save before it.
 
-    Raises `NothingToShow` if the folder's earlier state cannot be restored, and `CannotDrill` if a file cannot be
-    removed.
+    Raises `NothingToShow` if such files cannot be changed, and `CannotDrill` if a file cannot be removed.
     """
     listing = _listed(run_dir, saved)
     _, before = last_two(listing)

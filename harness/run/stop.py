@@ -1,4 +1,4 @@
-"""Lets users stop a run by a request: the job's loop checks for a request, and undoes the run's changes in order."""
+"""Lets users stop a run by a request: when the job's loop sees the request, it ends the run and undoes the faults."""
 
 import contextlib
 import signal

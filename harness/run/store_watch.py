@@ -1,7 +1,7 @@
-"""Watches the checkpoint folder: logs finished checkpoints, their digests and removals, and what is left at the end.
+"""Watches the checkpoint folder, and logs finished checkpoints, their digests and removals, and the files at the end.
 
 The observations go into the harness's own log, which no node can write, so that the trainer's log can be checked. The
-folder is read again and again; a checkpoint is missed if it does not stay unchanged over two reads.
+folder is read again and again. A checkpoint is missed if it is removed or changed before a second read.
 """
 
 import contextlib

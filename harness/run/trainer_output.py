@@ -1,9 +1,9 @@
 """Follows files that a trainer writes, such as its log, and turns their contents into events of the node.
 
-Only regular files are read, and no link is followed. The number of files and the amount of each read are limited. Every
-event is validated. The resulting event log looks like the log of a trainer that logs events itself. If the files state
-no times, the log's header has an `uncertainty_ns`. Text that cannot be parsed is skipped and noted. If the harness
-stops reading a file, it logs `reader.failed`, because evidence is missing.
+Only regular files are read, and no link is followed. The number of files and the size of each read are limited. Every
+event is validated. The resulting event log looks like the log of a trainer that logs events itself. If a trainer's
+files state no times, the event log's header states the uncertainty of the times (`uncertainty_ns`). Text that cannot be
+parsed is skipped and noted. If the harness stops reading a file, it logs `reader.failed`, because evidence is missing.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Decides when a planned fault is injected: once its conditions hold and no limit makes the fault wait."""
+"""Decides when a planned fault is injected: once the fault's conditions hold, and no limit makes it wait."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Firing:
     at_once: bool = False  # a person wants it now, whatever it waits for
 
     def due(self, progress: LiveProgress, others: Mapping[str, "Firing"], start_ns: int, now_ns: int) -> bool:
-        """Returns True if the fault is due. Sets `armed_ns` once all conditions hold, apart from the job's phase."""
+        """Returns True if the fault is due. Sets `armed_ns` once all conditions hold, except that on the phase."""
         if self.at_once:
             return True
         when = self.planned.when
@@ -47,7 +47,7 @@ class Firing:
 
     @property
     def newest_moment(self) -> str:
-        """Returns the fault's newest state, such as `healed`; never `recovered` while the fault still acts."""
+        """Returns the fault's newest state, such as `healed`. A fault that still acts is never `recovered`."""
         moments = dict(self.moments_ns)  # its thread may add one just now
         if "healed" not in moments:
             moments.pop("recovered", None)
@@ -60,10 +60,10 @@ class Firing:
 
 
 def obstacle(firing: Firing, others: Iterable[Firing], limits: Limits, now_ns: int) -> str | None:
-    """Returns why a due fault must wait, or `None`.
+    """Returns why a due fault must wait, or `None` if it need not wait.
 
-    A fault waits if too many nodes have a fault, or the pause after the last recovery is not over. A fault that follows
-    another fault skips this pause, because both belong to one rehearsal.
+    A fault waits if too many nodes have a fault, or if the pause after the job's last recovery is not over. A fault
+    that follows another fault does not wait for the pause after a recovery.
     """
     fired = [other for other in others if other.fired]
     active = [other for other in fired if other.over_ns() is None]

@@ -1,8 +1,7 @@
-"""Makes trainers wait at a fault's trigger, by files (*holds*), until the fault acts on them or releases them.
+"""Makes trainers wait at a fault's trigger, until the fault acts on them or releases them, by files called *holds*.
 
 A trainer that uses the harness's emitter waits at the log event that triggers a fault until the fault has acted. For
-example, a fault after step 90 acts before step 91. Faults in other trainers depend on logged events alone, and may act
-some steps later.
+example, a fault after step 90 acts before step 91. Without the emitter, a fault may act some steps after its trigger.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ class Claim:
     token: pathlib.Path
 
     def grant(self) -> None:
-        """Lets the planned fault act on this waiting process. No other process can use the same token afterwards."""
+        """Lets the planned fault act on this waiting process."""
         with contextlib.suppress(FileNotFoundError):  # granted before, or taken back
             os.rename(self.token, granted(str(self.token), self.node))
 
@@ -40,8 +39,8 @@ class Claim:
 class TriggerHolds:
     """The files by which faults stop trainers' processes at planned events, and release the processes.
 
-    A stopped process writes a file in `<run>/answers/<node>/` to say that the fault may act on it. A process that
-    commits the save of step `until_saved` waits there for the end of the job, so that no later save is made.
+    A stopped process writes a file in `<run>/answers/<node>/` to say that the fault may act on it. After a process has
+    committed the save of step `until_saved`, it waits for the end of the job, so that no later save is made.
     """
 
     def __init__(self, run_dir: pathlib.Path, faults: Sequence[PlannedFault], until_saved: int | None = None):
@@ -64,7 +63,7 @@ class TriggerHolds:
         self.environment = {HOLDS_ENV: str(self.file)} if holds else {}
 
     def begin(self, faults: Iterable[PlannedFault]) -> None:
-        """Makes trainers stop at the steps for which these faults wait. Called when the faults' rehearsal begins."""
+        """Called when a rehearsal begins: makes trainers stop at the steps for which the rehearsal's faults wait."""
         for fault in faults:
             if fault.when.phase is None and fault.when.more_steps is None:
                 self.arm(fault.id)
@@ -88,7 +87,7 @@ class TriggerHolds:
             self._standing.discard(fault_id)
 
     def act(self, fault: PlannedFault, seed: int = 0) -> None:
-        """Lets a fault stop or disturb trainers at its log events from now on. `seed` decides random choices."""
+        """From now on, lets a fault stop or disturb trainers at log events. `seed` decides random choices."""
         for hold in self._acts(fault):
             for token in hold.get("tokens", ()):
                 pathlib.Path(token).touch()
@@ -109,7 +108,7 @@ class TriggerHolds:
         return None
 
     def _tokens(self, fault_id: str) -> list[pathlib.Path]:
-        """Returns the fault's unused token files. Each token lets the fault act on one process."""
+        """Returns the fault's unused token files. Each token file lets the fault act on one process."""
         found = self.directory.glob(f"{fault_id}.act.strike-*")
         return sorted(token for token in found if token.name.rpartition("-")[2].isdigit())
 

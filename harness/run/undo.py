@@ -1,10 +1,10 @@
 """Undoes the changes of a run: at its end, by a reverter process that outlives the harness, or by `chaos heal`.
 
 Before a run changes anything that could outlive the run, it adds a record to its undo journal (`harness.log.journal`).
-A record names an action and its arguments. The only actions are the `UNDO` functions of backends, faults, `--attach`
-plug-ins, `run.drill` and `spec.secrets`; a name is, for example, `backends.local`. Undoing is idempotent. A reverter
-process waits until the harness ends or is killed, and then carries out the open records. `chaos heal` carries out the
-open records of runs whose reverter was killed, too.
+A record in the journal names an action, such as `backends.local`, and its arguments. An action is the `UNDO` function
+of a backend, a fault, an `--attach` plug-in, `run.drill` or `spec.secrets`. Undoing is idempotent. A reverter process
+waits until the harness ends or is killed, and then carries out the open records. `chaos heal` carries out the open
+records of runs whose reverter was also killed.
 """
 
 import functools
@@ -73,7 +73,7 @@ PLACES = ("*", ".*/*", "*/base", "*/repeat", "*/cells/*", "*/resumed/*")
 
 
 def heal(reports: pathlib.Path, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Carries out the open undo records of runs whose harness is gone. Returns their ids, and a text per failure."""
+    """Carries out the open undo records of runs whose harness is gone. Returns the runs' ids and the failures."""
     healed, failed = [], []
     for path in sorted(path for place in PLACES for path in reports.glob(f"{place}/{JOURNAL}")):
         run_dir = path.parent
@@ -105,7 +105,7 @@ def heal_strays(dry_run: bool = False) -> tuple[list[str], list[str]]:
 
 
 def undo_open(run_dir: pathlib.Path) -> None:
-    """Runs the undo functions of a journal's records, newest first. Raises `FaultError` at the end if any failed."""
+    """Runs the undo functions of a journal's records, newest first. Raises `FaultError` at the end if one failed."""
     errors = []
     for record in reversed(list(journal.records(run_dir))):
         if "undo" not in record:
@@ -119,7 +119,7 @@ def undo_open(run_dir: pathlib.Path) -> None:
 
 
 def refuse_wrong(action: str, arguments: dict[str, Any], run_dir: pathlib.Path) -> None:
-    """Raises `FaultError` if an undo record could not be carried out later. Undoes nothing."""
+    """Raises `FaultError` if an undo record could not be carried out later. Changes nothing."""
     function = resolve(action)
     hints = get_type_hints(function, include_extras=True)
     if "run_dir" not in hints and any(_BELOW in getattr(each, "__metadata__", ()) for each in hints.values()):

@@ -30,7 +30,7 @@ Path = tuple[str | int, ...]
 
 
 class Mark(NamedTuple):
-    """A position in the file `source`: line and column, both from 1. An empty `source` means the file being read."""
+    """A position in the file `source`: line and column, both from 1. An empty `source` means the file that is read."""
 
     line: int
     column: int
@@ -64,7 +64,7 @@ class MarkedList(list[Any]):
 
 
 def read_text(path: pathlib.Path, bytes_max: int = BYTES_MAX) -> str:
-    """Reads the text of a regular file, without blocking on devices. Raises `UsageError` if this is impossible."""
+    """Reads the text of a regular file, without blocking on devices. Raises `UsageError` if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
@@ -248,7 +248,7 @@ def _mark(event: Any, source: str = "") -> Mark:
 
 
 def _scalar(event: Any) -> Any:
-    """Parses a scalar by YAML 1.2's core schema, in which `on`, `no` and dates are texts."""
+    """Parses a scalar by the core schema of YAML 1.2, in which `on`, `no` and dates are texts."""
     text: str = event.value
     plain = event.tag in (None, "!") and event.implicit[0]
     kind = "plain" if plain else "str" if event.tag in (None, "!") else event.tag.removeprefix(_TAG)
@@ -308,7 +308,7 @@ _UNION_TAGS = re.compile(
 
 
 def _document_path(loc: Sequence[str | int]) -> Path:
-    """Returns the path in the file for pydantic's error location, which has additional parts such as names of types."""
+    """Converts pydantic's location of an error to a path in the file, by leaving out parts such as names of types."""
     return tuple(
         part
         for place, part in enumerate(loc)

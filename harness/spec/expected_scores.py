@@ -1,4 +1,4 @@
-"""Checks a scenario's expected scores. The caller passes a pydantic model of each score's bounds."""
+"""Checks a scenario's expected scores by the pydantic model that the caller gives for each score's bounds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ OFF = "off"
 
 @dataclass(frozen=True)
 class Allowed:
-    """The bounds that a scenario may set for a score. A score that is judged `by_default` may also be set to `off`."""
+    """The bounds that a scenario may set for a score. A score that is judged `by_default` may be set to `off`, too."""
 
     bounds: type[BaseModel]
     by_default: bool = False

@@ -11,7 +11,7 @@ _WHOLE = ("when", "target")  # replaced as a whole: half of one trigger and half
 
 
 def lay_profile(document: Document, overlay: Any, path: Path) -> None:
-    """Replaces values of a scenario by those of its profile at `path`, whose `faults` are keyed by fault id."""
+    """Replaces values of a scenario by those of its profile at `path`. A profile's `faults` are keyed by fault id."""
     if not isinstance(overlay, dict):
         document.problem(path, "a profile is a mapping like {workload: {nodes: 8}}")
         return

@@ -1,6 +1,6 @@
 """Replays a trace of node failures on a job: decides when faults act, and on which nodes.
 
-Nodes that fail at the same time become one fault with many targets. If a trace has more nodes than the job, k failed
+Nodes that fail at the same time become one fault with several targets. If a trace has more nodes than the job, k failed
 nodes become ⌈k · job nodes / trace nodes⌉ targets, so that at least the same share of nodes fails at once.
 """
 
@@ -60,7 +60,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class Replay:
-    """A trace of node failures, and how to replay it. `events` names the replayed events; `None` means all."""
+    """A trace of node failures, and how to replay it. `events` names the events to replay; `None` means all."""
 
     trace: Trace
     speed: float
@@ -70,7 +70,7 @@ class Replay:
 
     @property
     def happenings(self) -> list[Happening]:
-        """Returns the trace's events that are replayed. Raises `ScenarioError` if the trace has no event of a name."""
+        """Returns the trace's events that are replayed. Raises `ScenarioError` if the trace lacks one in `events`."""
         known, events = {each.event for each in self.trace.happenings}, self.events
         if unknown := next((each for each in sorted(events or ()) if each not in known), None):
             raise ScenarioError([f"{self.trace.name} has no event {unknown!r}; {choice(unknown, sorted(known))}"])
@@ -80,7 +80,8 @@ class Replay:
 
     def strikes(self, nodes: int, seed: int) -> Iterator[Strike]:
         """Yields the faults for a job of this size, in order of time. If the trace names its lost nodes, and the job
-        has enough nodes, the seed assigns each name to one node. Otherwise, the seed chooses nodes for each fault."""
+        has enough nodes, the seed assigns each name to one node. If the trace has no names, the seed chooses the
+        nodes."""
         dice = random.Random(f"{seed}/{self.trace.digest}")
         names = dict.fromkeys(each.node for each in self.trace.happenings)
         places = {}

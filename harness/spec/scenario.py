@@ -142,7 +142,7 @@ def _rate(given: object) -> object:
 
 
 class When(ReplaySpec):
-    """The moments at which a fault acts. With `phase` and `step` (or `following`), the fault waits for both."""
+    """The moments at which a fault acts. If `phase` and `step` (or `following`) are set, the fault waits for both."""
 
     step: int | None = Field(None, ge=1, description="After every rank has completed this step.")
     after: Duration | None = Field(None, description="This long after the start, or after the followed event.")
@@ -241,21 +241,22 @@ Nodes = Annotated[
 
 
 class Limits(Parameters):
-    """Limits on simultaneous faults. A fault that would exceed a limit waits until the job has recovered."""
+    """Limits on faults that act at the same time. A fault that would exceed a limit waits until the job has
+    recovered."""
 
     nodes_at_once: Nodes | None = Field(None, description="The blast radius: nodes with a fault, or a percentage.")
     cool_down: Duration = Field(Duration("0s"), description="From one recovery to the next fault.")
     gpu_hours: float | None = Field(None, gt=0, description="GPU time of one job; the job is stopped there.")
 
     def allowed_nodes(self, nodes: int) -> int | None:
-        """Returns how many of `nodes` nodes may have a fault at once: rounded down, but at least one."""
+        """Returns how many of `nodes` nodes may have a fault at the same time: rounded down, but at least one."""
         if isinstance(self.nodes_at_once, str):
             return max(1, int(nodes * units.parse_percent(self.nodes_at_once) / 100))
         return self.nodes_at_once
 
 
 class Header(Parameters):
-    """The parts of a scenario that lists of scenarios show."""
+    """The part of a scenario that is shown in lists of scenarios."""
 
     version: Literal[1]
     name: Name
@@ -299,7 +300,7 @@ def load_scenario(
     overrides: Mapping[str, Any] | None = None,
     scores: ScoreBounds | None = None,
 ) -> Scenario:
-    """Reads a scenario file. Raises `ScenarioError` with all mistakes, `UsageError` for an unknown profile."""
+    """Reads a scenario file. Raises `ScenarioError` with all mistakes, and `UsageError` for an unknown profile."""
     return parse_scenario(read_text(path), str(path), profile, overrides, scores)
 
 
@@ -328,7 +329,7 @@ def parse_scenario(
 
 
 def scenario_of(document: Document, folder: pathlib.Path, scores: ScoreBounds | None = None) -> Scenario:
-    """Checks a YAML file's data as a scenario, with paths relative to `folder`. Raises `ScenarioError`."""
+    """Checks a YAML file's data as a scenario, with paths relative to `folder`. Raises `ScenarioError` for mistakes."""
     if scores is not None:
         check_expectations(document, document.data.get("expect"), scores)
     scenario = document.valid(Scenario, _with_parameters(document.data), keys=lambda path: _keys_at(document, path))

@@ -1,8 +1,8 @@
-"""Handles secrets: a scenario names the harness's environment variables, and no file of a run shows their values.
+"""Handles secrets: a scenario names environment variables of the harness, and no file of a run shows their values.
 
-An environment variable is a secret by its name (a word of it ends with TOKEN, KEY, SECRET, PASSWORD …). A scenario must
-not contain a secret's value, but only a reference, `env: {HF_TOKEN: "${HF_TOKEN}"}`, which the plan keeps. If a trainer
-prints a secret, the secret is overwritten in the run's files after the run.
+An environment variable is a secret if a word of its name ends with TOKEN, KEY, SECRET, PASSWORD or the like. A scenario
+and its plan hold no secret's value, only a reference such as `env: {HF_TOKEN: "${HF_TOKEN}"}`. If a trainer prints a
+secret, the secret is overwritten in the run's files after the run.
 """
 
 import json
@@ -26,7 +26,7 @@ def is_secret(name: str) -> bool:
 
 
 def refuse_literals(env: Mapping[str, str]) -> dict[str, str]:
-    """Raises `ValueError` if the scenario contains a secret's value. The message does not show the value."""
+    """Raises `ValueError` if the scenario contains a secret's value. The error does not show the secret's value."""
     for name, value in env.items():
         if is_secret(name) and not _REFERENCE.fullmatch(value):
             raise ValueError(f'{name} looks like a secret; write {name}: "${{{name}}}" to take it from the environment')
@@ -45,7 +45,7 @@ def resolve(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def references(env: Mapping[str, str]) -> list[str]:
-    """Returns the harness's variables that a scenario refers to. Raises `UsageError` for an unset variable."""
+    """Returns the environment variables to which a scenario refers. Raises `UsageError` if a variable is unset."""
     resolve(env)
     found = {reference[1] for value in env.values() if (reference := _REFERENCE.fullmatch(value))}
     return sorted(found)
@@ -68,8 +68,8 @@ UNDO = make_unreadable
 
 
 def redact(folder: pathlib.Path, secrets: Collection[str]) -> int:
-    """Replaces every secret in the folder's files with as many asterisks. Returns how many files were changed. Raises
-    `FaultError` at the end if some files could not be searched."""
+    """Replaces each character of a secret in the folder's files by an asterisk. Returns how many files were changed.
+    Raises `FaultError` at the end if some files could not be searched."""
     root, changed, errors = folder.parent, 0, []
     for path in untrusted_files.files_below(root, folder.name) if secrets else []:
         try:

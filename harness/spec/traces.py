@@ -1,7 +1,7 @@
 """Reads traces: published records of when nodes joined and left a cluster, or a user's CSV file.
 
 `FORMATS` lists the formats, each recognised by its first line. Each trace becomes a list of lost nodes, in order of
-time. A file whose rows are not in order of time is refused, because it may have other errors, too.
+time. A file whose rows are not in order of time is refused, because such a file may have other errors, too.
 """
 
 import contextlib
@@ -136,7 +136,7 @@ def _csv_rows(text: str, source: str, read: Callable[[list[str], int], _Row]) ->
 
 
 def _csv(text: str, source: str) -> list[_Row]:
-    """Reads a CSV trace: `time` and, optionally, `node` and `event`. A time is a number of seconds, or ISO 8601."""
+    """Reads a CSV trace with the columns `time` (in seconds or ISO 8601) and, optionally, `node` and `event`."""
     head: list[str] = []
     kinds = set()
 
@@ -182,7 +182,7 @@ def _time(text: str) -> tuple[str, float]:
 
 
 def _bamboo(text: str, source: str) -> list[_Row]:
-    """Reads a Bamboo trace, whose rows are `ms,add|remove,node`. The first rows add the initial nodes."""
+    """Reads a Bamboo trace, whose rows are `ms,add|remove,node`. The first rows of a trace add the initial nodes."""
     there: set[str] = set()
 
     def read(fields: list[str], number: int) -> _Row:
@@ -235,7 +235,7 @@ def _skypilot(text: str, source: str) -> list[_Row]:
 
 
 def _infinitehbd(text: str, source: str) -> list[_Row]:
-    """Reads an InfiniteHBD trace: begins and ends of node faults, in days. A node is lost while it has any fault."""
+    """Reads an InfiniteHBD trace: begin and end of each node's faults, in days. A node is lost while it has a fault."""
     found, document = _json(_Faults, text, source)
     open_on: Counter[str] = Counter()
     rows = []

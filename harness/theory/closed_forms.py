@@ -1,4 +1,5 @@
-"""Computes the cost of failures by closed forms, for comparison with measurements. Times are in s, rates per s.
+"""Computes the cost of failures by closed forms, for comparison with measurements. Times are in seconds, and rates in
+events per second.
 
 Sources: Young 1974 (first order), Daly 2006 (higher order); expected ETTR: Kokolis et al. 2025, "Revisiting Reliability
 in Large-Scale Machine Learning Research Clusters"; categories: ml-goodput-measurement.
@@ -65,9 +66,9 @@ def badput(accounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def renewal_time_s(work_s: float, interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Returns the mean time for `work_s` of work if failures come at random, also during restarts, and each failure
-    costs all work since the last checkpoint. With M = `mtbf_s`, one interval takes M·e^(restart_s/M)·(e^((interval_s +
-    checkpoint_s)/M) − 1), which is exact even if failures are frequent.
+    """Returns the mean time for `work_s` seconds of work if failures come at random, even during restarts, and if each
+    failure costs all work since the last checkpoint. With M = `mtbf_s`, one interval takes
+    M·e^(restart_s/M)·(e^((interval_s + checkpoint_s)/M) − 1), which is exact even if failures are frequent.
 
     >>> round(renewal_time_s(3600, 300, 0, 300, 6490) / 3600, 3)
     1.072

@@ -20,7 +20,7 @@ def problems(log: Log, lives: Sequence[Life], skewed: bool) -> Iterator[str]:
 
 
 def _elsewhere(harness: Writer, writers: Sequence[Writer]) -> Iterator[str]:
-    """Yields a message for each event file whose header names the harness's monotonic clock, but whose times do not fit
+    """Yields a message for each event file whose header names the harness's monotonic clock, but whose times contradict
     this clock."""
     known = sorted({one["wall_ns"] - one["mono_ns"] for one in (harness.header, *harness.events) if "wall_ns" in one})
     for writer in writers:

@@ -1,8 +1,8 @@
 """Renumbers the steps of a process that counts from 1 again after it restored a checkpoint.
 
 A `restored` event may lack the checkpoint's step, but hold the checkpoint's path or a digest of its content. If a
-process logged the commit of the same checkpoint with its step, the steps after the restore are renumbered to follow
-this step. If no commit shows the step, the steps after the restore keep their numbers and are not judged.
+process logged the commit of the restored checkpoint with its step, the steps after the restore are renumbered to follow
+this step. If no commit shows the restored step, the steps after the restore keep their numbers and are not judged.
 """
 
 import bisect
@@ -19,7 +19,7 @@ _Commits = dict[tuple[str, object], list[tuple[int, int]]]  # (field, its value)
 
 
 def step_of(restored: Mapping[str, Any]) -> int | None:
-    """Returns the step of the restored state, 0 for a start from scratch, or `None` if the event does not tell the
+    """Returns the step of the restored state, 0 for a start from scratch, or `None` if the event does not state the
     step."""
     if "step" in restored:
         return int(restored["step"])
@@ -42,7 +42,7 @@ def join(writers: Sequence[Writer]) -> None:
 
 
 def _joined(writer: Writer, restored: dict[str, Any], commits: _Commits, base: int) -> int:
-    """Renumbers the steps after one restore, and returns the offset that was added to the step numbers."""
+    """Renumbers the steps after one restore, and returns the number that was added to each step number."""
     rows = slice(int(np.searchsorted(writer.steps["end"], restored["at"], "right")), None)
     mine = writer.steps["step"][rows]
     if step_of(restored) is not None:  # the steps from here on have their right numbers

@@ -1,12 +1,12 @@
 """Derives from an event log when each worker process ran, in which process groups, and which steps were not rolled
 back.
 
-A `Life` is one worker process, and a `World` one process group. A process that outlives a peer may join several process
-groups, one at each `rendezvous` event. An `Epoch` is a training period: the steps of one process group until a
-rollback, or until a new group takes over. A `Stretch` is the steps of one process in one training period. A step is
-*complete* when every rank of the process group that has a log has done the step. The *lineage* is the chain of training
-periods that led to the job's final state: each period started from a checkpoint of the period before. A step *survives*
-if the final state includes the step; otherwise the step was rolled back.
+A `Life` is one worker process, and a `World` one process group. A process that outlives another process of its group
+may join a new process group, at a `rendezvous` event. An `Epoch` is a training period: the steps of one process group
+until a rollback, or until a new group takes over. A `Stretch` is the steps of one process in one training period. A
+step is *complete* when all ranks of the process group that write a log have done the step. The *lineage* is the chain
+of training periods that led to the job's final state: each period started from a checkpoint of the period before. A
+step *survives* if the final state includes the step; otherwise the step was rolled back.
 """
 
 import bisect
@@ -37,8 +37,7 @@ CLEAN_CODES = (0, EXIT_LEFT)
 
 @dataclass(eq=False)
 class Life:
-    """One worker process. `leaving` is the time (ns) at which the process began to exit, and `gone` when it had
-    certainly ended."""
+    """One worker process. The process began to exit at the time `leaving` (ns), and had ended by `gone`."""
 
     index: int
     writer: Writer
@@ -258,8 +257,8 @@ def match_exits(lives: Sequence[Life], exits: Sequence[dict[str, Any]]) -> None:
 
 
 def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mapping[tuple[Key, int], list[int]]) -> None:
-    """Sets the end (`gone`) of each process: the loss of its node, the start of its successor, or its logged exit or
-    kill, whichever came first."""
+    """Sets the end (`gone`) of each process: the earliest of the loss of its node, the start of its successor, and its
+    logged exit or kill."""
     successor: dict[int, int] = {}
     latest: dict[tuple[Key, int], Life] = {}
     for life in lives:
@@ -279,9 +278,9 @@ def find_gone(lives: Sequence[Life], node_gone: Mapping[Key, int], killed: Mappi
 
 
 def find_cut(lives: Sequence[Life], codes: Mapping[Key, int]) -> None:
-    """Marks each process that exited without an error, but whose log is incomplete: the log ends within a line, or
-    before the job's last step and without the exit event that its header promises. `codes` maps a node to the exit code
-    of its command, which stands in for the unknown exit code of the node's last worker."""
+    """Marks each process that exited without an error, but whose log is incomplete. A log is incomplete if it ends
+    within a line, or before the job's last step and without the exit event that its header promises. `codes` maps a
+    node to the exit code of its command, which replaces the unknown exit code of the node's last worker."""
     last = {(life.key, life.local_rank): life for life in lives}
     over = max((life.last_step_end for life in lives), default=0)
     furthest = max((life.last_step for life in lives), default=0)
@@ -360,8 +359,8 @@ def impossible_places(lives: Sequence[Life]) -> list[str]:
 
 
 def _fits(world: World, life: Life, order: int, at: int) -> bool:
-    """Returns True if a process can have joined this group. Ranks are not compared once a member of an earlier group
-    has joined, because ranks may then be reassigned."""
+    """Returns True if a process can have joined this group. If a member of an earlier group has joined the group, ranks
+    are not compared, because they may have been reassigned."""
     if world.whole or life.sizes[order] != world.size or world.first_gone <= (at if order else life.started):
         return False
     renumbered = order > 0 or world.renumbered
@@ -378,7 +377,7 @@ def _unheard(world: World, lives: Sequence[Life]) -> int:
 
 
 def _carry_over(worlds: Sequence[World], lives: Sequence[Life]) -> None:
-    """Adds surviving processes to a new process group if they did steps in the time of this group, but logged no
+    """Adds surviving processes to a new process group if they did steps during this group's time, but logged no
     join."""
     going = [life for life in lives if life.worlds]
     for number, world in enumerate(worlds):
@@ -426,9 +425,9 @@ def _steps_on(life: Life, number: int, at: int) -> bool:
 def gather(
     table: Columns, lives: Sequence[Life], worlds: Sequence[World], committed: Mapping[int, list[int]]
 ) -> tuple[dict[str, Column], list[Epoch], Progress, list[Stretch]]:
-    """Returns all steps as columns, sorted by end, the training periods, the complete steps, and the stretches. Columns
-    of `table` are freed one by one, so that memory holds each step once. `committed` maps each step to the times at
-    which its checkpoint was committed."""
+    """Returns four things: all steps as columns (sorted by end), the training periods, the complete steps, and the
+    stretches. Columns of `table` are freed one by one, so that each step is in memory only once. `committed` maps each
+    step to the times at which its checkpoint was committed."""
     rows = len(table["end"])
     process, label = np.full(rows, -1, np.int32), np.zeros(rows, np.int64)
     stretches: list[Stretch] = []
@@ -502,7 +501,7 @@ def _labels(life: Life) -> Ints:
 
 
 def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
-    """Yields a `Stretch` for each training period of a process. The field `epoch` of a `Stretch` holds a label, which
+    """Yields a `Stretch` for each training period of a process. The field `epoch` of a new `Stretch` is a label, which
     `gather` replaces by the index of the training period."""
     step, end = life.writer.steps["step"], life.step_ends
     if life.repeated is not None:
@@ -530,7 +529,7 @@ def _stretches(life: Life, label: Ints) -> Iterator[Stretch]:
 
 
 def _next_row(step: Ints, end: Ints, restored: Mapping[str, Any]) -> int:
-    """Returns the row of the first step after a restore. Among rows with equal end times, the step number decides."""
+    """Returns the row of the first step after a restore. If rows have equal end times, the step number decides."""
     first, last = np.searchsorted(end, restored["at"]), np.searchsorted(end, restored["at"], "right")
     at_once = range(int(first), min(int(last) + 1, len(step), int(first) + _TIES_MAX))
     state = step_of(restored)
@@ -581,7 +580,7 @@ def _lineage(
     committed: Mapping[int, list[int]],
     final_restore: int | None,
 ) -> list[Epoch]:
-    """Returns the training periods, found by walking back from the last period along the restored checkpoints."""
+    """Returns all training periods. A period's `kept` follows from the checkpoint that a later period restored."""
     n = len(worlds)
     first, last = np.full(n, NEVER), np.full(n, -1)
     np.minimum.at(first, epoch, columns["step"])
@@ -603,8 +602,8 @@ def _lineage(
 
 
 def _parent(child: int, step: int, first: Ints, last: Ints, begin: Ints, saved: Mapping[int, list[int]]) -> int | None:
-    """Returns the training period before `child` that wrote the checkpoint of `step`: the newest that committed the
-    checkpoint, else the newest that did the step, else the newest that began before the step."""
+    """Returns the training period before `child` that wrote the checkpoint of `step`: the newest one that committed the
+    checkpoint; without one, the newest that did the step; without one, the newest that began before the step."""
     earlier = range(child - 1, -1, -1)
     if step == NEVER:
         return next(iter(earlier), None)

@@ -38,8 +38,8 @@ def _fault_marks(story: Story) -> Iterator[Event]:
 
 
 def _node_marks(story: Story) -> Iterator[Event]:
-    """Yields an event when a node is allocated or lost. A node that a fault kills is lost when the fault acts, which
-    may be before the log says that the node was released."""
+    """Yields an event when a node is allocated or lost. A node that a fault kills counts as lost when the fault acts,
+    which may be before its release is logged."""
     kills = [fault for fault in reversed(story.faults) if fault.kills and fault.injected is not None]
     struck = {key_of(node): kill.injected for kill in kills for node in kill.targets if node.get("rank") is None}
     allocated = {(slot.node, slot.incarnation): slot.allocated for slot in story.slots}

@@ -1,4 +1,4 @@
-"""The phases of a recovery, with a readable name for each."""
+"""Lists the phases of a recovery, with a readable name for each phase."""
 
 PHASE_NAMES = {  # phase → words for people, in the usual order
     "interrupted_step": "Interrupted step",

@@ -1,9 +1,9 @@
 """Finds the phase of the whole job at each moment of a run, such as `detect` or `restore`.
 
-A mark is a time at which the phase may change, such as the injection of a fault or the end of a process. While the
-steps of one process group go on, the phase is `recompute` until a step passes the furthest step so far, and then
-`running`. A *gap* is the time between the last complete step of one training period and the first complete step of the
-next. The marks up to a moment in a gap decide the phase at this moment. The phases cover the whole run without overlap.
+A mark is a time at which the phase may change, such as the injection of a fault or the end of a process. While a
+process group does steps, the phase is `recompute` until a step passes the furthest step so far, and then `running`. A
+*gap* is the time between the last complete step of one training period and the first complete step of the next. Within
+a gap, the marks so far decide the phase. The phases of a run do not overlap, and cover the whole run.
 """
 
 import bisect
@@ -62,7 +62,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Gap:
-    """A time in which no step was complete. `nodes` and `size` (ranks) describe the process group that ends the gap."""
+    """A time without a complete step. `nodes` and `size` (ranks) describe the process group that ends the gap."""
 
     begin: int
     end: int
@@ -146,15 +146,15 @@ class _State:
         self.struck = self.noticed = self.draining = self.in_gap = False
 
     def stopped(self, first: bool) -> None:
-        """Records that the job stopped, which begins an outage. An earlier sign of a failure counts only if a fault
+        """Records that the job stopped, which begins an outage. An earlier sign of a failure is ignored unless a fault
         acted or an eviction notice was seen."""
         self.noticed = first or (self.noticed and (self.struck or self.draining))
         self.joined_here = self.restored = False
         self.in_gap = True
 
     def phase(self, gap: Gap, settled: bool) -> str:
-        """Returns the phase of the job; the checks follow the usual order of a recovery. `settled` means that no more
-        nodes are lost in this gap, so that the job waits for only `gap.nodes` nodes."""
+        """Returns the phase of the job, by checks in the usual order of a recovery. `settled` is True if no more nodes
+        are lost in this gap, so that the job waits for `gap.nodes` nodes only."""
         nodes = gap.nodes if settled else max(gap.nodes, self.nodes)
         if not self.noticed and not self.struck:
             return "interrupted_step"
@@ -224,8 +224,7 @@ class Episode:
 
 
 def progress_segments(progress: Progress) -> tuple[list[Segment], list[Episode]]:
-    """Returns the segments of the phases `running` and `recompute`, and the outages, whose own `segments` are still
-    empty."""
+    """Returns the segments of the phases `running` and `recompute`, and the outages, without segments of their own."""
     segments, episodes = list[Segment](), list[Episode]()
     open_at: int | None = None  # row of the last complete step before the episode that is open
     best = np.maximum.accumulate(progress.step) if len(progress) else progress.step

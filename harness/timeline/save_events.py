@@ -1,9 +1,9 @@
-"""Finds when a checkpoint is complete to which each of several ranks commits a part.
+"""Finds when a checkpoint is complete if several ranks each commit a part of it.
 
-A checkpoint of several ranks is complete once the last rank that began to save has committed its part. Commit events of
-all parts but the last are renamed to `checkpoint.part`, so that no incomplete checkpoint counts as restorable. All
-checkpoints of a run together show how many ranks commit a checkpoint. If one rank commits for all ranks, the commit of
-this rank is enough.
+A checkpoint of several ranks is complete once the last rank that began to save has committed its part. All commit
+events of a checkpoint but the last are renamed to `checkpoint.part`, so that no incomplete checkpoint counts as
+restorable. The checkpoints of a run together show how many ranks commit each checkpoint. If one rank commits for all
+ranks, the commit of this rank completes the checkpoint.
 """
 
 import re
@@ -71,7 +71,7 @@ def labelled(events: Sequence[Event], places: Sequence[SaveWorld], usual: Commit
 
 
 def _saves(events: Sequence[Event], places: Sequence[SaveWorld]) -> Iterator[_Save]:
-    """Yields the checkpoints that the events describe. If a process logs the same step of its group again, a new
+    """Yields the checkpoints that the events describe. If a process logs a checkpoint of the same step again, a new
     checkpoint begins."""
     current: dict[tuple[object, int], _Save] = {}
     last: dict[tuple[int, str, object], int] = {}  # time at which each process told the same before

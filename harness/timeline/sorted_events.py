@@ -112,8 +112,7 @@ class Story:
         self.clock_problems = list(clock_problems.problems(log, self.lives, skewed))
 
     def _job_plan(self) -> dict[str, Any]:
-        """Returns the job's newest plan. The harness logs the plan again once the engine has told the failure domains
-        of the nodes."""
+        """Returns the job's newest plan. The harness logs the plan again once it knows the nodes' failure domains."""
         plans = [event for event in self.harness if event["event"] == "plan"]
         told = [event for event in plans if not event.get("rehearsal")] or plans[:1]
         found: dict[str, Any] = told[-1].get("plan", {}) if told else {}
@@ -131,7 +130,7 @@ class Story:
         return inner if isinstance(inner, dict) else {k: v for k, v in event.items() if k not in _COMMON}
 
     def told_events(self) -> dict[str, int]:
-        """Returns for each kind of event (except steps) when a worker or launcher last logged such an event."""
+        """Returns, for each kind of event except steps, when a worker or launcher last logged an event of this kind."""
         writers = (writer for writer in self.log.writers if writer.role != "harness")
         events = sorted((event["at"], str(event.get("event", ""))) for writer in writers for event in writer.events)
         return {name: at for at, name in events}
@@ -190,14 +189,14 @@ class Story:
         return found
 
     def launched(self, life: Life) -> int:
-        """Returns when the launcher could start this worker: the end of the last rendezvous, or the worker's own start
-        if another worker exited after the rendezvous."""
+        """Returns when the launcher could start this worker: at the end of the last rendezvous or, if another worker
+        exited after it, at the worker's own start."""
         told = self._launches.get(life.key, [])
         place = bisect.bisect_right(told, (life.started, True)) - 1
         return told[place][0] if place >= 0 and told[place][1] else life.started
 
     def node_gone(self) -> dict[Key, int]:
-        """Returns when each node was lost: its command had ended or the node was released, whichever came first."""
+        """Returns when each node was lost: at the end of its command or at its release, whichever came first."""
         gone: dict[Key, int] = {}
         for event in self.harness:
             if event["event"] in ("process.exit", "node.released"):
@@ -239,7 +238,7 @@ def key_of(event: Mapping[str, Any]) -> Key:
 
 
 def _span(log: reading.Log) -> tuple[int, int]:
-    """Returns the times of the run's first and last event. Events of restart tests after the run do not count."""
+    """Returns the times of the run's first and last event, without events of restart tests after the run."""
     firsts = [writer.header["at"] for writer in log.writers]
     events = (event for writer in log.writers for event in writer.events)
     lasts = [event["at"] for event in events if not str(event["event"]).startswith(_AFTER)]
@@ -248,8 +247,8 @@ def _span(log: reading.Log) -> tuple[int, int]:
 
 
 def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int, asked: int) -> tuple[list[Slot], list[str]]:
-    """Returns the job's GPUs, and a message for each contradiction about GPUs in the log. Of each node, at most `asked`
-    GPUs count. A node whose name cannot be a file name counts without GPUs."""
+    """Returns the job's GPUs, and a message for each contradiction about GPUs in the log. At most `asked` GPUs of each
+    node count. A node whose name cannot be a file name counts as a node without GPUs."""
     allocated: dict[Key, dict[str, Any]] = {}
     released: dict[Key, int] = {}
     reasons: dict[Key, str] = {}
@@ -280,7 +279,7 @@ def _slots(harness: Sequence[dict[str, Any]], begin: int, end: int, asked: int) 
 
 
 def _faults(harness: Sequence[dict[str, Any]], planned: Mapping[str, Mapping[str, Any]]) -> list[FaultRecord]:
-    """Returns one record for each injection: a fault that acts again gets another record."""
+    """Returns one record for each injection of a fault, so that a fault that acts twice has two records."""
     records: list[dict[str, Any]] = []
     current: dict[str, dict[str, Any]] = {}
     for event in harness:

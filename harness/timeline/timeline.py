@@ -1,7 +1,7 @@
 """Builds the timeline of a run from its event log: processes, steps, faults, GPUs and the phases of the whole job.
 
-The code is pure: no clock, no network, no randomness. Times are integer nanoseconds on the harness's monotonic clock.
-Columns are numpy arrays, so that ten million steps fit into memory.
+The code uses no clock, no network and no random numbers. Times are integer nanoseconds on the harness's monotonic
+clock. Columns of steps are numpy arrays, so that ten million steps fit into memory.
 """
 
 import bisect
@@ -87,7 +87,7 @@ KINDS_OF_STEPS: Mapping[str, Callable[[Steps], Bools]] = {
 
 @dataclass(frozen=True)
 class Process:
-    """One worker process, from start to end. A time, such as `exited`, is `None` if the log does not have this time."""
+    """One worker process, from its start to its end. A time, such as `exited`, is `None` if it was not logged."""
 
     rank: int  # global rank
     local_rank: int  # rank within its node
@@ -131,8 +131,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Beside:
-    """Facts about the rest of a job that are needed to judge one rehearsal (one scenario whose faults act on a longer
-    job)."""
+    """Facts about a whole job that are needed to judge one rehearsal (one scenario whose faults act on the job)."""
 
     faults: frozenset[str] = frozenset()  # ids of their faults, which are judged in their own windows
     earlier: Sequence[FaultRecord] = field(default=())  # faults that struck before the window
@@ -199,7 +198,8 @@ class Timeline:
 
     @property
     def data_samples(self) -> int | None:
-        """Returns the number of samples in one pass over the data set: the largest number that any worker logged."""
+        """Returns the number of samples in one pass over the data set. If workers logged several numbers, the largest
+        counts."""
         return max(self.data_sizes, default=None)
 
     @property
@@ -379,7 +379,7 @@ def _problems(log: reading.Log, story: Story, progress: Progress) -> list[str]:
 
 
 def _killed_at_start(log: EventFile, story: Story, progress: Progress) -> bool:
-    """Returns True if an event file without a line is no flaw: its process was killed before the job completed another
+    """Returns True if an event file may be empty because its process was killed before the job completed another
     step."""
     (key, rank, started), writers = event_log.named(log) or (None, None, 0), story.log.writers
     one_clock = len({each.header.get("clock") for each in writers}) == 1
@@ -393,9 +393,8 @@ def _killed_at_start(log: EventFile, story: Story, progress: Progress) -> bool:
 
 
 def saving_like(run: Timeline, fault_free: Timeline | None) -> Timeline:
-    """Decides again which commits complete a checkpoint, if the fault-free run shows that more ranks commit each
-    checkpoint. A run that ended during its only checkpoint does not show by itself how many ranks commit a
-    checkpoint."""
+    """Decides again which commits complete a checkpoint, if more ranks commit each checkpoint in the fault-free run. A
+    run that ended during its only checkpoint does not show how many ranks commit a checkpoint."""
     known = save_events.together(run.committers, fault_free.committers if fault_free else {})
     if all(known[ranks] == most for ranks, most in run.committers.items()):
         return run
@@ -473,7 +472,7 @@ def _chart(story: Story, timeline: Timeline) -> tuple[list[Segment], list[Episod
 
 
 def _cut_off(timeline: Timeline) -> bool:
-    """Returns True if the run was ended from outside while the job made progress, so that the missing steps are no
+    """Returns True if the run was ended from outside while the job made progress: then the missing steps are no
     outage."""
     if timeline.outcome not in (*_ENDED_FROM_OUTSIDE, None):
         return False
@@ -543,7 +542,7 @@ def _named(
 
 def _belongs(fault: FaultRecord, t_stop: int, end: int, gone: Mapping[Key, int]) -> bool:
     """Returns True if a fault belongs to the outage from `t_stop` to `end`. A fault that reclaims a node after a notice
-    counts from the node's loss, and a fault that hits each replacement counts from its injection."""
+    counts from the loss of the node. A fault that hits each replacement node counts from its injection."""
     struck = acted_at(fault)
     if struck < t_stop:
         return fault.kills or fault.healed is None or fault.healed >= t_stop

@@ -2,9 +2,9 @@
 
 A rehearsal is one scenario whose faults act on a longer job. The window of a rehearsal lasts from the event
 `rehearsal.started` to the event `rehearsal.finished` or the end of the job. A window is widened until no outage, fault
-or rollback lies partly outside the window. If two rehearsals share an outage, both windows contain the outage, with the
-faults of both rehearsals. The log is first cut at the end of the window, as if the job had ended. The timeline of the
-shorter log is then cut at the window's start. Some earlier events are kept, such as the last commit of a checkpoint.
+or rollback lies partly outside the window. If two rehearsals share an outage, the windows of both contain the outage
+and the faults of both rehearsals. The log is cut at the window's end, as if the job had ended; the timeline of the rest
+is then cut at the window's start. Some events from before the window are kept, such as the last commit of a checkpoint.
 """
 
 import pathlib
@@ -119,9 +119,8 @@ def fault_free_part(baseline: Timeline, run: Timeline) -> Timeline:
 
 
 def narrowed(whole: Timeline, begin: int) -> Timeline:
-    """Cuts off the part of a timeline before a window, whose start `_start` finds. Processes keep their times from
-    before the window. A node or a training period that began before the window counts as begun at the window's
-    start."""
+    """Cuts off the part of a timeline before a window. Times of processes from before the window are kept. A node or a
+    training period that began before the window counts as begun at the window's start."""
     start = _start(whole, begin)
     if start <= whole.begin:
         return whole
@@ -217,7 +216,7 @@ def _grown(job: Timeline, found: Rehearsed) -> Span:
 
 
 def _last_end(job: Timeline, at: int) -> int:
-    """Returns the end of the last step that was complete by time `at`, or `at` if no step was complete."""
+    """Returns the end of the last step that was complete at the time `at`, or `at` if no step was complete."""
     row = _last_row(job, at)
     return int(job.progress.end[row]) if row >= 0 else at
 
@@ -253,8 +252,7 @@ def _cut(log: Log, found: Rehearsed, end: int, reached: int) -> Log:
 
 
 def _as_one(events: Sequence[dict[str, Any]], found: Rehearsed, end: int, reached: int) -> list[dict[str, Any]]:
-    """Returns the harness's events as if only this rehearsal had run: with its plan first, and with an end of the
-    run."""
+    """Returns the harness's events as if only this rehearsal had run: from the plan of the rehearsal to its end."""
     first = [event for event in events if event["event"] == "plan" and not event.get("rehearsal")][-1]
     plan = dict(first.get("plan") or {}) | {k: v for k, v in found.plan.items() if k not in ("workload", "seed")}
     others = [event for event in events if event["event"] != "plan"]
@@ -312,8 +310,7 @@ def _rows(table: Table, rows: Bools) -> Table:
 
 
 def _told_events(whole: Timeline, start: int) -> dict[str, int]:
-    """Returns when each kind of event was last logged. A kind of event that was due after `start`, but was not logged
-    by then, is left out."""
+    """Returns when each kind of event was last logged, without kinds that were due after `start` but not logged."""
     born = [process for process in whole.processes if process.started > start]
     before = {(p.node, p.incarnation, p.local_rank) for p in whole.processes if p.started <= start}
     replaced = any((p.node, p.incarnation, p.local_rank) in before for p in born)
@@ -341,7 +338,7 @@ def _events(events: Iterable[dict[str, Any]], process: Ints, start: int) -> list
 
 
 def _checkpoints(whole: Timeline, process: Ints, start: int) -> list[dict[str, Any]]:
-    """Returns the window's checkpoint events, and the newest commit before the window, which a restart may load."""
+    """Returns the window's checkpoint events, and the newest commit before the window, which a restart may use."""
     committed = [e for e in whole.checkpoints if e["event"] == "checkpoint.committed" and e["at"] <= start]
     newest = max((event["at"] for event in committed), default=NEVER)
     before = [event | {"process": int(process[event["process"]])} for event in committed if event["at"] == newest]

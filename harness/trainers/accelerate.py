@@ -1,4 +1,4 @@
-"""A trainer that is started with accelerate: `trainer: {accelerate: train.py, args: [--epochs, "1"]}`."""
+"""A trainer that accelerate starts, in YAML for example `trainer: {accelerate: train.py, args: [--epochs, "1"]}`."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from harness.trainers.shared.scripted import ScriptTrainer
 
 
 class AccelerateTrainer(ScriptTrainer):
-    """Runs a script by `accelerate launch`, which starts torch's elastic launcher."""
+    """Runs a script with `accelerate launch`, which starts torch's elastic launcher."""
 
     fixed_size = True
 

@@ -1,4 +1,4 @@
-"""A trainer that runs a user's own command: `trainer: {command: [python, train.py]}`."""
+"""A trainer that runs a user's own command, in YAML for example `trainer: {command: [python, train.py]}`."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _HEARS_WORDS = re.compile(r"\$\{?[@*1]")
 
 
 class CommandTrainer(CustomTrainer):
-    """Any trainer: `command` runs on every node, and `control` once beside the nodes, such as a rendezvous store."""
+    """Runs `command` on every node, and `control` (such as a rendezvous store) once outside of the nodes."""
 
     last = "command"
 
@@ -40,7 +40,7 @@ class CommandTrainer(CustomTrainer):
 
 
 def _script(command: Sequence[str]) -> int | None:
-    """Returns the index of the script after a shell's -c, as in `bash -euo pipefail -c …`, or `None`."""
+    """Returns the index of the script after a shell's -c, as in `bash -euo pipefail -c …`, or `None` without -c."""
     shell = next((at for at, word in enumerate(command) if _SHELL.fullmatch(word)), len(command))
     for at in range(shell + 1, len(command) - 1):
         if re.fullmatch(r"-\w*c\w*", command[at]):

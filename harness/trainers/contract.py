@@ -1,8 +1,8 @@
-"""Defines the contract of trainers, and the workload that a trainer runs.
+"""Defines what each kind of trainer must provide, and the workload that a trainer runs.
 
-Each kind of trainer has one file in `harness/trainers/`, whose name is its name in the YAML. A kind without parameters
-is written as its name (`trainer: reference`), a kind with parameters as a mapping with that name as a key (`trainer:
-{command: [python, train.py]}`). Each file holds `TRAINER`, a subclass of `Trainer`.
+Each kind of trainer has one file in `harness/trainers/`, which defines `TRAINER`, a subclass of `Trainer`. The file's
+name is the trainer's name in YAML. In YAML, a trainer is written as its name (`trainer: reference`) or, with
+parameters, as a mapping (`trainer: {command: [python, train.py]}`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ WORDS_MAX = 10_000  # of one command
 
 
 class Trainer(Parameters, abc.ABC):
-    """The base of trainers, whose fields are the parameters in the YAML. Subclasses add fields."""
+    """The base class of all kinds of trainers. The fields of a subclass are the trainer's parameters in YAML."""
 
     steps: ClassVar[int | None] = None  # of a workload that does not say how many; `None`: the fault-free run's count
     phases: ClassVar[tuple[str, ...]] = ()  # phases and failpoints that its workers tell; empty: they are not known
@@ -83,8 +83,7 @@ class Trainer(Parameters, abc.ABC):
         """Returns the local files that decide how the trainer runs. Raises `UsageError` if a file is missing."""
 
     def environment(self) -> Mapping[str, str]:
-        """Returns the environment variables that a scenario sets for the trainer. Secrets are references
-        (`${HF_TOKEN}`)."""
+        """Returns the environment variables that a scenario sets, with references to secrets, such as `${HF_TOKEN}`."""
         return {}
 
     def declares(self) -> frozenset[Tell] | None:
@@ -93,7 +92,7 @@ class Trainer(Parameters, abc.ABC):
 
     @property
     def teller(self) -> str:
-        """Returns, for messages, who logs the trainer's progress: the trainer itself, or a reader of its output."""
+        """Returns a text that names who logs the trainer's progress: the trainer itself, or a reader of its output."""
         return "its trainer"
 
     def paced_by(self, checkpoint: Checkpoint) -> bool:
@@ -121,7 +120,7 @@ load_trainer: Callable[[str], type[Trainer]] = _FAMILY.load
 
 
 def build_trainer(written: object) -> Trainer:
-    """Builds a scenario's trainer. Raises `ValueError` for an unknown trainer, pydantic's error for wrong fields."""
+    """Builds a scenario's trainer. Raises `ValueError` for an unknown trainer or wrong fields."""
     if isinstance(written, Trainer):
         return written
     own = written if isinstance(written, Mapping) else {}
@@ -144,7 +143,7 @@ AnyTrainer = Annotated[Trainer, Written(build_trainer, Trainer.to_json, _schema)
 
 
 class Checkpoint(Parameters):
-    """Where and how often a job saves. `path` is below the run's folder, or begins with a placeholder."""
+    """Where and how often a job saves. `path` is relative to the run's folder, or begins with a placeholder."""
 
     every_steps: int = Field(20, ge=1, le=STEPS_MAX, description="A checkpoint after every this many steps.")
     every: Duration | None = Field(
@@ -182,7 +181,7 @@ class Checkpoint(Parameters):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omits default `path`, `layout` and `every` from the JSON, which then equals that of older versions."""
+        """Omits `path`, `layout` and `every` from the JSON if they have default values, as older versions did."""
         unsaid = {("path", "{checkpoints}"), ("layout", AUTO), ("every", None)}
         data: dict[str, Any] = dump(self)
         if self.every is not None:
@@ -219,13 +218,13 @@ NodePlaces = Annotated[
 
 
 class Shards(Parameters):
-    """Training data: the source of Python's standard library, cut into files in the run's folder `data/`."""
+    """The training data: the source of Python's standard library, cut into files in the run's folder `data/`."""
 
     shards: int = Field(8, ge=1, le=1000)
 
 
 class Workload(Parameters):
-    """The job: its trainer, size and steps. The YAML, the plan and the run use this same type."""
+    """The job: its trainer, size and steps."""
 
     trainer: AnyTrainer = Field(default_factory=lambda: load_trainer("reference")())
     nodes: int = Field(2, ge=1, le=NODES_MAX)
@@ -281,8 +280,8 @@ class Workload(Parameters):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omits optional fields with default values, such as `env`, from the JSON, which then equals that of older
-        versions. Omits the interval of saves if the trainer ignores it."""
+        """Omits optional fields with default values, such as `env`, from the JSON, as older versions of the harness
+        did. Omits the interval between saves if the trainer ignores it."""
         data: dict[str, Any] = dump(self)
         if not self.trainer.paced_by(self.checkpoint):
             data["checkpoint"].pop("every_steps", None)

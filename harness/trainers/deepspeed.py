@@ -1,4 +1,4 @@
-"""A trainer that is started with deepspeed: `trainer: {deepspeed: train.py, args: [--deepspeed, "ds.json"]}`."""
+"""A trainer that deepspeed starts, such as `trainer: {deepspeed: train.py, args: [--deepspeed, "ds.json"]}` in YAML."""
 
 import base64
 import json
@@ -13,9 +13,9 @@ PORT = "29400"
 
 
 class DeepspeedTrainer(ScriptTrainer):
-    """Runs DeepSpeed's launcher for a single node on every node, as `deepspeed` itself does by ssh.
+    """Runs DeepSpeed's launcher on every node, as the command `deepspeed` does by ssh.
 
-    The launcher does not restart ranks: a job that loses a rank ends.
+    DeepSpeed's launcher does not restart ranks: a job that loses a rank ends.
     """
 
     fixed_size = True

@@ -1,4 +1,4 @@
-"""A trainer that is started with python -m: `trainer: {module: package.train, args: [--epochs, "1"]}`."""
+"""A trainer that `python -m` starts, in YAML for example `trainer: {module: package.train, args: [--epochs, "1"]}`."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ PORT = "29400"
 
 
 class ModuleTrainer(ScriptTrainer):
-    """Runs `python -m` once on every node, with the variables of torch's `env://`. No launcher restarts the module."""
+    """Runs `python -m` once on every node, without a launcher that could restart the module."""
 
     module: Word = Field(pattern=r"^[A-Za-z_][\w.]*$", description="Such as package.train.")
 
@@ -20,7 +20,7 @@ class ModuleTrainer(ScriptTrainer):
         return (self.interpreter, "-m", self.module, *self.args), None
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
-        """Returns torch's `env://` variables. A module with several ranks on a node must number its ranks itself."""
+        """Returns the environment variables that torch's `env://` rendezvous reads."""
         job = {"MASTER_ADDR": "{head}", "MASTER_PORT": PORT, "WORLD_SIZE": "{ranks}", "NODE_RANK": "{index}"}
         return job if workload.ranks_per_node > 1 else job | {"RANK": "{index}", "LOCAL_RANK": "0"}
 

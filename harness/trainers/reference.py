@@ -1,4 +1,4 @@
-"""The reference trainer, which comes with the harness: `trainer: reference`."""
+"""The reference trainer, which comes with the harness (in YAML `trainer: reference`)."""
 
 import itertools
 import pathlib
@@ -17,7 +17,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class ReferenceTrainer(Trainer):
-    """Trains a small language model. Its launcher restarts workers; the rendezvous store runs outside of the nodes."""
+    """Trains a small language model. A launcher restarts its workers; a rendezvous store runs outside of the nodes."""
 
     steps = 200
     phases = (

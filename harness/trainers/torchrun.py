@@ -1,4 +1,4 @@
-"""A trainer that is started with torchrun: `trainer: {torchrun: train.py, args: [--epochs, "1"]}`."""
+"""A trainer that torchrun starts, in YAML for example `trainer: {torchrun: train.py, args: [--epochs, "1"]}`."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from harness.trainers.shared.scripted import ScriptTrainer
 
 
 class TorchrunTrainer(ScriptTrainer):
-    """Runs a script by the `torchrun` of the script's own torch. The rendezvous store runs outside of the nodes."""
+    """Runs a script with the `torchrun` of the script's own torch. The rendezvous store runs outside of the nodes."""
 
     torchrun: Word = Field(min_length=1, description="A script beside the scenario, or a module: -m package.train")
     max_restarts: int = rendezvous_settings.MAX_RESTARTS

@@ -1,8 +1,8 @@
 """Attaches to a job of pods that somebody else started, and finds the pods by a label selector.
 
-Every pod of the job must have the owner's opt-in: the label or annotation `chaos.allow`. The harness runs only a few
-lines of shell in the job's pods, by the exec API of Kubernetes. A pod is evicted, deleted or killed only if the job's
-own controller (or the kubelet) brings the pod back. The module `others` finds the present pod of each node of the job.
+Every pod of the job must have the label or annotation `chaos.allow`, by which its owner allows faults. The harness runs
+only a few lines of shell in the job's pods, by the exec API of Kubernetes. A pod is evicted, deleted or killed only if
+the job's own controller (or the kubelet) brings the pod back.
 """
 
 from __future__ import annotations
@@ -131,16 +131,16 @@ class KubernetesJob(AttachedJob):
             self.api.delete("v1", "pods", name, uid=uid)
 
     def acted(self, verb: str, node: str, seen: Seen) -> bool:
-        """Returns True if the last act on a node's pod took effect. After an eviction, a deletion or a kill, the pod
-        may be back already. The node's `life` (pod and restart count) has then changed."""
+        """Returns True if the last act on a node's pod took effect. An eviction, a deletion or a kill changes the
+        node's `life` (pod and restart count), even if the pod is back already."""
         if verb == "stop":
             return seen.state == "stopped"
         another = seen.life != self._struck[node]
         return another or (not self._left[node] if verb == "kill" else seen.state == others.ENDING)
 
     def healed(self, verb: str, seen: Seen) -> bool:
-        """Returns True unless the pod is stopped or cannot be reached: only stopped processes need an undo. An evicted,
-        deleted or killed pod is brought back by its controller, not by the harness."""
+        """Returns True unless the pod is stopped or cannot be reached: only stopped processes need an undo. The pod's
+        controller, not the harness, replaces an evicted, deleted or killed pod."""
         return seen.state not in ("stopped", UNREACHABLE)
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ def _run_no_more(left: Collection[str], rows: Mapping[str, str]) -> bool:
 
 def _signal(api: Api, pod: str, container: str, what: str) -> dict[str, str]:
     """Sends the signal `what` to the processes of a pod, or no signal if `what` is `LOOK`. Returns the state of each
-    process (`T`: stopped) by process id and start time."""
+    process, such as `T` for stopped, by process id and start time."""
     text = api.execute(pod, container, ("sh", "-c", SCRIPT, "sh", what))
     found = {}
     for line in text.splitlines():  # of /proc/PID/stat: after the name in brackets the state; the start is field 22

@@ -1,4 +1,4 @@
-"""Decides from a pod's controller whether the pod comes back after a kill or an eviction, so that its job goes on."""
+"""Decides from a pod's controller whether the pod comes back after a kill or an eviction, so that the job continues."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ JOB, JOBSET = ("batch/v1", "jobs"), ("jobset.x-k8s.io/v1alpha2", "jobsets")
 
 
 class Returns:
-    """Counts, for each Kubernetes Job, the pods that the harness killed, evicted or deleted. The Job's own count of
-    failed pods is updated too late."""
+    """Counts, for each Kubernetes Job, the pods that the harness killed, evicted or deleted. Kubernetes updates its own
+    count of failed pods too late."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

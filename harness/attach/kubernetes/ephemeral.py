@@ -1,8 +1,8 @@
 """Adds an ephemeral container with a shell to a pod whose own container has no shell, if the owner allows it.
 
-The container sleeps for a day, unless the harness ends it earlier, and runs commands by the exec API of Kubernetes. The
-name of the container stays in the pod, because Kubernetes cannot remove a container from a pod. The container sees the
-same processes as the job's container beside it, and has the same user.
+The ephemeral container sleeps for a day, unless the harness ends it earlier, and runs commands by the exec API of
+Kubernetes. The name of the container stays in the pod, because Kubernetes cannot remove a container from a pod. The
+ephemeral container sees the processes of the job's container beside it, and has the same user.
 """
 
 from __future__ import annotations

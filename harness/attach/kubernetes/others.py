@@ -48,7 +48,7 @@ def lives(pod: Object) -> bool:
 
 
 def place_of(pod: Object) -> Place:
-    """Returns the identity that a pod shares with its replacement: the controller, and the pod's index or name."""
+    """Returns the identity that a pod shares with its replacement: its controller, and its index or name."""
     owner = controller_of(pod)
     if owner is None:
         return "", "", name_of(pod)
@@ -58,8 +58,8 @@ def place_of(pod: Object) -> Place:
 
 
 def matched(last: Mapping[str, Object], pods: Sequence[Object]) -> dict[str, Object | None]:
-    """Returns each node's present pod: the last seen pod if it lives, or else its replacement, or else the dead pod.
-    `last` maps each node to its last seen pod."""
+    """Returns each node's present pod: the last seen pod if it lives, otherwise its replacement or, without one, the
+    dead pod. `last` maps each node to its last seen pod."""
     by_uid = {uid_of(pod): pod for pod in pods}
     known = {uid_of(pod) for pod in last.values()}
     made = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")))

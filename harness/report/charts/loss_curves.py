@@ -41,8 +41,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Curves:
-    """The data of the charts of loss and step time. `apart` holds step numbers and |loss − fault-free loss|, which is
-    infinite if one of the two losses is NaN."""
+    """The data of the charts of loss and step time. `apart` holds step numbers and |loss − fault-free loss|; this
+    difference is infinite if one of the two losses is NaN."""
 
     ours: Series
     fault_free: Series | None
@@ -54,8 +54,8 @@ class Curves:
 
 
 def loss_chart(curves: Curves, narrow: bool = False, what: str = "Loss") -> Markup | None:
-    """Draws losses (or the figure named `what`) above their differences to the fault-free run, or returns `None` if no
-    step was done."""
+    """Draws losses (or the figure named `what`), and below them their differences to the fault-free run. Returns `None`
+    if no step was done."""
     ours, fault_free = curves.ours, curves.fault_free
     if not len(ours.step):
         return None

@@ -1,4 +1,4 @@
-"""Provides the drawing functions of all charts: escaped SVG elements, scales, ticks, and thinning of long series."""
+"""Provides drawing functions for all charts: escaped SVG elements, scales, ticks, and the thinning of long series."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -24,8 +24,8 @@ def number(value: float) -> str:
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """Returns one SVG element. Children and attributes are escaped unless they are `Markup`, and left out if they are
-    `None`."""
+    """Returns one SVG element. Children and attributes are escaped unless they are `Markup`; those that are `None` are
+    left out."""
     parts = []
     for key, value in attributes.items():
         if value is not None:
@@ -88,7 +88,7 @@ def near(marks: Iterable[Mark], at: Callable[[Mark], float]) -> list[list[Mark]]
 
 
 def time_step(span_s: float, count: int) -> float:
-    """Returns a round number of seconds between ticks, for about `count` ticks, or 0 if the span cannot be divided."""
+    """Returns a round number of seconds between two of about `count` ticks, or 0 if the span cannot be divided."""
     wanted = _part(span_s, count)
     if wanted < 1:
         return _round_up(wanted)
@@ -96,7 +96,8 @@ def time_step(span_s: float, count: int) -> float:
 
 
 def time_label(seconds: float, step_s: float) -> str:
-    """Formats seconds as `0.2 s`, `15 s`, `2 min` or `1 h 30 min`, with the digits that ticks every `step_s` need."""
+    """Formats seconds as `0.2 s`, `15 s`, `2 min` or `1 h 30 min`, with as many digits as ticks every `step_s` seconds
+    need."""
     if seconds < 0:
         return "-" + time_label(-seconds, step_s)
     if step_s < 1:
@@ -132,9 +133,8 @@ def _round_up(value: float) -> float:
 
 
 def thin(x: Floats, y: Floats, buckets: int) -> tuple[Floats, Floats]:
-    """Returns at most about `4 * buckets` points whose line looks like the line of all points. The first, last, lowest
-    and highest point of each bucket are kept, so that no spike is lost. Non-finite values of y stay, as gaps in the
-    line.
+    """Returns at most about `4 * buckets` of the points, whose line looks like the line of all points. The first, last,
+    lowest and highest point of each bucket are kept, so that no spike is lost. Non-finite values of y stay as gaps.
 
     `x` and `y` have shape (n,), `x` ascending.
     """
@@ -168,7 +168,7 @@ def polyline(points: Iterable[tuple[float, float]], class_: str) -> Markup:
 
 
 def boxes(spans: Iterable[tuple[float, float]], y: float, height: float, class_: str) -> Markup:
-    """Draws many bars of one kind as a single path, so that thousands of steps take few kilobytes."""
+    """Draws many bars of one kind as a single path, so that thousands of steps need only a few kilobytes."""
     down, up = number(height), number(-height)
     path = "".join(f"M{number(a)} {number(y)}h{number(b - a)}v{down}H{number(a)}v{up}" for a, b in spans)
     return tag("path", d=path, class_=class_) if path else Markup("")

@@ -1,10 +1,10 @@
-"""Defines the contract of layouts: how a trainer arranges its checkpoints on the disk.
+"""Defines what a layout must provide: a layout is the way in which a trainer arranges its checkpoints on the disk.
 
-Each layout is one file in `harness/trainers/checkpoints/`. The file's name is the layout's name in the YAML
-(`workload.checkpoint: {layout: lightning}`), and the file defines `LAYOUT`, an instance of a subclass of `Layout`.
-`auto` takes the first layout that recognises any checkpoint. Layouts never unpickle a file, and do not need torch.
+Each layout is one file in `harness/trainers/checkpoints/`. A layout's name in YAML, as in `workload.checkpoint:
+{layout: lightning}`, is its file's name. Each layout's file defines `LAYOUT`, an instance of a subclass of `Layout`.
+The name `auto` means the first layout that recognises a checkpoint. Layouts need no torch and unpickle no file.
 
-All paths are relative to the run's folder. Files that nodes write are not trusted: see `harness.log.untrusted_files`.
+Paths of checkpoints are relative to the run's folder. Nodes write the checkpoints' files, which are not trusted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POINTER_BYTES_MAX = 4096
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint on the disk. `path` is its folder or, without one, its first file. `step` is `None` if unknown."""
+    """A checkpoint on the disk. `path` is the checkpoint's folder or, without a folder, its first file."""
 
     path: str
     files: tuple[str, ...]
@@ -40,7 +40,7 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True)
 class Pointer:
-    """A link or small text file that names the newest checkpoint. `target` is this checkpoint's path, if it exists."""
+    """A link or small text file that names the newest checkpoint. `target` is the checkpoint's path, if it exists."""
 
     path: str
     target: str | None
@@ -60,7 +60,7 @@ class Listing:
 
 
 class Layout(abc.ABC):
-    """The way in which a trainer arranges its checkpoints. Subclasses say which files form one checkpoint."""
+    """The way in which a trainer arranges its checkpoints on the disk."""
 
     order: int  # `auto` asks the layout with the smallest first
     mark = ""  # the file of a checkpoint that is written last, if any
@@ -74,7 +74,7 @@ class Layout(abc.ABC):
         """Returns the files of each checkpoint that this layout recognises, by the checkpoint's path."""
 
     def step(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> int | None:
-        """Returns a checkpoint's step: by default from its name, one of its files, or the run's records of saves."""
+        """Returns a checkpoint's step, found in its name, in one of its files, or in the run's records of saves."""
         name = names.of_save(path)
         told = (step for file in files if (step := formats.step_in(place, file)) is not None)
         if names.step_in(name) is None and (step := next(told, None)) is not None:
@@ -82,11 +82,11 @@ class Layout(abc.ABC):
         return names.step_of(name, ledgers.step(place, files) if names.is_ambiguous(name) else None)
 
     def whole(self, place: CheckpointFolder, path: str, files: Sequence[str]) -> bool:
-        """Returns True if a checkpoint was written to its end: by default, if its known files are complete."""
+        """Returns True if a checkpoint is complete: by default, if its files of known formats are complete."""
         return bool(files) and all(formats.is_complete(place, file) for file in files)
 
     def pointer(self, place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
-        """Returns the link or small file that names the newest checkpoint: by default found by its contents."""
+        """Returns the link or small file that names the newest checkpoint, or `None` if there is none."""
         return find_pointer(place, checkpoints)
 
     @property
@@ -108,8 +108,8 @@ def _age(place: CheckpointFolder, checkpoint: FoundCheckpoint) -> tuple[int, int
 
 
 def find_pointer(place: CheckpointFolder, checkpoints: Sequence[FoundCheckpoint]) -> Pointer | None:
-    """Returns the link or small file that names the newest checkpoint. The named checkpoint can be missing if the
-    file's name is usual for such a pointer, as `latest` is."""
+    """Returns the link or small file that names the newest checkpoint. A link or file with a usual name, such as
+    `latest`, is returned even if the checkpoint that it names is missing."""
     mine = {file for each in checkpoints for file in each.files}
     by_name = {name: each.path for each in reversed(checkpoints) for name in (each.path, each.name)}
     folders = {each.path.rpartition("/")[0] for each in checkpoints}
@@ -144,12 +144,12 @@ def layout_names() -> tuple[str, ...]:
 
 
 def check_layout(name: str) -> str:
-    """Returns `name` if it is a layout of checkpoints or `auto`. Raises `ValueError` for another name."""
+    """Returns `name` if it is a layout of checkpoints or `auto`. Raises `ValueError` for any other name."""
     return _FAMILY.known(name, also=(AUTO,))
 
 
 def list_checkpoints(place: CheckpointFolder, layout: str = AUTO) -> Listing:
-    """Lists checkpoints by this layout or, with `auto`, by the first layout that recognises any checkpoint."""
+    """Lists checkpoints by this layout or, for `auto`, by the first layout that recognises a checkpoint."""
     if layout != AUTO:
         return load_layout(layout).list(place)
     for name in layout_names():

@@ -1,4 +1,4 @@
-"""The layout of PyTorch's distributed checkpoints: a folder with `*.distcp`, and `.metadata`, written last."""
+"""The layout of PyTorch's distributed checkpoints: folders with `*.distcp` files and, written last, `.metadata`."""
 
 from collections.abc import Sequence
 

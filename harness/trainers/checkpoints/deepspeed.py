@@ -1,6 +1,6 @@
-"""DeepSpeed's layout: a folder such as `global_step20/` with files for each rank, and beside it `latest`, written last.
+"""DeepSpeed's layout: folders such as `global_step20/` with files for each rank, and beside them a file `latest`.
 
-The file names are unique to DeepSpeed: `mp_rank_00_model_states.pt`, `zero_pp_rank_0_mp_rank_00_optim_states.pt`.
+Only DeepSpeed uses names such as `mp_rank_00_model_states.pt` and `zero_pp_rank_0_mp_rank_00_optim_states.pt`.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The layout of the Hugging Face Trainer: `checkpoint-500/`, with `trainer_state.json` as its last written file."""
+"""The Hugging Face Trainer's layout: folders such as `checkpoint-500/`, each with a file `trainer_state.json`."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Lightning's layout: `epoch=1-step=300.ckpt`, a file of `torch.save`, or a folder of DCP with that name."""
+"""Lightning's layout: files of `torch.save`, or folders of DCP, with names such as `epoch=1-step=300.ckpt`."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Megatron-LM's layout: `iter_0000010/`, and beside it `latest_checkpointed_iteration.txt`, written last."""
+"""Megatron-LM's layout: folders such as `iter_0000010/`, and a file `latest_checkpointed_iteration.txt`."""
 
 import re
 from collections.abc import Sequence

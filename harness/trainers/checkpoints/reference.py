@@ -1,4 +1,4 @@
-"""The reference trainer's layout: `step-00000020/` with a manifest of checksums, published by one rename."""
+"""The reference trainer's layout: folders such as `step-00000020/`, each with a manifest of checksums."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The layout of safetensors: single files, or folders of `*.safetensors`, with an index if there are several."""
+"""The layout of safetensors: single files, or folders of `*.safetensors` files, possibly with an index."""
 
 from collections.abc import Sequence
 

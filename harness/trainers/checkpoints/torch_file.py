@@ -1,4 +1,4 @@
-"""Single files of `torch.save`, such as `ckpt_100.pt` or `model.pth`. The files of all ranks form one checkpoint."""
+"""A layout of single files of `torch.save`, such as `ckpt_100.pt`. The files of all ranks form one checkpoint."""
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import formats, names

@@ -1,4 +1,4 @@
-"""Folders of files that `torch.save` wrote: `step_100/model.pt`, `step_100/optimizer.pt`, …"""
+"""A layout of folders of files that `torch.save` wrote, such as `step_100/model.pt` and `step_100/optimizer.pt`."""
 
 from harness.trainers.checkpoints.contract import Layout
 from harness.trainers.checkpoints.shared import formats, grouping, names

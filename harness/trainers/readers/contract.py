@@ -1,11 +1,11 @@
-"""Defines the contract of readers. A reader turns output files into events, for a trainer that logs no events itself.
+"""Defines what a reader must provide. A reader turns a trainer's output files into events.
 
-Each output format has one file in `harness/trainers/readers/`. The YAML names a format by the name of this file:
+Each output format has one file in `harness/trainers/readers/`. The YAML names a format by its file's name:
 
   trainer: {command: [...], read: {torchtitan: "{run_dir}/out/structured_logs/*.jsonl"}}
 
-The file defines `READER`, a subclass of `Reader`, which parses output into events of the kinds in its `tells`. Output
-files are untrusted: for bytes that a reader cannot parse, it raises `ValueError` and no other error.
+Each format's file defines `READER`, a subclass of `Reader`, whose `tells` names the kinds of evidence in its events.
+Output files are untrusted: a reader raises `ValueError`, and no other error, for bytes that it cannot parse.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PART = re.compile(r"\*\*|\*|\{\w*\}")
 class Told:
     """One event of rank `rank` in a trainer's output. `took_ns` is the duration of a step, or `None` if unknown.
 
-    `wall_ns` is the event's time by the trainer's clock; if `wall_ns` is `None`, the time of reading counts.
+    `wall_ns` is the event's time by the trainer's clock, or `None` if the output states no time.
     """
 
     event: str
@@ -62,12 +62,12 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def feed(self, data: bytes) -> Iterator[Told]:
-        """Yields the events in newly written bytes of an output file; for a `whole` reader, `data` is the whole file.
-        Raises `ValueError` for bytes that the reader cannot parse. The caller goes on with later bytes."""
+        """Yields the events in `data`: the newly written bytes of an output file or, if the reader's `whole` is True,
+        the whole file. Raises `ValueError` for bytes that the reader cannot parse."""
 
 
 class Reader(Parameters, abc.ABC):
-    """The base of output readers. The path `file` can contain `*`, `**`, `{node}`, `{incarnation}` and `{rank}`."""
+    """The base class of output readers. The path `file` may contain `*`, `**`, `{node}`, `{incarnation}`, `{rank}`."""
 
     tells: ClassVar[frozenset[Tell]]
     source: ClassVar[type[Source]]
@@ -120,7 +120,7 @@ class LineSource(Source):
 
 
 def number(text: object) -> float | None:
-    """Parses a number as trainers print it. Returns `None` if `text` is no number."""
+    """Parses a number in a trainer's output. Returns `None` if `text` is no number."""
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
         return None
     try:
@@ -145,7 +145,7 @@ load_reader: Callable[[str], type[Reader]] = _FAMILY.load
 
 
 def build_reader(written: object) -> Reader:
-    """Builds a reader from YAML: `{torchtitan: <file>}` or `{lines: {file: …, regex: …}}`."""
+    """Builds a reader from YAML such as `{torchtitan: <file>}` or `{lines: {file: …, regex: …}}`."""
     if isinstance(written, Reader):
         return written
     if not isinstance(written, Mapping) or len(written) != 1:

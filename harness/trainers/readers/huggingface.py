@@ -1,7 +1,7 @@
-"""Reads Hugging Face's `trainer_state.json`: the history of logged values, written anew with each checkpoint.
+"""Reads Hugging Face's `trainer_state.json`: the history of logged values, which each checkpoint writes again.
 
-`<output>/checkpoint-*/trainer_state.json` is the last file of a checkpoint to be written: once the file exists, the
-checkpoint is complete. The file holds no times, and lists a training step only when the next checkpoint is saved.
+A checkpoint is complete once it has `<output>/checkpoint-*/trainer_state.json`, which is written last. The file
+`trainer_state.json` holds no times, and lists a training step only when the next checkpoint is saved.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Reads Lightning's CSV log: `<output>/lightning_logs/version_<n>/metrics.csv`, in a new folder for each process start.
 
-Lightning rewrites the file when a column is added, and else writes rows out now and then (`flush_logs_every_n_steps`).
-Rows have no time, and Lightning counts steps from 0.
+Lightning appends rows every `flush_logs_every_n_steps` steps, and rewrites the whole file when a column is added. Rows
+of Lightning's CSV log have no time. Lightning counts steps from 0.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Reads the lines that MaxText prints on standard output. MaxText counts steps from 0.
+"""Reads the lines that MaxText prints on standard output. MaxText counts steps from 0. An example of a line:
 
 completed step: 5, seconds: 5.668, TFLOP/s/device: 134.909, Tokens/s/device: 8671.794, total_weights: 196608, loss: 10.9
 """

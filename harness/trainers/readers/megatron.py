@@ -1,4 +1,4 @@
-"""Reads the lines that Megatron-LM prints on standard output for iterations, and for saved and loaded checkpoints.
+"""Reads the lines that Megatron-LM prints for iterations, and for saved and loaded checkpoints. Examples of lines:
 
 iteration  10/ 100 | consumed samples: 160 | elapsed time per iteration (ms): 98.1 | learning rate: 1.0E-04 | …
 successfully saved checkpoint from iteration      10 to /checkpoints

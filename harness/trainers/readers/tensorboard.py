@@ -1,8 +1,9 @@
-"""Reads TensorBoard's `events.out.tfevents.*`: scalars with step and wall time. Each process start makes a new file.
+"""Reads TensorBoard's files `events.out.tfevents.*`: scalars with step and time. Each process start makes a new file.
 
-A file holds TFRecord frames: length (8 bytes), checksum of the length (4), record, checksum of the record (4). A record
-is the protocol buffer `tensorflow.Event`, with the field numbers wall_time 1 (double), step 2, summary 5; in a summary:
-value 1; in a value: tag 1, simple_value 2 (float), tensor 8; in a tensor: float_val 5, tensor_content 4.
+A file holds TFRecord frames: the record's length (8 bytes), a checksum of the length (4 bytes), the record, and its
+checksum (4 bytes). A record is the protocol buffer `tensorflow.Event`, whose fields have the numbers 1 (wall_time, a
+double), 2 (step) and 5 (summary). A summary has field 1 (value). A value has the fields 1 (tag), 2 (simple_value, a
+float) and 8 (tensor). A tensor has the fields 5 (float_val) and 4 (tensor_content).
 """
 
 import struct

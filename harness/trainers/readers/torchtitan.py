@@ -1,7 +1,7 @@
-"""Reads torchtitan's structured logs: one file per rank and process start, one JSON line per record, times in µs.
+"""Reads torchtitan's structured logs: one file per rank and process start, with one JSON line per record.
 
-The files are `<output>/structured_logs/<source>.global_rank_<rank>.<time>-<random>.jsonl`. A step ends with a record
-`step_end`. Records of checkpoints give no event, because torchtitan also writes them around calls that save nothing.
+The files are `<output>/structured_logs/<source>.global_rank_<rank>.<time>-<random>.jsonl`. A training step ends with a
+record `step_end`. Records of checkpoints are ignored, because torchtitan writes them even if nothing is saved.
 """
 
 import json

@@ -13,8 +13,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?\Z")
 def commit_of(directory: pathlib.Path) -> str | None:
     """Returns the commit that is checked out, with `-dirty` after it if tracked files have changed since.
 
-    Returns `None` outside of a checkout, without git, and if git takes longer than `LIMIT_S` seconds. Runs no hook and
-    no program of the checkout, and writes nothing.
+    Returns `None` outside of a checkout, without git, and if git takes longer than `LIMIT_S` seconds. Runs no hook or
+    program of the checkout, and writes nothing.
     """
     commit = _git(directory, "rev-parse", "HEAD")
     if commit is None or not _COMMIT.match(commit):
@@ -24,8 +24,8 @@ def commit_of(directory: pathlib.Path) -> str | None:
 
 
 def diff_digest(directory: pathlib.Path) -> str | None:
-    """Returns a digest of the uncommitted changes of tracked files: runs with equal commit and digest had equal code.
-    Returns `clean` if no tracked file is changed, and `None` if git fails."""
+    """Returns a digest of the uncommitted changes of tracked files. Runs with equal commits and equal digests had equal
+    code. Returns `clean` if no tracked file is changed, and `None` if git fails."""
     changed = _git(directory, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--ignore-submodules", "--binary")
     if changed is None:
         return None

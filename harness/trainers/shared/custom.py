@@ -1,4 +1,4 @@
-"""Holds what all trainers except the reference trainer share: environment, files, kinds of evidence, placeholders."""
+"""Defines what all trainers except the reference trainer have in common, such as files and placeholders."""
 
 import abc
 import os
@@ -48,18 +48,18 @@ class CustomTrainer(Trainer):
 
     @abc.abstractmethod
     def words(self) -> dict[Path, str]:
-        """Returns the arguments in the trainer's command, each by its place in the scenario (keys below `trainer`)."""
+        """Maps the place of each argument in the scenario (the keys below `trainer`) to the argument."""
 
     def scripts(self) -> list[str]:
         """Returns the file paths in the trainer's command; relative paths start at the scenario's folder."""
         return []
 
     def modules(self) -> list[str]:
-        """Returns the Python modules that the trainer starts. Modules after `-m` in its command need not be listed."""
+        """Returns the Python modules that the trainer starts; modules after `-m` in its command may be left out."""
         return []
 
     def settings(self, workload: Workload) -> Mapping[str, str]:
-        """Returns variables that this kind of trainer sets for its processes, unless the scenario sets them."""
+        """Returns the environment variables that this kind of trainer sets, unless the scenario sets them."""
         return {}
 
     def launch(self, workload: Workload, run_id: str, seed: int) -> Launch:

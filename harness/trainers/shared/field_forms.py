@@ -1,4 +1,4 @@
-"""Supports fields of a scenario that can be written in several forms; the form decides which model is built."""
+"""Supports fields of a scenario that can be written in several forms, for which different models are built."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

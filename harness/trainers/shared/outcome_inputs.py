@@ -1,4 +1,4 @@
-"""Finds everything that decides how a fault-free run ends: the workload with its data and source, and this machine."""
+"""Finds everything that decides a fault-free run's results: the workload with its data and code, and this machine."""
 
 import datetime
 import hashlib
@@ -46,7 +46,7 @@ def _text() -> bytes:
 
 
 def outcome_digest(workload: Workload, seed: int, backend: str) -> str:
-    """Returns a digest of all that decides a fault-free run: workload, seed, sources, torch, Python, CPU, backend."""
+    """Returns a digest of all that decides a fault-free run's results, such as workload, seed, code, torch and CPU."""
     decides = {
         "workload": workload.to_json(),
         "seed": seed,
@@ -68,8 +68,8 @@ def source_digest(trainer: Trainer) -> str:
 
 
 def code_of(trainer: Trainer) -> pathlib.Path | None:
-    """Returns the file with the trainer's code: a Python script, else a shell script, else a program of its own.
-    Returns `None` if the command names only interpreters and launchers. Changes of the code then go unnoticed."""
+    """Returns the file with the trainer's code: preferably a Python script, else a shell script, else another program.
+    Returns `None` if the command names only interpreters and launchers; changes of the code are then not noticed."""
     files = trainer.files()
     scripts = (file for suffix in _SCRIPTS for file in files if file.suffix == suffix)
     programs = (file for file in files if os.access(file, os.X_OK) and not _INTERPRETER.fullmatch(file.name))

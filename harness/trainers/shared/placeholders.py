@@ -1,7 +1,7 @@
 """Fills the placeholders `{name}` in a trainer's command, arguments and environment.
 
 Some values are known before a run starts (`{steps}`), others only on each node (`{address}`). A shell's `${name}` is no
-placeholder, `{{name}}` is the text `{name}`, and braces around any other text stay as they are.
+placeholder, and `{{name}}` stands for the text `{name}`. Braces around any other text stay as they are.
 """
 
 import re
@@ -45,7 +45,7 @@ def unknown_in(word: str) -> str | None:
 
 
 def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """Fills placeholders in the arguments `words`. Escaped placeholders, and those without a value, stay."""
+    """Fills placeholders in the arguments `words`. Placeholders that are escaped or have no value remain."""
 
     def value(match: re.Match[str]) -> str:
         return str(values[match[2]]) if match[2] is not None and match[2] in values else match[0]
@@ -56,10 +56,10 @@ def fill(words: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
 def fill_variables(
     given: Mapping[str, str], values: Mapping[str, object]
 ) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
-    """Splits environment variables by where the placeholders in them have a value.
+    """Splits environment variables by where the values of the placeholders in them are known.
 
-    Returns the variables that can be filled now, a command `env NAME=…` that sets the other variables on a node, and a
-    command `env NAME=…` that sets them outside of the nodes, as far as they have a value there.
+    Returns the variables whose values are known now, a command `env NAME=…` that sets all other variables on a node,
+    and a command `env NAME=…` that sets, outside of the nodes, the variables whose values are known there.
     """
     env = {name: fill([value], values)[0] for name, value in given.items()}
     late = {name: value for name, value in env.items() if for_nodes(value)}
@@ -73,7 +73,7 @@ def _assigned(variables: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def escaped(text: str) -> str:
-    """Escapes a text so that no placeholder in it is filled, because a folder may be called `{index}`."""
+    """Escapes a text, such as the folder name `{index}`, so that braces in it are not taken for placeholders."""
     return _ANY.sub(lambda match: match[0] if match[2] is None else f"{{{match[0]}}}", text)
 
 

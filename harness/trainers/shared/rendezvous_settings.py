@@ -1,6 +1,6 @@
-"""Sets options of torch's elastic launcher for its rendezvous, so that a job recovers as well as possible.
+"""Sets rendezvous options of torch's elastic launcher, so that a job recovers as well as possible.
 
-The harness runs the launcher of the trainer's own torch unmodified, and sets only its options and variables.
+The harness does not modify torch's launcher: it only sets the launcher's options and environment variables.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Defines a trainer that is a script or a module with arguments, with any launcher."""
+"""Defines the base class of trainers in which a launcher runs a script or a module."""
 
 from collections.abc import Iterator
 from typing import ClassVar

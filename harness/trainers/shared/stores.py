@@ -16,8 +16,8 @@ GROUP = "chaos_harness.stores"
 class Store:
     """A store for checkpoints.
 
-    `server` is put before a command, and runs the store until the command or the store ends. `around` is put before a
-    trainer's command, and gives the trainer access to the store. `place` is the URL of the checkpoints.
+    `server` is a command prefix that runs the store until the command after it ends. `around` is a command prefix that
+    gives a trainer access to the store. `place` is the URL of the checkpoints.
     """
 
     server: tuple[str, ...]

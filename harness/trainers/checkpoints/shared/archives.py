@@ -1,4 +1,4 @@
-"""Reads the zip archives of `torch.save`: a file holds one archive or, in DCP's shards, many, one after the other.
+"""Reads the zip archives that `torch.save` writes: one in each file or, in shards of DCP, many in a file.
 
 Archives are searched from the end of the file: an archive's length shows where the archive before it ends.
 """
@@ -25,7 +25,7 @@ class TooLarge(ValueError):
 
 
 class Member(NamedTuple):
-    """One file in an archive of `torch.save`: its name, and its content from byte `start` to `end`, not compressed."""
+    """An uncompressed file in an archive of `torch.save`: its name, and its position from byte `start` to `end`."""
 
     name: str
     start: int
@@ -35,7 +35,7 @@ class Member(NamedTuple):
 
 
 class _Window:
-    """A part of a file, opened as a file. Refuses large reads, which a damaged archive can cause."""
+    """A part of a file, which can be read like a file. Refuses large reads, which a damaged archive can cause."""
 
     def __init__(self, file: IO[bytes], begin: int, end: int):
         self._file, self.begin, self.end, self._at = file, begin, end, begin
@@ -73,14 +73,12 @@ def window(file: IO[bytes]) -> IO[bytes]:
 
 
 def members(file: IO[bytes], begin: int, end: int) -> tuple[list[Member], int]:
-    """Returns the files of the archive in a part of a file, as torch reads it, and how many bytes follow the archive.
+    """Returns the files in the last archive of a part of a file, and how many bytes follow the archive.
 
-    torch counts positions from the begin of the file, `zipfile` from the begin of the last archive. If the two begins
-    differ, the directory that torch reads ends earlier, by the difference. Raises `ValueError` for a missing or damaged
-    archive.
+    Raises `ValueError` if the archive is missing or damaged, or does not begin where the part of the file begins.
     """
     at, found = _read(_Window(file, begin, end))
-    last = end - (at - begin)
+    last = end - (at - begin)  # torch counts positions from the begin of the file, zipfile from the archive's
     if at != begin:
         at, found = _read(_Window(file, begin, last))
     if at != begin:

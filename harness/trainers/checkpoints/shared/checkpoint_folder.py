@@ -1,4 +1,4 @@
-"""Lists a folder of checkpoints as it is at one moment: files with sizes and times, and links; reads files safely."""
+"""Lists the files and links in a folder of checkpoints at one moment, and reads the files safely."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENTRIES_MAX = 100_000
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """The files in a folder of checkpoints at one moment. Paths are relative to `root`, below which nodes may write."""
+    """The files in a folder of checkpoints at one moment. Paths are relative to `root`, in which nodes may write."""
 
     root: pathlib.Path
     folder: str
@@ -83,7 +83,7 @@ class CheckpointFolder:
 
     @property
     def links_away(self) -> list[str]:
-        """Returns the links in the folder of checkpoints that point outside of the folder, or to nothing."""
+        """Returns the links in the folder of checkpoints that point out of the folder, or whose target is missing."""
         seen, leads = {self.folder}, dict[str, str]()
         for file in self.sizes:
             while file not in seen:
@@ -101,7 +101,7 @@ class CheckpointFolder:
         return sorted(found, key=lambda path: (-path.count("/"), path))
 
     def open(self, path: str) -> IO[bytes]:
-        """Opens a file of a checkpoint. Raises `OSError` or `FaultError` if it cannot be read."""
+        """Opens a file of a checkpoint. Raises `OSError` or `FaultError` if the file cannot be read."""
         return untrusted_files.open_reader(self.root, path)
 
     def read(self, path: str, limit_bytes: int) -> bytes:

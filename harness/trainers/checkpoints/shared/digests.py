@@ -1,7 +1,7 @@
-"""Computes digests of a checkpoint in one pass over its bytes: one of all its files, and one of each tensor.
+"""Computes the digest of all files of a checkpoint, and of each tensor in them, in one pass over the bytes.
 
-Of a very large checkpoint, only samples of its bytes are read, at most twice `BYTES_MAX`. The positions of samples
-depend only on sizes, so that digests of two saves can be compared.
+Only parts of a very large checkpoint are read: at most twice `BYTES_MAX`. The sizes of the files and tensors alone
+decide which parts are read, so that the digests of two checkpoints can be compared.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class TensorContent:
 
 @dataclass(frozen=True)
 class Content:
-    """A checkpoint's digests. `tensors` holds trained tensors, the largest first; `None` means unknown formats."""
+    """A checkpoint's digests. `tensors` lists trained tensors, the largest first (`None`: unknown format)."""
 
     sha256: str
     sampled: bool

@@ -1,7 +1,7 @@
-"""Reads which tensors and which step a checkpoint's file holds, where the tensors are, and what is wrong in the file.
+"""Reads which tensors and which step a checkpoint's file holds, where the tensors are, and what is damaged.
 
 Only headers, archive directories and pickles are read, up to a size limit; no pickle is executed. Missing or
-contradictory parts of a file are *wrong*; parts that are not examined are *unclear*.
+contradictory parts of a file are called *wrong*, and parts that are not examined *unclear*.
 """
 
 import itertools
@@ -52,7 +52,7 @@ _OF_SAFETENSORS = {name: (size, number) for size, number, _, names in _ALL_NUMBE
 
 
 class Span(NamedTuple):
-    """A tensor's bytes or, without a `name`, the bytes between two tensors. `number` is numpy's type, such as `f4`."""
+    """A tensor's bytes or, without a `name`, the bytes between two tensors. `number` is a numpy type such as `f4`."""
 
     name: str
     start: int
@@ -142,9 +142,9 @@ def is_of_torch(place: CheckpointFolder, path: str) -> bool:
 
 
 def tensors(file: IO[bytes], most: int = TENSORS_MAX) -> list[Extent] | None:
-    """Returns the byte ranges of a file's tensors (storages for `torch.save`): sorted, disjoint and non-empty.
+    """Returns the byte ranges of a file's tensors (of their storages in files of `torch.save`): sorted and disjoint.
 
-    Returns `None` if the format holds no tensors, the file is damaged, or it has far more than `most` tensors.
+    Returns `None` if the format holds no tensors, or if the file is damaged or has far more than `most` tensors.
     """
     kind = _kind(file)
     if kind is None:
@@ -165,7 +165,7 @@ def tensors(file: IO[bytes], most: int = TENSORS_MAX) -> list[Extent] | None:
 
 
 def spans(place: CheckpointFolder, path: str) -> list[Extent]:
-    """Returns the byte ranges of a file's tensors, with adjacent ranges joined; empty if no tensors are found."""
+    """Returns the byte ranges of a file's tensors, with adjacent ranges joined, or an empty list without tensors."""
     found = list[Extent]()
     try:
         with place.open(path) as file:
@@ -269,7 +269,7 @@ def _json(file: IO[bytes]) -> Inside:
 
 
 def archive(file: IO[bytes], begin: int, end: int, must: bool = True) -> Inside:
-    """Reads an archive of `torch.save` in a part of a file. With `must`, any other kind of archive is an error."""
+    """Reads an archive of `torch.save` in a part of a file. With `must`, an archive without `data.pkl` is an error."""
     inside = Inside()
     try:
         members, behind = archives.members(file, begin, end)

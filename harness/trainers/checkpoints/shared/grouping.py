@@ -25,7 +25,7 @@ def beside(found: dict[str, list[str]], marked: Callable[[str, list[str]], bool]
 def folders_holding(place: CheckpointFolder, wanted: Callable[[str], bool]) -> dict[str, list[str]]:
     """Maps each folder below `place` that directly holds a wanted file to all files below this folder.
 
-    Of nested folders, only the outermost is returned.
+    If one folder with a wanted file lies inside another, only the outer folder is returned.
     """
     holding = {path.rpartition("/")[0] for path in place.files if wanted(path)} - {place.folder}
     outermost = [path for path in holding if not any(path.startswith(f"{other}/") for other in holding)]

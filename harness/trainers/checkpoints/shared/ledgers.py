@@ -1,7 +1,7 @@
 """Finds a checkpoint's step by the digest of its content, which an observer on the nodes recorded at each save.
 
-These records, called ledgers, are beside the event logs of the run. Nodes write the ledgers and are not trusted, so
-invalid ledgers are ignored.
+An observer's records of saves, called ledgers, are beside the run's event logs. Nodes write the ledgers and are not
+trusted, so invalid ledgers are ignored.
 """
 
 import contextlib

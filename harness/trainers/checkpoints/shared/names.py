@@ -29,7 +29,7 @@ _POINTER = re.compile(r"^(?:latest|last|newest)(?:[._-].*)?$|^latest_checkpointe
 def step_in(name: str) -> int | None:
     """Returns the step in a name such as `step-00000020`, `checkpoint-500`, `epoch=1-step=300.ckpt` or `iter_0000010`.
 
-    Returns `None` if the name has no step. Numbers of epochs and parts, dates, times and hashes are not steps.
+    Returns `None` if the name has no step. A number that is part of an epoch, a date, a time or a hash is no step.
     """
     plain = _NO_STEP.sub("", name)
     if _EPOCH.search(plain) and "step" not in plain.lower():
@@ -45,14 +45,14 @@ def is_ambiguous(name: str) -> bool:
 
 
 def step_of(name: str, known: int | None) -> int | None:
-    """Returns the step in a checkpoint's name or, if the name is ambiguous, the larger of its number and `known`."""
+    """Returns the step in a checkpoint's name, or the larger of this step and `known` if the name is ambiguous."""
     named = step_in(name)
     return named if known is None or not is_ambiguous(name) else max(known, named or 0)
 
 
 def of_save(path: str) -> str:
-    """Returns the last part of a checkpoint's path as its name. A number alone, such as `40`, becomes `checkpoint-40`,
-    unless a folder above names a step or an epoch, because the number may then be a rank."""
+    """Returns the last part of a checkpoint's path as its name. If the name is only a number, such as `40`, returns
+    `checkpoint-40`. If a folder above names a step or an epoch, a number may be a rank and is returned as it is."""
     above, _, name = path.rpartition("/")
     if not name.isdecimal() or any(step_in(part) is not None or _EPOCH.search(part) for part in above.split("/")):
         return name

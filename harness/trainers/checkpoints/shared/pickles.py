@@ -1,6 +1,6 @@
 """Reads pickles as plain data. No object is imported, called or built, so that a malicious pickle has no effect.
 
-A dictionary becomes a `Made` with pairs, and its keys are not hashed: hashing a deeply nested key can crash Python.
+A dictionary in a pickle becomes a list of pairs, because hashing a deeply nested key can crash Python.
 """
 
 import pickletools
@@ -19,7 +19,7 @@ _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """An object in a pickle. `items` holds its elements or, for a dictionary, keys and values in turn."""
+    """An object in a pickle. `items` holds the elements or, in a dictionary, each key followed by its value."""
 
     name: str
     args: Any = ()
@@ -117,7 +117,7 @@ def _do(stack: list[Any], name: str, argument: Any) -> None:
 
 
 def stored(tree: Any) -> Iterator[Stored]:
-    """Yields the tensors in a pickle's data, each object once, without recursion."""
+    """Yields each tensor in a pickle's data once."""
     waiting, seen = [("", tree)], set[int]()
     while waiting:
         path, each = waiting.pop()
