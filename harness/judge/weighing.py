@@ -81,7 +81,6 @@ def answer(told: Compared) -> Verdict:
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
-    """Returns the worst finding (the first of several) for each subject of a guarantee's breaches, such as a fault."""
     worst: dict[str, Finding] = {}
     try:
         for breach in breaches_of(guarantee, evidence):
@@ -98,7 +97,6 @@ def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[F
 
 
 def _crashed(name: str, error: Exception) -> Finding:
-    """Returns an inconclusive finding, which says where the code of the guarantee or assumption `name` crashed."""
     ours = (__file__, contract.__file__)
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename not in ours]
     own = [f"{each.filename}:{each.lineno}" for each in frames if each.filename == frames[0].filename]
@@ -121,7 +119,6 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 
 
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
-    """Yields the worst findings of each family of guarantees, such as `restart`, that none of its family explains."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
     of_family = grouped((family(name), most) for name, most in bad.items())
     for name, mine in found.items():
@@ -144,7 +141,6 @@ def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Findi
 
 
 def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding], evidence: Analysis) -> Judged:
-    """Returns the state of one guarantee. `why` says why the guarantee was not checked, or is empty if it was."""
     worst = max(found, key=_badness, default=None)
     if worst is not None:
         return Judged(name, FAMILY.sentence(name), BROKEN[worst.verdict], worst.text)
@@ -153,6 +149,5 @@ def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding],
 
 
 def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
-    """Returns why a guarantee cannot count as held although no breach was found, or an empty text if it can."""
     untold = [ITEMS[kind] for kind in guarantee.rests_on if kind not in stood_in_for(told(evidence.run))]
     return f"the log does not report {', '.join(untold)}" if untold else proves_nothing(guarantee, evidence)
