@@ -256,8 +256,8 @@ def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float, last: int = NEVER) -> int | None:
-    """Returns the first row up to step `last` whose value `name` deviates from the fault-free run's. The lowest rank is
-    ignored."""
+    """Returns the first row up to step `last` whose value `name` deviates from the fault-free run's. Values of the
+    lowest rank are not checked."""
     rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:

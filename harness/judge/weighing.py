@@ -1,11 +1,12 @@
 """Turns breaches of guarantees and broken assumptions into findings. Only this module decides verdicts on guarantees.
 
 A breach fails the run if the harness observed it, or if the log of the responsible process shows it. If the breach
-shows that a fault did not act as planned, the run is invalid. A breach is inconclusive in three cases: a broken
-assumption makes its evidence doubtful; it follows only from contradictory reports or missing evidence; or it is from a
-restart that the harness made after the run. For each family of guarantees, such as `restart`, only the worst breaches
-are reported, and one for each subject, such as a fault. A breach is not reported if its cause is a breach of the same
-family that is at least as bad. A breach and its cause in another family are both reported, the cause first.
+shows that a fault did not act as planned, the run is invalid. A breach is inconclusive if a broken assumption makes its
+evidence doubtful, or if the breach follows only from contradictory reports or missing evidence. A breach in a restart
+that the harness made after the run is inconclusive, too. For each family of guarantees, such as `restart`, only the
+worst breaches are reported, and one for each subject, such as a fault. A breach is not reported if its cause is a
+breach of the same family that is at least as bad. A breach and its cause in another family are both reported, the cause
+first.
 """
 
 import os

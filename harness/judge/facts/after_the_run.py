@@ -35,10 +35,10 @@ KINDS = {  # by folder: score, name of the step's field, words if none was made,
 
 @dataclass(frozen=True)
 class Made:
-    """A restore drill or second restart. `told` is the harness's last logged event about the restart. `step` is the
-    step of the restored save. One of four fields holds the result: `silent` (why there is no result), `failed` (how the
-    restart failed), `open` (why the result is unknown) or `done` (the log of the restart). `waited` is the wait that
-    may have ended in a timeout."""
+    """A restart that the harness makes after the run: a restore drill or a second restart. `told` is the harness's last
+    logged event about the restart. `step` is the step of the restored save. One of four fields holds the result:
+    `silent` (why there is no result), `failed` (how the restart failed), `open` (why the result is unknown) or `done`
+    (the log of the restart). `waited` is the wait that may have ended in a timeout."""
 
     folder: str
     told: Mapping[str, Any]

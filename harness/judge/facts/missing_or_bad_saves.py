@@ -62,7 +62,8 @@ def bad(store: Store) -> Found:
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
     """Yields consecutive saves that the harness never saw. Each yielded save was the newest save for longer than the
-    harness usually needs to see a save. Together, the yielded saves were the newest for several times as long."""
+    harness usually needs to see a save. Together, the yielded saves were the newest saves for several times the
+    harness's usual delay."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:

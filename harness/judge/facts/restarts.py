@@ -113,8 +113,8 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart of the job, with its processes. The first start of the job has the number 0. In a restore drill or
-    second restart, start 0 restores a save that `states` names."""
+    """One restart of the job, with its processes. The first start of the job has the number 0. In the log of a restore
+    drill or second restart, start 0 restores a save, and `states` lists this restore."""
 
     number: int  # 0: the start of the job
     epoch: Epoch  # the steps that follow

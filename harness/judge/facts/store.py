@@ -250,14 +250,14 @@ class Store:
         return touches(self._hiding, begin, end)
 
     def shown_since(self, save: Save, until: int) -> int:
-        """Returns the start of the time, up to `until`, in which no fault hid this save. This start is the save's
-        commit or the end of a fault."""
+        """Returns the time since which, up to `until`, no fault hid this save: the time of its commit, or of a fault's
+        end."""
         place = bisect.bisect_right(self._hiding, until, key=lambda window: window[0])
         return max(save.last_at, self._hiding[place - 1][1]) if place else save.last_at
 
     def redone(self, save: Save, until: int) -> int:
         """Returns the time of the first restart after a save if a fault hid the save and the job saved the step again.
-        Returns `NEVER` otherwise. Observations after the restart may show the repeated save."""
+        Returns `NEVER` otherwise. What the harness sees after a restart may be the repeated save."""
         if self.shown_since(save, until) == save.last_at:
             return NEVER
         restarted = first_from(self._restarts, save.last_at)

@@ -221,8 +221,8 @@ def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
 
 
 def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
-    """Yields a text if two processes, of one run or of two runs, logged the same step times to the nanosecond. Clocks
-    that are too coarse prove nothing."""
+    """Yields a text if two processes, of one run or of two runs, logged the same step times to the nanosecond. Times
+    from coarse clocks are not compared."""
     logs = [each for each in (run, *others) if 0 < each.grain < limits.FINE_NS]
     if run not in logs:
         return

@@ -1,7 +1,8 @@
 """Each restart takes the whole state: the optimizer's as well as the model's.
 
 With `mode: final`, a process that rolls back without a restart and repeats a step with the same samples must get the
-same loss and gradient norm, except for rounding. A step is ignored if its first loss is not the fault-free run's.
+same loss and gradient norm, except for rounding. A repeated step is ignored if the loss of its first execution differs
+from the fault-free run's loss.
 """
 
 from dataclasses import fields, replace

@@ -2,9 +2,9 @@
 
 A breach names the step and the rank whose weights differ from the majority's, or both ranks of a job with two ranks. If
 the weights of ranks differ, the trainer must report this (`anomaly: replica`) and roll the step back. The run fails if
-a fault changed a rank's weights, and the trainer named another rank, or logged digests of the weights but reported no
-difference. The run also fails if a step has the weights of an older step in spite of updates, unless this happens in
-the fault-free run, too.
+a fault changed the weights of one rank, and the trainer named another rank. The run fails, too, if a fault changed a
+rank's weights, and the trainer logged digests of the weights but reported no difference. The run also fails if a step
+has the weights of an older step in spite of updates, unless this happens in the fault-free run, too.
 """
 
 from collections.abc import Sequence

@@ -15,9 +15,9 @@ each save of the run after the first must have the same property: number or byte
 micro-batches per step. A process begins a save at most 5 steps after the saved step. The run is inconclusive if a
 checkpoint was committed while a fault acted, and the harness did not see it after the fault. The other rules for
 checkpoints do not apply while a fault acts that does more than kill processes, or if the harness did not see the
-fault-free checkpoints. After a fault changed more than optimizer settings, a checkpoint that only differs from others,
-as by its size, makes the run inconclusive. The tensors of a checkpoint must be readable also after a change of more
-than optimizer settings.
+fault-free checkpoints. After a fault changed more than optimizer settings, a checkpoint that is bad only by comparison
+with others, such as by its size, makes the run inconclusive. The tensors of a checkpoint must be readable also after a
+change of more than optimizer settings.
 """
 
 from harness.evidence.reported import unseen_store
