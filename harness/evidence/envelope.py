@@ -143,8 +143,8 @@ class Envelope:
 
 
 def left_early(run: Timeline, band: Envelope | str, comparison: Comparison | None) -> str:
-    """Returns a text if the run exceeds the tolerance limits before any fault was injected, so that the limits are too
-    narrow for the run, or else ""."""
+    """Returns a text that says that the run exceeds the tolerance limits before any fault was injected, or an empty
+    text. Limits that a run exceeds before any fault are too narrow for the run."""
     struck = first_strike(run.faults)
     if isinstance(band, str) or comparison is None or struck == NEVER or run.beside.earlier:
         return ""
@@ -269,8 +269,9 @@ def _drawn(fault_free: Curve, others: Sequence[Curve], runs: str, sizes: frozens
 
 def _rounding(name: str, found: Sequence[Comparison], fault_free: Curve, terms: int) -> Floats:
     """Returns for each step how far rounding alone can change the value `name`. The result is 3 times the largest
-    difference soon after two runs diverge, but at most the rounding error of a sum of `terms` terms, and at least one
-    unit in the last place. If all repeated runs (at least `ENOUGH`) equal the fault-free run bit for bit, returns 0."""
+    difference soon after two runs diverge. The result is at most the rounding error of a sum of `terms` terms, and at
+    least one unit in the last place. If all repeated runs (at least `ENOUGH`) equal the fault-free run bit for bit, the
+    result is 0."""
     values = getattr(fault_free, name)
     last_place, parted = ulps(values), [each for each in found if not each.identical]
     if not parted and len(found) >= limits.ENOUGH:
@@ -294,8 +295,6 @@ def _spread(found: Comparison, fault_free: Curve, name: str) -> Floats:
 
 
 def _by_age(spread: Floats, found: Comparison) -> Floats:
-    """Returns an array whose n-th value is the largest difference in the first n + `SOON` steps after the two runs
-    diverged."""
     parted = found.first_divergent_step
     first = 0 if parted is None else int(np.searchsorted(found.fault_free.step, parted))
     grown = np.maximum.accumulate(np.nan_to_num(spread[first:]))

@@ -100,7 +100,8 @@ def _by_segment(begin: Ints, end: Ints, segments: Sequence[Segment]) -> Ints:
 
 
 class _StepShares:
-    """Splits the time of each step into accounts, such as `data_wait`, for one GPU slot at a time to save memory."""
+    """Splits the time of each step into accounts, such as `data_wait`. To save memory, one GPU slot is handled at a
+    time."""
 
     def __init__(self, timeline: Timeline, baselines: Mapping[int, Band], own: Mapping[int, StepTime]):
         self.steps = timeline.steps
@@ -114,7 +115,6 @@ class _StepShares:
         self.disturbed, self.frozen = by_time.disturbed(timeline), frozen(timeline)
 
     def of(self, slot: Slot, rows: Ints) -> tuple[Ints, Ints, tuple[Ints, Ints]]:
-        """Returns each step's end, each step's time by account (`_OF_STEPS`), and the gaps between a slot's steps."""
         steps = self.steps
         ended = steps.end[rows]
         end = np.clip(ended, slot.allocated, slot.released)
@@ -134,9 +134,6 @@ class _StepShares:
         return ended, np.stack([recompute, data, stall, drag, left - drag]), free
 
     def _stood(self, rows: Ints, begin: Ints, end: Ints, left: Ints) -> Ints:
-        """Returns for each step how long a fault made the step stand still, at world sizes that no fault-free run has.
-        A step stands still while its process is frozen. A disturbed step of over `LONE_FACTOR` times the longest usual
-        step stands still for at least its excess over the longest usual step."""
         longest = self.own[self.steps.epoch[rows]]
         counts = ~by_time.quiet(begin, end, self.disturbed) & ~self.first[rows] & (left > LONE_FACTOR * longest)
         stood = np.where(counts, left - longest, 0)

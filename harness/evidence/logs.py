@@ -40,8 +40,8 @@ class Evidence:
     second_restart: Timeline | str = ""  # the second restart, or why its log cannot be read
 
     def new_work(self) -> str:
-        """Returns a text if a fault changed more than settings of the optimizer, or else an empty text. The fault-free
-        run then does not show the usual pace, files and saves of the steps after the change."""
+        """Returns a text that says that a fault changed more than optimizer settings, or an empty text. After a change
+        of more than optimizer settings, the fault-free run does not show the usual pace, files and saves."""
         return "" if self.run.work_changed_at == NEVER else CHANGED
 
     @cached_property
@@ -149,9 +149,10 @@ def no_comparison(run: Timeline, fault_free: Timeline | None, comparison: Compar
 
 
 def never_the_same(run: Timeline, comparison: Comparison | None) -> str:
-    """Returns a text if differences from the fault-free run are no errors because the trainer is not deterministic, or
-    else an empty text. A trainer counts as not deterministic only if the differences begin well before the first fault
-    (without faults and restarts: at any step), and at the first compared step or in nearly all steps from then on."""
+    """Returns a text that says that the trainer is not deterministic, or an empty text. If the trainer is not
+    deterministic, differences from the fault-free run are no errors. A trainer counts as not deterministic only if the
+    differences begin well before the first fault (without faults and restarts: at any step), and at the first compared
+    step or in nearly all steps from then on."""
     if comparison is None:
         return ""
     unknown = first_strike(run.faults) == NEVER and bool(run.plan.get("faults") or len(run.epochs) > 1)

@@ -20,8 +20,8 @@ _COLUMNS = ("step", *CURVES, "digest", "first", "count", "applied", "sync_ns")
 
 @dataclass(frozen=True)
 class Curve:
-    """The logged values of each step that was not rolled back: from the lowest rank that logs a loss, with the mean
-    loss of all ranks (see `surviving`), or from one rank (see `of_each_rank`)."""
+    """The logged values of each step that was not rolled back. `surviving` takes the values of the lowest rank that
+    logs a loss. `of_each_rank` takes the values of one rank at a time."""
 
     step: Ints
     loss: Floats
@@ -131,8 +131,8 @@ class Comparison:
 
     @property
     def final_scatter_percent(self) -> float:
-        """Returns half the width of the 99 % confidence interval of `final_gap_percent`, by batch means, or 0 for too
-        few steps."""
+        """Returns half the width of the 99 % confidence interval of `final_gap_percent`, by the method of batch means.
+        Returns 0 if there are too few steps."""
         mine, other = self._last_losses
         length = len(mine) // limits.BLOCKS  # Schmeiser, Batch size effects in the analysis of simulation output, 1982
         if length < 2:
@@ -169,7 +169,8 @@ def compare(run: Curve, fault_free: Curve) -> Comparison:
 
 
 def of_each_rank(run: Steps, fault_free: Steps, last: int) -> Iterator[tuple[str, Comparison]]:
-    """Yields each rank that both runs have, such as " of rank 1", with a comparison of its steps up to step `last`."""
+    """Yields the name of each rank that both runs have, such as " of rank 1", with a comparison of the rank's steps up
+    to step `last`."""
     pairs = np.stack(paired(run, fault_free))
     pairs = pairs[:, run.step[pairs[0]] <= last]
     pairs = pairs[:, np.argsort(run.rank[pairs[0]], kind="stable")]

@@ -53,7 +53,6 @@ def weights_apart(run: Timeline) -> tuple[int, list[Abnormal]]:
 
 
 def _apart(steps: Steps, rows: Ints) -> Abnormal:
-    """Describes a step in which weights differ, by the ranks outside the majority (by all ranks if there is none)."""
     digests = dict(zip(steps.rank[rows].tolist(), steps.weights[rows].tolist(), strict=True))
     usual, votes = Counter(digests.values()).most_common(1)[0]
     outvoted = votes > len(digests) / 2
@@ -65,7 +64,8 @@ def _apart(steps: Steps, rows: Ints) -> Abnormal:
 
 
 def beside(run: Steps, fault_free: Steps, name: str, last: int = NEVER) -> tuple[Ints, Bools]:
-    """Returns the rows up to step `last` with `name` logged in both runs, and which of them have equal values."""
+    """Returns the rows up to step `last` with `name` logged in both runs, and marks the rows whose values are equal in
+    both runs."""
     rows, others = paired(run, fault_free)
     both = _told(run, name, rows) & _told(fault_free, name, others) & (run.step[rows] <= last)
     rows, others = rows[both], others[both]
@@ -96,8 +96,8 @@ def weights_again(steps: Steps) -> tuple[int, int] | None:
 
 
 def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
-    """Returns a list of at most one step: the first after the fault, and before a restart, in which the rank logs a
-    digest of its weights."""
+    """Returns a list of at most one step: the first step after the fault, and before a restart, in which the rank logs
+    a digest of its weights."""
     rows = np.flatnonzero((steps.rank == rank) & (steps.begin > acted[0])) if acted else np.zeros(0, np.int64)
     rows = rows[np.argsort(steps.begin[rows], kind="stable")]
     told = rows[(steps.weights[rows] != 0) & (steps.epoch[rows] == steps.epoch[rows[:1]])]
@@ -105,8 +105,8 @@ def digests_after(steps: Steps, rank: int, acted: Sequence[int]) -> list[int]:
 
 
 def unusual_batches(run: Timeline, usual: Timeline, least: int) -> Iterator[str]:
-    """Yields, for each way in which no rank of the fault-free run `usual` shares samples, the first of `least` kept
-    steps in a row in which a rank of the run does, in words."""
+    """Yields a text for each unusual way in which a rank shares samples with others for at least `least` kept steps in
+    a row. A way of sharing is unusual if no rank of the fault-free run `usual` shows it."""
     (rows, mine), (_, theirs) = (_shared(each, usual.largest_world) for each in (run, usual))
     step, rank = run.steps.step[rows], run.steps.rank[rows]
     every = np.unique(step)
@@ -119,9 +119,9 @@ def unusual_batches(run: Timeline, usual: Timeline, least: int) -> Iterator[str]
 
 
 def _shared(run: Timeline, size: int) -> tuple[Ints, dict[str, Ints]]:
-    """Returns the rows of kept steps on `size` ranks with logged samples. Returns for each row, too, how many steps ago
-    its process had the same samples (if it never went on from another state), 0 if another rank has the same samples,
-    and 0 if it has none; else `NEVER`."""
+    """Returns the rows of steps on `size` ranks whose samples are logged. Maps each wrong way of sharing, such as "no
+    samples", to one number for each row: how many steps ago the same samples were consumed (0: in this step), or
+    `NEVER`."""
     steps, lists = run.steps, run.samples
     rows, sizes = by_rank(steps).row, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = rows[(steps.samples[rows] >= 0) & (sizes[steps.epoch[rows]] == size) & (steps.applied[rows] != 0)]
@@ -221,12 +221,10 @@ def is_local(steps: Steps, name: str, telling: Bools) -> bool:
 
 
 def _rows_of(steps: Steps, telling: Bools) -> Ints:
-    """Returns the rows of the ranks marked in `telling`, for steps that all ranks did and that were not rolled back."""
     return np.flatnonzero(steps.survives & steps.complete & np.isin(steps.rank, np.flatnonzero(telling)))
 
 
 def _differing(steps: Steps, name: str, rows: Ints, cell: Ints, count: int) -> Bools:
-    """Marks each row whose value `name` differs from the value `name` in the first row of the same step."""
     first = np.full(count, -1)
     first[cell[::-1]] = rows[::-1]
     exact = _exact(steps, name)
@@ -250,15 +248,16 @@ def split(steps: Steps, name: str, telling: Bools) -> tuple[int, str] | None:
 
 
 def holes(run: Steps, fault_free: Steps) -> Iterator[tuple[str, Ints]]:
-    """Yields each name in `CURVES`, with the rows of `run` that lack its value but have it in the fault-free run."""
+    """Yields each name in `CURVES`, with the rows of `run` in which only the fault-free run has a value of this
+    name."""
     rows, others = paired(run, fault_free)
     for name in CURVES:
         yield name, rows[_told(fault_free, name, others) & ~_told(run, name, rows)]
 
 
 def off_the_fault_free_run(run: Steps, fault_free: Steps, name: str, max_ulp: float, last: int = NEVER) -> int | None:
-    """Returns the first row up to step `last` whose value `name` deviates from the fault-free run's; ignores the lowest
-    rank."""
+    """Returns the first row up to step `last` whose value `name` deviates from the fault-free run's. Values of the
+    lowest rank are not checked."""
     rows, others = paired(run, fault_free)
     mine, other = getattr(run, name)[rows], getattr(fault_free, name)[others]
     if name not in CURVES:

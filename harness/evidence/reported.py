@@ -113,9 +113,6 @@ def _never_saved(evidence: Evidence) -> bool:
 
 
 def _was_due(run: Timeline, kind: str) -> bool:
-    """Returns True if the run got far enough to log evidence of this kind. Evidence `weights` is due at a worker's
-    first step, `checkpoints` beyond the first planned checkpoint, and `exits` at a clean exit of a node's command or of
-    the job."""
     if kind == "weights":
         firsts = np.array([process.first_step or 0 for process in run.processes])
         return bool((run.steps.step == firsts[run.steps.process]).any())
@@ -126,8 +123,6 @@ def _was_due(run: Timeline, kind: str) -> bool:
 
 
 class _Lives:
-    """The steps for which each process logs one kind of value, such as the loss. Rolled-back steps are left out."""
-
     def __init__(self, run: Timeline, kind: str):
         rows, counts = KINDS_OF_STEPS[kind](run.steps), run.steps.survives
         self.mute = np.bincount(run.steps.process, minlength=len(run.processes))  # by process; 0 if it reports any
@@ -142,8 +137,8 @@ class _Lives:
 
     def gaps(self, lives: Sequence[int]) -> list[int]:
         """Returns the number of steps from each logged value to the next one, for the processes `lives`. The first gap
-        between a process's values counts only if there is no other gap, because many trainers log the first step and
-        then every n-th step. If no process logs two values, the number of steps that each process did is returned."""
+        of a process counts only if there is no other gap, because many trainers log the first step and then every n-th
+        step. If no process logs two values, the number of steps that each process did is returned."""
         told = [self.told[self.cuts[row] : self.cuts[row + 1]] for row in lives]
         first, later = ([gap for each in told for gap in np.diff(each[skip:]).tolist()] for skip in (0, 1))
         return later or first or [int(self.begins[row + 1] - self.begins[row]) for row in lives]
@@ -172,7 +167,6 @@ def _ceased(evidence: Evidence, kind: str) -> str:
 
 
 def _too_long(gaps: Sequence[int]) -> float:
-    """Returns how many steps in a row may lack a value, given the usual gaps, or infinity if no gap is known."""
     if not gaps:
         return np.inf
     usual = int(np.median(gaps))
@@ -196,8 +190,8 @@ def not_judged(evidence: Evidence, expect: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def unseen_store(run: Timeline) -> str:
-    """Returns a text if the harness saw no checkpoint in the store, or no checkpoint whose name a worker logged; else
-    an empty text."""
+    """Returns a text that says that the harness saw no checkpoint in the store, or no checkpoint whose name a worker
+    logged. Returns an empty text if the harness saw a logged checkpoint."""
     saw = {family(each.get("path")) for each in (*run.published, *((run.left or {}).get("checkpoints") or ()))}
     paths = (str(event.get("path") or "") for event in run.checkpoints if event["event"] == COMMITTED)
     other = next((path for path in paths if path and saw.isdisjoint(map(family, path.split("/")))), "")
@@ -213,8 +207,8 @@ def unmeasured_phase(run: Timeline, phase: str) -> str:
 
 
 def from_scratch(run: Timeline) -> str:
-    """Returns a text if a job restarted from its first step without any logged checkpoint, although a checkpoint was
-    planned before the restart; else an empty text."""
+    """Returns a text that says that the job restarted from its first step without any logged checkpoint. Returns an
+    empty text if the job did not, or if no checkpoint was planned before the restart."""
     every = run.saves_every
     kept = any(event["event"] == COMMITTED for event in run.checkpoints)
     kept |= any(process.restored_step for process in run.processes)

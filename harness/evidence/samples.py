@@ -128,10 +128,10 @@ def by_places(curve: Curve, left_out: LeftOut = NOTHING_LEFT_OUT) -> Consumed:
 
 
 class _History:
-    """The rows of a run that can be compared: steps, not rolled back, of which all ranks logged their samples."""
+    """The rows of a run whose samples can be compared: rows of steps that were not rolled back, and whose samples all
+    ranks logged."""
 
     def __init__(self, run: Timeline, kind: Kind, last: int = NEVER):
-        """Finds the rows of steps that can be compared. Steps after the step `last` are left out."""
         self.run, self.kind, self.steps = run, kind, run.steps
         found = by_rank(run.steps)
         whole = run.steps.complete[found.row] & (run.steps.step[found.row] <= last)
@@ -143,7 +143,6 @@ class _History:
         self.step, self.data_pass = run.steps.step[self.row], run.steps.data_pass[self.row]
 
     def expanded(self, rows: Ints) -> Ints:
-        """Returns the sample indices, or the input digests, in the rows `rows` as one array, row after row."""
         if self.kind == "digests":
             return self.steps.digest[rows]
         return self.run.samples.expanded(self.steps.samples[rows])
@@ -160,7 +159,6 @@ Sides = tuple[tuple[_History, Ints], tuple[_History, Ints]]
 
 
 def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
-    """Returns the steps that both runs did, and for each run the rows in which a rank's samples differ."""
     step = np.intersect1d(mine.step, theirs.step)
     _, left, right = np.intersect1d(mine.key, theirs.key, assume_unique=True, return_indices=True)
     ours, other = mine.row[left], theirs.row[right]
@@ -174,9 +172,8 @@ def _differing(mine: _History, theirs: _History) -> tuple[Ints, Sides]:
 
 
 def _order(evidence: Evidence, step: Ints, sides: Sides, later: int) -> tuple[str, bool]:
-    """Returns why the order of samples may differ between runs, or an empty text if nothing shows this. The second
-    result is True if nothing shows a fixed order: no step before the first fault (in or after step `later`), and no
-    further fault-free run."""
+    """Returns why runs may consume samples in different orders (empty if nothing shows this), and True if nothing shows
+    a fixed order."""
     if len(_moved(sides, later)):
         return "it differed from the fault-free run before any fault struck", False
     theirs = sides[1][0]
@@ -190,14 +187,12 @@ def _order(evidence: Evidence, step: Ints, sides: Sides, later: int) -> tuple[st
 
 
 def _moved(sides: Sides, later: int = NEVER) -> Ints:
-    """Returns the steps before `later` in which the ranks together consumed other samples than without faults."""
     early = ((history, rows[history.steps.step[rows] < later]) for history, rows in sides)
     beyond, missing = _difference(*(_Bag.of(history, rows, history.steps.step[rows]) for history, rows in early))
     return np.union1d(beyond.part, missing.part)
 
 
 def _by_steps(step: Ints, sides: Sides) -> Consumed:
-    """Compares the samples of the steps that both runs did, by pass over the data set."""
     (mine, _), (theirs, _) = sides
     pass_of = _passes(theirs, step)
     bags = (_Bag.of(each, rows, pass_of[np.searchsorted(step, each.steps.step[rows])]) for each, rows in sides)
@@ -208,9 +203,8 @@ def _by_steps(step: Ints, sides: Sides) -> Consumed:
 
 
 def _passes(theirs: _History, step: Ints) -> Ints:
-    """Returns the pass over the data set to which each step belongs. The passes are those that the fault-free run's
-    lowest rank logs, because a restarted trainer can count from 0 again; without logged passes, a pass begins where
-    samples repeat."""
+    """Returns the pass over the data set to which each step belongs. The pass numbers come from the fault-free run,
+    because a restarted trainer can count passes from 0 again."""
     if not (theirs.data_pass >= 0).any():
         return np.searchsorted(pass_ends(theirs.run, theirs.kind) or [], step)
     number, first = np.unique(theirs.step, return_index=True)
@@ -218,9 +212,6 @@ def _passes(theirs: _History, step: Ints) -> Ints:
 
 
 def _again(mine: _History, theirs: _History, step: Ints, later: int) -> Consumed:
-    """Counts the samples of a pass that a run consumed both before and after a restart, beyond as many as the
-    fault-free run consumed twice in this pass. The number is not known if samples may be drawn by chance: if the run
-    consumed some twice before any fault (before step `later`), or in all fewer than a step has."""
     pass_of = np.unique(_passes(theirs, step), return_inverse=True)[1]
     (ours, at, restarted, size), (usual, *_) = (_repeats(each, step, pass_of) for each in (mine, theirs))
     allowed = np.bincount(usual.part, minlength=len(step))
@@ -231,8 +222,8 @@ def _again(mine: _History, theirs: _History, step: Ints, later: int) -> Consumed
 
 
 def _repeats(history: _History, step: Ints, pass_of: Ints) -> tuple["_Bag", Ints, Bools, float]:
-    """Returns the samples that were consumed in an earlier step of the same pass, too, in order; the step of each;
-    whether a restart lies between; and the mean number of samples of a step."""
+    """Returns the samples that a step of the same pass had already consumed, the step of each sample, True for each
+    sample that was consumed again after a restart, and the mean number of samples per step."""
     rows = history.row[np.isin(history.step, step)]
     counts = history.counts(rows)
     at, epoch = (np.repeat(each[rows], counts) for each in (history.steps.step, history.steps.epoch))
@@ -250,7 +241,6 @@ def _found(mine: _History, repeated: "_Bag", skipped: "_Bag") -> Consumed:
 
 
 def _consumed_again(beyond: "_Bag", mine: _History, step: Ints, pass_of: Ints) -> Bools:
-    """Marks the samples in `beyond` that the run consumed more than once in the same pass over the data set."""
     cells, of = np.unique(np.stack([beyond.part, beyond.item]), axis=1, return_inverse=True)
     times = np.zeros(cells.shape[1], np.int64)
     rows = mine.row[np.isin(mine.step, step)]
@@ -267,7 +257,7 @@ def _consumed_again(beyond: "_Bag", mine: _History, step: Ints, pass_of: Ints) -
 
 @dataclass(frozen=True)
 class _Bag:
-    """Consumed samples, each with its rank, and with the step or pass within which it is compared."""
+    """Consumed samples, each with its rank, and with the step or pass within which the sample is compared."""
 
     part: Ints
     item: Ints
@@ -275,7 +265,6 @@ class _Bag:
 
     @classmethod
     def of(cls, history: _History, rows: Ints, part: Ints) -> Self:
-        """Collects the samples of the steps in `rows`. `part` holds each row's step, or its pass over the data set."""
         counts = history.counts(rows)
         return cls(np.repeat(part, counts), history.expanded(rows), np.repeat(history.steps.rank[rows], counts))
 
@@ -284,8 +273,8 @@ class _Bag:
 
 
 def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
-    """Returns the samples that `ours` holds more often than `others`, and those that `others` holds more often than
-    `ours`. For a sample with n surplus copies in one bag, returns the last n copies."""
+    """Returns the surplus samples of `ours` and the surplus samples of `others`. If one bag holds a sample n times more
+    often than the other bag, the last n copies are surplus."""
     keys = np.stack([np.concatenate([ours.part, others.part]), np.concatenate([ours.item, others.item])])
     cells, of = np.unique(keys, axis=1, return_inverse=True)
     here, there = np.split(of.reshape(-1), [len(ours.item)])
@@ -294,7 +283,6 @@ def _difference(ours: _Bag, others: _Bag) -> tuple[_Bag, _Bag]:
 
 
 def _beyond(cell: Ints, allowed: Ints) -> Bools:
-    """Marks the items of each group after the first `allowed` ones. `cell` holds the number of each item's group."""
     order = np.argsort(cell, kind="stable")
     begin = np.searchsorted(cell[order], cell[order])
     late = np.zeros(len(cell), np.bool_)
@@ -303,8 +291,6 @@ def _beyond(cell: Ints, allowed: Ints) -> Bools:
 
 
 def _by_passes(mine: _History, theirs: _History) -> Consumed:
-    """Compares each pass over the data set that both runs completed: a pass is complete once the next pass begins.
-    Ignores the differing samples of a pass if there are fewer of them than ranks, because they can be padding."""
     passes, usual = (np.unique(each.data_pass[each.data_pass >= 0])[:-1] for each in (mine, theirs))
     both = np.intersect1d(passes, usual)
     if not len(both):
@@ -320,7 +306,8 @@ def _by_passes(mine: _History, theirs: _History) -> Consumed:
 
 
 def _beyond_padding(bag: _Bag, ranks: int) -> _Bag:
-    """Drops a pass's differing samples if there are fewer of them than ranks, because they can be padding."""
+    """Drops the differing samples of a pass over the data set if they are fewer than the ranks, because they can be
+    padding."""
     _, of, count = np.unique(bag.part, return_inverse=True, return_counts=True)
     return bag.at(count[of] >= ranks) if len(count) else bag
 
@@ -348,8 +335,6 @@ def pass_ends(run: Timeline, kind: Kind | None) -> list[int] | None:
 
 
 def _told_ends(run: Timeline) -> list[int] | None:
-    """Returns the last step of each pass over the data set but the last pass, by the logged pass numbers, or else by
-    sample positions. Returns `None` if neither pass numbers nor sample positions are logged."""
     steps, size = run.steps, run.data_samples
     rows = np.flatnonzero(steps.data_pass >= 0)
     data_pass = steps.data_pass
@@ -363,8 +348,6 @@ def _told_ends(run: Timeline) -> list[int] | None:
 
 
 def _in_words(bag: _Bag, history: _History) -> str:
-    """Returns a text with the indices of the samples. Adds the number per rank if it is the same on all ranks, and, for
-    samples from several passes over the data, their share of all samples consumed."""
     if not len(bag.item) or history.kind == "digests":
         return ""
     per_rank = np.bincount(np.unique(bag.rank, return_inverse=True)[1])

@@ -75,8 +75,8 @@ class Band:
 
 class Usual:
     """How long steps usually take, by the fault-free runs `runs`. For a world size (number of ranks) that no fault-free
-    run has, the step time is taken from the judged job's steps before any fault. These steps are so few that only a
-    standstill can be found."""
+    run has, the step time is taken from the judged job's steps before any fault. With step times from the judged job
+    itself, only a standstill can be found, because the steps before any fault are few."""
 
     def __init__(self, runs: Sequence[Timeline], own: Timeline | None = None):
         self.runs, self._own = runs, None if own is None else own.beside.job or own
@@ -202,12 +202,10 @@ class _Relative:
         return np.asarray(both | (self.taken > limits.LONE_FACTOR * self.upper), np.bool_)
 
     def found_fast(self, first: int) -> bool:
-        """Returns True if the steps just before the index `first` were much faster than the usual step time."""
         prior = self.taken[max(0, first - limits.STEPS_BEFORE) : first]
         return len(prior) >= limits.SMOOTHED_STEPS and bool(np.median(prior) < limits.FAST_BEFORE)
 
     def stayed_fast(self, first: int, stop: int) -> bool:
-        """Returns True if no running median from `first` until soon after `stop` was far above the median before."""
         after = self.taken[first : stop + limits.STEPS_BEFORE]
         if stop - first > limits.STEPS_BEFORE or len(after) < stop - first + limits.SMOOTHED_STEPS:
             return False
@@ -401,8 +399,6 @@ def others_share(run: Timeline, begin: int, end: int) -> float:
 
 
 def _last_stretch(times: Times, peace: Bools, since: int) -> Ints | None:
-    """Returns the indices of the last `STEPS_MIN` or more consecutive undisturbed steps at one world size after the
-    time `since`."""
     same = np.concatenate([[False], np.diff(times.size) == 0]) if len(times.size) else peace
     for part in reversed(by_time.stretches(peace & (times.begin >= since))):
         breaks = np.flatnonzero(~same[part])
@@ -434,7 +430,8 @@ class _Same:
         return float(max(1.0, self.usual.sum()))  # a coarse clock may measure 0 ns
 
     def mean(self, pauses: bool = True) -> float:
-        """Returns the mean pace. The longest step counts as long as the second longest: a single pause is ignored."""
+        """Returns the mean pace. The longest step counts as long as the second longest, so that a single pause is
+        ignored."""
         return float(pauses and np.minimum(self.taken, np.sort(self.taken)[-2]).sum() / self._in_all)
 
     def at_least(self, pauses: bool) -> float:
@@ -453,8 +450,6 @@ class _Same:
         return float(max(median, ratio - limits.NORMAL_97 * np.sqrt(variance) / self._in_all if pauses else 0))
 
     def quarters(self, beside: Floats) -> Floats:
-        """Divides the time of each window of consecutive steps, a quarter of all steps, by the time of the same steps
-        in `beside`."""
         length = self.quarter
         mine, theirs = (np.append(0.0, np.cumsum(each)) for each in (self.taken, beside))
         return np.asarray((mine[length:] - mine[:-length]) / np.maximum(theirs[length:] - theirs[:-length], 1))
@@ -470,8 +465,8 @@ class _Same:
 
 def _scatter(kind: Floats) -> float:
     """Returns the smaller of two variance estimates: the sample variance, or von Neumann's mean square successive
-    difference (https://doi.org/10.1214/aoms/1177731677). With few values, the estimate is enlarged, because it is less
-    certain."""
+    difference (https://doi.org/10.1214/aoms/1177731677). With few values, the variance estimate is enlarged, because it
+    is less certain."""
     n = len(kind)
     variance = min(np.var(kind, ddof=1), np.square(np.diff(kind)).mean() / 2)
     return float(variance * (n + 1) / (n - 2))
@@ -494,14 +489,14 @@ def _same_steps(times: Times, rows: Ints, references: Sequence[Times], size: int
 
 
 def _worst(prior: Floats, references: Sequence[Times]) -> float:
-    """Returns how slow the slowest steps without a fault were: their median divided by the run's median, at least 1."""
     told = [each for each in (prior, *(one.taken for one in references)) if len(each) >= limits.STEPS_MIN]
     stretches = ((medians(each, limits.STEPS_MIN, of_each=False).max(), np.median(each)) for each in told)
     return max([1.0, *(float(slowest / usual) for slowest, usual in stretches if usual > 0)])
 
 
 def exit_ns(run: Timeline) -> int | None:
-    """Returns the ns from a completed job's last step or disturbance to its last node command's end, or else `None`."""
+    """Returns the time in ns from a completed job's last step or disturbance until its last node command ended. Returns
+    `None` if the job did not complete, or if a disturbance lasted longer."""
     if not len(run.progress) or run.outcome != "completed":
         return None
     last = int(run.progress.end[-1])

@@ -22,8 +22,9 @@ Reasons = Iterator[str]  # violations of an assumption, in words
 @dataclass(frozen=True)
 class Spoils:
     """One way in which a broken assumption makes evidence doubtful. `why` returns the reason for the doubt, or an empty
-    text. `settles` says how to remove the doubt (`{run}`: command for a rerun). If `alone` is True, the report shows
-    the reason instead of the finding. If `either_way` is True, passed expectations become inconclusive, too."""
+    text. `settles` is advice on how to remove the doubt, in which `{run}` stands for the command that repeats the run.
+    If `alone` is True, the report shows the reason instead of the finding. If `either_way` is True, passed expectations
+    become inconclusive, too."""
 
     kind: Kind
     why: Callable[[Analysis, Ground], str]
@@ -35,9 +36,10 @@ class Spoils:
 @dataclass(frozen=True)
 class Assumption:
     """A condition on a run's evidence. `broken` yields the reasons why the condition fails; the first reason makes the
-    run inconclusive. `broken` is called for the kinds of run in `holds_for`, unless a guarantee of the family `family`
-    (such as `restart`) is certainly broken. `spoils` lists the evidence that becomes doubtful. Of several broken
-    assumptions, the report names the one with the lowest `order`. `settles` says how to get a conclusive verdict."""
+    run inconclusive. `broken` is called only for the kinds of run in `holds_for`. `broken` is not called if a guarantee
+    of the family `family`, such as `restart`, is certainly broken. `spoils` lists the evidence that becomes doubtful.
+    Of several broken assumptions, the report names the one with the lowest `order`. `settles` says how to get a
+    conclusive verdict."""
 
     broken: Callable[[Analysis], Reasons] = lambda evidence: iter(())
     spoils: Sequence[Spoils] = ()
@@ -81,7 +83,6 @@ def spoilt(grounds: Sequence[Ground], evidence: Analysis, good: bool = False) ->
 
 
 def _why(row: Spoils, evidence: Analysis, ground: Ground) -> str:
-    """Returns why the evidence is doubtful, or an empty text. If `row.why` crashes, the evidence is doubtful, too."""
     try:
         return row.why(evidence, ground)
     except Exception as error:

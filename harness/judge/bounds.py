@@ -25,7 +25,7 @@ _DIGITS_MAX = 18  # digits; longer numbers exceed any run in any unit
 
 
 def _bound_ns(text: object) -> int:
-    """Parses a duration (`60s`), and returns ns. Over 18 digits mean the longest allowed duration."""
+    """Parses a duration such as `60s` into ns. A number of over 18 digits gives the longest allowed duration."""
     digits = re.match(r"\d+", text) if isinstance(text, str) and re.fullmatch(_DURATION, text) else None
     if digits and len(digits[0].lstrip("0")) > _DIGITS_MAX:
         return units.DURATION_NS_MAX

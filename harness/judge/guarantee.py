@@ -65,7 +65,8 @@ def of_second(words: str, *facts: Known, grounds: Sequence[Ground] = ()) -> Brea
 
 
 def after(wait: Waited | None) -> list[Ground]:
-    """Returns grounds for a breach that may be a timeout after `wait`, and so be due to a busy host."""
+    """Returns the grounds of a breach that may be a timeout after the wait `wait`. A busy host can cause a timeout in a
+    healthy job."""
     return [Ground(Kind.DURATION, of=wait)] if wait else []
 
 
@@ -80,9 +81,9 @@ class Guarantee:
     not judged if the log lacks evidence that `rests_on` names. If `needs_steps` is True, a run without known steps is
     not judged. `explained_by` names guarantees whose breach may cause a breach of this guarantee. `holds_for` names the
     kinds of run in which the guarantee is checked. A breach in a restore drill or second restart is inconclusive,
-    because only the drill's or restart's log shows it. `expect: {SWITCH: off}` switches the guarantee off, where SWITCH
-    is `switch` or a plug-in's own name. If `until_the_end` is True, a breach is inconclusive in a fault test that
-    people stopped early. If `of_a_fault` is True, a breach shows that a fault did not act as planned."""
+    because only the drill's or restart's log shows the breach. `expect: {SWITCH: off}` switches the guarantee off,
+    where SWITCH is `switch` or a plug-in's own name. If `until_the_end` is True, a breach is inconclusive in a fault
+    test that people stopped early. If `of_a_fault` is True, a breach shows that a fault did not act as planned."""
 
     breaches: Callable[[Analysis], Breaches]
     rests_on: tuple[str, ...] = ()

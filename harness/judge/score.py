@@ -92,7 +92,8 @@ def shown_ns(ns: float | None) -> str:
 
 
 def line(name: str, bound: str, observed: str | None, reason: str, *rests_on: Ground, **numbers: Any) -> Expectation:
-    """Returns a line of the report: inconclusive without a measurement (`observed=None`), failed if it has a reason."""
+    """Returns a line of the report. The line is inconclusive without a measurement (`observed=None`), and failed if
+    `reason` is not empty."""
     if observed is None:
         return replace(left_open(name, bound, reason, Doubt.UNMEASURED, **numbers), rests_on=rests_on)
     verdict = Verdict.FAIL if reason else Verdict.PASS
@@ -109,7 +110,8 @@ class Bound:
     least: bool = False
 
     def line(self, allowed: float, measured: float | None, why: str = "", *rests_on: Ground) -> Expectation:
-        """Compares a measured value with its limit. `why` says why it misses the limit, or why nothing was measured."""
+        """Compares a measured value with its limit. `why` says why the value misses the limit, or why nothing was
+        measured."""
         bound, numbers = f"{'≥' if self.least else '≤'} {self.show(allowed)}", {"bound_value": allowed}
         if measured is None:
             why = why or "there is nothing to measure"
@@ -214,13 +216,11 @@ def judge(evidence: Evidence, run_id: str) -> Scorecard:
 
 
 def _place(code: str) -> int:
-    """Returns a finding's place in the report. All guarantees of a family, such as `restart`, have the same place."""
     of = assumptions()[code].family if code in assumptions() else family(code)
     return ORDER.get(of, ELSEWHERE)
 
 
 def _causes(code: str) -> Sequence[str]:
-    """Returns the names of the guarantees that, if broken, may be the cause of a finding with this code."""
     if code in guarantees():
         return guarantees()[code].explained_by
     of = (score for name, score in questions().items() if code.startswith((f"{name}.", f"{name.partition('_')[0]}.")))
@@ -228,7 +228,6 @@ def _causes(code: str) -> Sequence[str]:
 
 
 def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
-    """Returns a readable name if the run is a fault-free run for a run with faults, or else an empty text."""
     own_id = str(plan.get("run_id", ""))
     if plan.get("faults") or not own_id.startswith(f"{run_id}-"):
         return ""
@@ -236,7 +235,6 @@ def _without_faults(plan: Mapping[str, Any], run_id: str) -> str:
 
 
 def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
-    """Measures and judges a run by one criterion. If the criterion's code crashes, the run is inconclusive."""
     try:
         off = bool(score.by_default) and written == OFF
         unbound = off or (written is None and not score.by_default)
@@ -253,8 +251,6 @@ def _result(score: Score, evidence: Analysis, written: Any) -> ScoreResult:
 
 
 def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[ScoreResult, list[Finding]]:
-    """Marks expectations as inconclusive if their evidence is doubtful. If `by_steps` is True, the steps in the log are
-    evidence for all expectations."""
     also = (Ground(Kind.STEPS),) if by_steps else ()
     lines = _one_each([_weighed_line(each, (*each.rests_on, *also), evidence) for each in result.expectations])
     found = [each for each in map(_finding, lines) if each.verdict is not Verdict.PASS]
@@ -262,8 +258,6 @@ def _weighed(result: ScoreResult, evidence: Analysis, by_steps: bool) -> tuple[S
 
 
 def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analysis) -> Expectation:
-    """Makes an expectation inconclusive if a broken assumption makes its evidence doubtful. An expectation that is met
-    stays met, unless the assumption sets `either_way`."""
     found = spoilt(rests_on, evidence, good=line.verdict is not Verdict.FAIL)
     if found is None:
         return line
@@ -272,7 +266,6 @@ def _weighed_line(line: Expectation, rests_on: Sequence[Ground], evidence: Analy
 
 
 def _one_each(lines: Sequence[Expectation]) -> list[Expectation]:
-    """Returns only the worst expectation of each name, because every measured value must meet the limit."""
     worst: dict[str, Expectation] = {}
     for line in lines:
         known = worst.setdefault(line.name, line)

@@ -1,11 +1,12 @@
 """Turns breaches of guarantees and broken assumptions into findings. Only this module decides verdicts on guarantees.
 
 A breach fails the run if the harness observed it, or if the log of the responsible process shows it. If the breach
-shows that a fault did not act as planned, the run is invalid. A breach is inconclusive in three cases: a broken
-assumption makes its evidence doubtful; it follows only from contradictory reports or missing evidence; or it is from a
-restart that the harness made after the run. For each family of guarantees, such as `restart`, only the worst breaches
-are reported, and one for each subject, such as a fault. A breach is not reported if its cause is a breach of the same
-family that is at least as bad. A breach and its cause in another family are both reported, the cause first.
+shows that a fault did not act as planned, the run is invalid. A breach is inconclusive if a broken assumption makes its
+evidence doubtful, or if the breach follows only from contradictory reports or missing evidence. A breach in a restart
+that the harness made after the run is inconclusive, too. For each family of guarantees, such as `restart`, only the
+worst breaches are reported, and one for each subject, such as a fault. A breach is not reported if its cause is a
+breach of the same family that is at least as bad. A breach and its cause in another family are both reported, the cause
+first.
 """
 
 import os
@@ -81,7 +82,6 @@ def answer(told: Compared) -> Verdict:
 
 
 def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[Finding]:
-    """Returns the worst finding (the first of several) for each subject of a guarantee's breaches, such as a fault."""
     worst: dict[str, Finding] = {}
     try:
         for breach in breaches_of(guarantee, evidence):
@@ -98,7 +98,6 @@ def _examples(name: str, guarantee: Guarantee, evidence: Analysis) -> Sequence[F
 
 
 def _crashed(name: str, error: Exception) -> Finding:
-    """Returns an inconclusive finding, which says where the code of the guarantee or assumption `name` crashed."""
     ours = (__file__, contract.__file__)
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename not in ours]
     own = [f"{each.filename}:{each.lineno}" for each in frames if each.filename == frames[0].filename]
@@ -121,7 +120,6 @@ def _weighed(name: str, guarantee: Guarantee, breach: Breach, evidence: Analysis
 
 
 def _told(found: Mapping[str, Sequence[Finding]], guarantees: Mapping[str, Guarantee]) -> Iterator[Finding]:
-    """Yields the worst findings of each family of guarantees, such as `restart`, that none of its family explains."""
     bad = {name: max(map(_badness, mine), default=-1) for name, mine in found.items()}
     of_family = grouped((family(name), most) for name, most in bad.items())
     for name, mine in found.items():
@@ -144,7 +142,6 @@ def _broken_assumptions(evidence: Analysis, holds_for: str, told: Sequence[Findi
 
 
 def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding], evidence: Analysis) -> Judged:
-    """Returns the state of one guarantee. `why` says why the guarantee was not checked, or is empty if it was."""
     worst = max(found, key=_badness, default=None)
     if worst is not None:
         return Judged(name, FAMILY.sentence(name), BROKEN[worst.verdict], worst.text)
@@ -153,6 +150,5 @@ def _judged(name: str, guarantee: Guarantee, why: str, found: Sequence[Finding],
 
 
 def _says_nothing(guarantee: Guarantee, evidence: Analysis) -> str:
-    """Returns why a guarantee cannot count as held although no breach was found, or an empty text if it can."""
     untold = [ITEMS[kind] for kind in guarantee.rests_on if kind not in stood_in_for(told(evidence.run))]
     return f"the log does not report {', '.join(untold)}" if untold else proves_nothing(guarantee, evidence)

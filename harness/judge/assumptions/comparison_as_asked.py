@@ -15,7 +15,6 @@ from harness.judge.facts.done_again import done_again
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields one text with the first flaw of the restore drill and the first flaw of the second restart, if any."""
     drill, second = (not_as_asked(evidence, made) for made in (restore_drill(evidence), second_restart(evidence)))
     again = done_again(evidence)
     alone = again.told_alone() if again else ()

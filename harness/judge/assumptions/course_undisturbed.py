@@ -1,7 +1,8 @@
 """If the loss is far off the fault-free run's for many steps, a restart or fault is the cause, and not chance.
 
-If a fault changes samples, gradients or weights, the loss may be off for as long as the training takes to recover. If
-neither a restart nor a fault came shortly before the loss went off, rounding errors may have grown by chance.
+If a fault changes samples, gradients or weights, the loss may differ from the fault-free run's until the training has
+recovered. If neither a restart nor a fault came shortly before the loss began to differ, rounding errors may have grown
+by chance.
 """
 
 from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils

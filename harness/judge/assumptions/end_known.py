@@ -25,7 +25,6 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _cut_short(evidence: Analysis, ground: Ground) -> str:
-    """Returns a message if the run was stopped during a recovery that was still within its time limit."""
     if not isinstance(ground.of, Figure) or ground.of.is_over or ground.of.value > ground.bound:
         return ""
     taken = format_duration(round(ground.of.value))

@@ -8,7 +8,6 @@ from harness.judge.assumption import Analysis, Assumption, Reasons
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields a text for each node that trained, if no log shows how its command or its workers ended."""
     run, fault_free, kept = evidence.run, evidence.fault_free, evidence.places.kept
     worked = {p.key for p in run.processes if p.first_step is not None}
     over = run.outcome == "completed" and not run.beside.job_goes_on

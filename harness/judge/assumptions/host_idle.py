@@ -1,10 +1,10 @@
 """Other programs use no more of the host's CPUs than they do in the fault-free runs.
 
-During a breach that has a time window, other programs may use at most half of the CPUs, and at most 15 percentage
-points more than in a fault-free run or before the first fault. If a breach has no time window, other programs may use
-at most half of the CPUs over the run, or over the wait before a possible timeout. If the job is slower than the limit
-`pace` by a factor of up to 1.4, the run is inconclusive, not failed. If other programs used over 15 percentage points
-more of the CPUs than usual, a job slower by a factor of up to 1.4 / (1 - extra CPU share)² is inconclusive, too.
+During the time window of a breach, other programs may use at most half of the CPUs, and at most 15 percentage points
+more of the CPUs than in a fault-free run or before the first fault. If a breach has no time window, other programs may
+use at most half of the CPUs over the run, or over the wait before a possible timeout. If the job is slower than the
+limit `pace` by a factor of up to 1.4, the run is inconclusive, not failed. If other programs used over 15 percentage
+points more of the CPUs than usual, a job slower by a factor of up to 1.4 / (1 - extra CPU share)² is inconclusive, too.
 """
 
 from harness.evidence.usual import Pace, Slow, others_share

@@ -29,7 +29,6 @@ def _began_before(run: Timeline) -> Reasons:
 
 
 def _ended_as_another(run: Timeline) -> Reasons:
-    """Yields a text for each worker exit that a launcher logs with a process id that no worker logs."""
     known = {(*each.key, each.pid) for each in run.processes}
     places: dict[object, Process] = {(*each.key, each.local_rank, each.exited): each for each in run.processes}
     for end in run.exits:
@@ -68,7 +67,6 @@ def _met_otherwise(run: Timeline) -> Reasons:
 
 
 def _counted_back(run: Timeline) -> Reasons:
-    """Yields a text if a rendezvous round's number does not exceed the previous one, unless the store was lost."""
     lost = [end["at"] for end in run.exits if end["node"] == CONTROL]
     for launcher in run.launchers:
         met = [(event["at"], event["round"]) for event in launcher.met if event.get("round") is not None]
@@ -88,7 +86,6 @@ _RULES = (_began_before, _ended_as_another, _ended_otherwise, _met_otherwise, _c
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields the first contradiction of each kind, except kinds that a fault-free run shows, too."""
     for told in _RULES:
         if not any(next(told(other), None) for other in evidence.fault_free_runs):
             yield from itertools.islice(told(evidence.run), 1)

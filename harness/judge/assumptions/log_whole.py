@@ -32,7 +32,6 @@ def _broken(evidence: Analysis) -> Reasons:
 
 
 def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if a full disk cost the processes at least as many log lines as are missing."""
     run = evidence.run
     if _all_numbered(run):
         return f"{run.dropped} events were lost to a full disk" if _lacks_lines(evidence, ground, True) else ""
@@ -42,7 +41,6 @@ def _lines_dropped(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lines_lost(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if lost lines (by line numbers, where logs have them) may explain the missing events."""
     run = evidence.run
     older = tuple(row for row in ground.processes if run.processes[row].gaps is None)
     numbered = len(older) < len(ground.processes) or _all_numbered(run)
@@ -52,7 +50,6 @@ def _lines_lost(evidence: Analysis, ground: Ground) -> str:
 
 
 def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if the harness saw a save of the job's last step, but logs do not show this step as done."""
     run, last = evidence.run, evidence.run.planned_steps
     if run.finished or not any(each.step == last for each in evidence.saves.store.seen):
         return ""
@@ -63,7 +60,6 @@ def _saved_all_the_same(evidence: Analysis, ground: Ground) -> str:
 
 
 def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) -> bool:
-    """Returns True if the logs where events are missing (any log if unknown) lack `ground.lines` lines or more each."""
     run, rows = evidence.run, _tellers(evidence, ground)
     numbered = [run.processes[row].gaps for row in rows or range(len(run.processes))]
     missing = [
@@ -75,7 +71,6 @@ def _lacks_lines(evidence: Analysis, ground: Ground, full_disk: bool = False) ->
 
 
 def _tellers(evidence: Analysis, ground: Ground) -> Sequence[int]:
-    """Returns the processes that `ground` names or, if it names none, those whose logs skip steps of `ground.steps`."""
     if ground.processes or not ground.steps:
         return ground.processes
     first, last = ground.steps[0], ground.steps[-1]
@@ -94,7 +89,6 @@ def _all_numbered(run: Timeline) -> bool:
 
 
 def _done_all_the_same(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if only one step is not logged, its process had time to do it, and all later weights are equal."""
     run, (order, begins) = evidence.run, evidence.run.rows_by_process
     if len(ground.steps) != 1 or not ground.processes or any(evidence.jumps[row] > 1 for row in ground.processes):
         return ""

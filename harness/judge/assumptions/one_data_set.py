@@ -23,7 +23,6 @@ def _order_unproven(evidence: Analysis, ground: Ground) -> str:
 
 
 def _other_samples(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if the scenario lets samples differ from the fault-free run's, and those of a step may differ."""
     bounds, compared = evidence.continuity, evidence.comparison
     if compared is None or bounds is None:
         return ""

@@ -13,7 +13,6 @@ from harness.units import format_duration
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields a text if the steps after the recovery are too fast to be true."""
     pace = evidence.pace
     if isinstance(pace, str) or not pace.known or pace.usual_taken:  # other programs slowed a fault-free run
         return

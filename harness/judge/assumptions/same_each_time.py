@@ -2,7 +2,8 @@
 
 If losses differ from the fault-free run's before any fault strikes, and in nearly all steps from then on, the trainer
 is not deterministic. If losses leave the tolerance interval before any fault, the interval is too narrow. If values
-differ from the fault-free run's before the first fault, or too few steps precede it, later differences prove no error.
+differ from the fault-free run's before the first fault, or if too few steps precede the first fault, later differences
+prove no error.
 """
 
 import numpy as np
@@ -13,7 +14,6 @@ from harness.timeline.sorted_events import first_strike
 
 
 def _differs_early(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text unless enough steps before the first fault have the fault-free run's values, bit for bit."""
     run, compared = evidence.run, evidence.comparison
     before = run.steps.step[run.steps.survives & (run.steps.end < first_strike(run.faults))]
     if compared is None:

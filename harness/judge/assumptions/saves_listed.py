@@ -2,7 +2,7 @@
 
 A worker of torchrun looks for saves by itself. A controller that starts workers, such as Ray's, keeps a list of saves
 and asks its workers for new saves once a second. A controller's list may lack a save made less than 2 s before a fault.
-A store that a fault disturbs while the restart looks for saves may not show every save.
+A store may not show every save if a fault disturbs the store while a restart looks for saves.
 """
 
 from harness.evidence.by_time import touches
@@ -12,8 +12,6 @@ from harness.units import format_duration
 
 
 def _not_listed(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if a fault disturbed the store while the restart looked for saves, or struck so soon after a save
-    that the job's controller may not know of this save."""
     if isinstance(ground.of, tuple) and touches(evidence.saves.outages, ground.of[0], ground.of[1]):
         return "a fault disturbed the store while the restart looked for checkpoints"
     since = ground.since or 0

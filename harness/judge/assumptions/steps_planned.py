@@ -4,7 +4,6 @@ from harness.judge.assumption import FRESH, Analysis, Assumption, Ground, Kind, 
 
 
 def _steps_of_a_restarted_run(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if the number of steps is known only from a fault-free run that restarted, and so is doubtful."""
     usual = evidence.fault_free
     if usual is None or len(usual.epochs) < 2 or usual.reached_step != evidence.run.planned_steps:
         return ""

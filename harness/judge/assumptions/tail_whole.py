@@ -4,7 +4,6 @@ from harness.judge.assumption import Analysis, Assumption, Ground, Kind, Spoils
 
 
 def _lost_with_their_process(evidence: Analysis, ground: Ground) -> str:
-    """Returns a text if the missing lines were the last ones of a process that a fault killed, or an empty text."""
     run = evidence.run
     if ground.since is not None and ground.processes:
         taken = (evidence.taken[row] + run.uncertainty_ns for row in ground.processes)

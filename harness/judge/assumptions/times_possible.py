@@ -15,7 +15,6 @@ from harness.judge.verdict import UNTRUE
 
 
 def _broken(evidence: Analysis) -> Reasons:
-    """Yields a text for each contradiction in times, with a remark if a busy host may have delayed the harness."""
     run = evidence.run
     others = others_share(run, run.begin, run.end)
     why = f", or the harness was held up: other programs took {others:.0%} of the host's CPUs"

@@ -1,7 +1,8 @@
 """The restore drill and the second restart: two new starts of the job's command, on a copy of the run's saves.
 
 The *restore drill* restores the last save, and then ends. The *second restart* starts from the save before the last
-one, and goes on until the job ends. Guarantees that apply to drills check the drill's log like a run's.
+one, and goes on until the job ends. Guarantees that apply to a restore drill or second restart check its log like the
+log of a run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,9 +35,10 @@ KINDS = {  # by folder: score, name of the step's field, words if none was made,
 
 @dataclass(frozen=True)
 class Made:
-    """A restore drill or second restart. `told` is the harness's last event about the drill, and `step` the step of the
-    restored save. One of four fields holds the result: `silent` (why there is none), `failed` (how the drill failed),
-    `open` (why the result is unknown) or `done` (its log). `waited` is the wait before a possible timeout."""
+    """A restart that the harness makes after the run: a restore drill or a second restart. `told` is the harness's last
+    logged event about the restart. `step` is the step of the restored save. One of four fields holds the result:
+    `silent` (why there is no result), `failed` (how the restart failed), `open` (why the result is unknown) or `done`
+    (the log of the restart). `waited` is the wait that may have ended in a timeout."""
 
     folder: str
     told: Mapping[str, Any]
@@ -58,7 +60,7 @@ def restore_drill(evidence: Analysis) -> Made:
 
 
 def second_restart(evidence: Analysis) -> Made:
-    """Returns the run's second restart, whose log counts as unreadable if it lacks lines or contradicts itself."""
+    """Returns the run's second restart. A log that lacks lines or contradicts itself counts as unreadable."""
     log = evidence.second_restart
     if isinstance(log, Timeline):
         lost = [f"it lacks {counted(max(log.lost, log.dropped), 'line')}"] if log.lost or log.dropped else []
@@ -116,7 +118,8 @@ def not_as_asked(evidence: Analysis, made: Made) -> Iterator[str]:
 
 
 def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iterator[str]:
-    """Yields a text if a drill began before the run's last step ended, or a worker started outside the drill's time."""
+    """Yields a text if a restore drill began before the run's last step ended, or if a worker started outside the
+    drill's time."""
     begun, over = (told.get("begun") or {}).get("at"), told.get("at")
     if begun is None or over is None:
         return
@@ -130,7 +133,6 @@ def at_wrong_time(run: Timeline, told: Mapping[str, Any], log: Timeline) -> Iter
 
 
 def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
-    """Yields a text if a rank did not restore the drill's save, or if the drill's world size is not as planned."""
     size = run.planned_size.world_size or run.largest_world
     speakers = {process.rank for process in run.processes if process.rank < size} or set(range(size))
     told = [each for each in log.processes if {each.restored_step, *map(step_of, each.idle)} - {None} == {step}]
@@ -143,7 +145,6 @@ def _by_few(run: Timeline, log: Timeline, step: int) -> Iterator[str]:
 
 
 def _from_elsewhere(evidence: Analysis, log: Timeline, made: Made) -> Iterator[str]:
-    """Yields a text for each worker of a drill that restored a different save, content or parts than planned."""
     usual = [each.entered for restart in evidence.restarts[1:] for each in restart.restores]
     for number, worker in enumerate(log.processes):
         path = worker.source or ""

@@ -1,8 +1,9 @@
 """Finds abnormal steps of a training, and checks the trainer's alarms about abnormal steps.
 
 A spike is a rise of the loss or gradient norm for several steps. Judge and trainer find spikes by the same rule. After
-a spike, a trainer may roll steps back and leave out the samples around the spike once. The trainer must report left-out
-samples, and logged steps must show the spike. Logged steps must also confirm alarms raised while no fault is active.
+a spike, a trainer may roll back steps and leave out the samples around the spike once. The trainer must report the
+samples that it leaves out, and the logged steps must show the spike. The logged steps must also confirm each alarm that
+a trainer raises while no fault is active.
 """
 
 import bisect
@@ -55,7 +56,6 @@ def spikes(run: Timeline) -> list[Spike]:
 
 
 def diverging(faults: Iterable[FaultRecord]) -> Sequence[FaultRecord]:
-    """Returns the faults in `faults` that struck and that can make the loss diverge."""
     return [fault for fault in faults if fault.diverges and fault.injected is not None]
 
 
@@ -68,8 +68,6 @@ def unseen(evidence: Evidence) -> str:
 
 
 def _rows_of_one_rank(run: Timeline) -> Ints:
-    """Returns the rows of `run.steps`, in order of time, that belong to the lowest rank that logs a loss. Rows of
-    updates that the trainer skipped because of dynamic loss scaling are not returned."""
     steps = run.steps
     told = is_told(steps.loss)
     if not told.any():
@@ -83,7 +81,6 @@ def _rows_of_one_rank(run: Timeline) -> Ints:
 
 
 def _found(run: Timeline, rows: Ints) -> Iterator[Spike]:
-    """Yields the spikes in the step rows `rows`. A repeated step replaces its earlier row and all rows since then."""
     watch, history = abnormal.Spikes(), list[int]()
     steps, losses, norms = run.steps.step, run.steps.loss, run.steps.grad_norm
     for row in rows.tolist():
@@ -142,7 +139,6 @@ def left_out(run: Timeline, found: Sequence[Spike]) -> LeftOut:
 
 
 def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, accepted: Accepted) -> Iterator[str]:
-    """Yields reasons why the trainer should not have left out the samples that `event` reports."""
     (begin, end), early, steps = _places(event), event["at"] < run.begin, run.steps
     largest = int(steps.count.max(initial=0))
     if early or hidden:
@@ -172,7 +168,6 @@ def _problems(run: Timeline, event: Event, spike: Spike | None, hidden: bool, ac
 
 
 def _by_a_fault(run: Timeline, since: int, at: int) -> bool:
-    """Returns True if the spike began at step `since` while a fault acted, or a few steps after that."""
     for fault in diverging(run.faults):
         last = Work(run).furthest(healed_at(run, fault))
         soon = since <= last + abnormal.SPIKE_MARGIN_STEPS + abnormal.SPIKE_STEPS
@@ -205,8 +200,9 @@ class Said:
         self._margin = run.uncertainty_ns
 
     def of(self, begin: int, steps: tuple[int, int] | None, ranks: Sequence[int] = ()) -> bool:
-        """Returns True if an alarm since time `begin` names a step in `steps`, or no step. If `steps` is `None`, the
-        alarm may name any step, but only a rank in `ranks` (empty: any rank), or no rank."""
+        """Returns True if an alarm since time `begin` names a step in `steps`, or no step. If `steps` is `None`, an
+        alarm with any step counts, but only if the alarm names no rank or a rank in `ranks`. An empty `ranks` stands
+        for all ranks."""
         since = begin - self._margin
         if steps is None and ranks:
             return any(self._newest.get(rank, -NEVER) >= since for rank in (None, *ranks))
@@ -226,7 +222,7 @@ def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[
 
 
 def misnamed(run: Timeline, kind: str, faults: Iterable[FaultRecord]) -> Iterator[Odd]:
-    """Yields a text for each alarm of this kind that names a rank, but none on which a fault in `faults` had acted."""
+    """Yields a text for each alarm of the kind `kind` that blames a rank on which no fault in `faults` had acted."""
     acted = [(acted_at(fault) - run.uncertainty_ns, fault) for fault in faults if fault.injected is not None]
     for alarm in Said(run, kind).all if acted else ():
         before = [fault for at, fault in acted if at <= alarm["at"]]
@@ -263,7 +259,8 @@ def about(alarm: Event) -> int:
 
 
 class _Borne:
-    """Checks a trainer's alarms against logged steps. Ranks on hosts busy with other work count as stragglers."""
+    """Checks a trainer's alarms against logged steps. Ranks on hosts that are busy with other work count as
+    stragglers."""
 
     def __init__(self, run: Timeline, found: Sequence[Spike]):
         self.run, self.spikes = run, dict[int, int]()  # step `seen` → when its spike can be seen
@@ -271,7 +268,6 @@ class _Borne:
             self.spikes[spike.seen] = min(spike.end, self.spikes.get(spike.seen, spike.end))
 
     def _before(self, alarm: Event) -> Ints:
-        """Returns the step rows, up to the alarm's step, of the suspected rank or, if unknown, the reporting rank."""
         steps, (order, begins), mine = self.run.steps, self.run.rows_by_process, alarm["process"]
         if (rank := about(alarm)) != alarm["rank"]:
             started = last_by(self._lives.get(rank, []), alarm["at"])
@@ -283,19 +279,16 @@ class _Borne:
 
     @cached_property
     def _lives(self) -> Mapping[int, Sequence[tuple[int, int]]]:
-        """Maps each rank to its processes: pairs of start time and row in `Timeline.processes`, in order of time."""
         started = sorted((process.started, row) for row, process in enumerate(self.run.processes))
         return grouped((self.run.processes[row].rank, (at, row)) for at, row in started)
 
     @cached_property
     def _by_step(self) -> tuple[Ints, Ints]:
-        """Returns the rows of steps that were not rolled back, sorted by step and time, and the step of each row."""
         rows = np.flatnonzero(self.run.steps.survives)
         rows = rows[np.argsort(self.run.steps.step[rows], kind="stable")]
         return rows, self.run.steps.step[rows]
 
     def by_the_rules(self, alarm: Event) -> bool:
-        """Returns True if the rule for this kind of alarm, applied to the logged steps, raises the alarm, too."""
         if alarm.get("kind") == abnormal.DIVERGENCE:
             return bool(self.spikes.get(alarm.get("at_step", 0), NEVER) <= alarm["at"])
         if alarm.get("kind") not in abnormal.OF_STEPS:
@@ -308,7 +301,6 @@ class _Borne:
         return alarm["kind"] in found
 
     def slow_indeed(self, alarm: Event) -> bool:
-        """Returns True if the rank that the alarm accuses was slower than other ranks by about the reported amount."""
         told, steps = alarm.get("slowdown"), self.run.steps
         if alarm.get("kind") != "straggler" or not isinstance(told, int | float) or not told > 1:
             return False

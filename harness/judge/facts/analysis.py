@@ -53,8 +53,9 @@ class Analysis(Evidence):
 
     @cached_property
     def faults_at_work(self) -> Sequence[by_time.Window]:
-        """Returns the merged time windows in which faults acted, without the outages that follow: from the begin of an
-        injection until the fault was undone. A kill counts as undone once its targets are dead and replaced."""
+        """Returns the merged time windows in which faults acted. Each window lasts from the begin of an injection until
+        the fault is undone, and does not include the outage after the fault. A kill counts as undone once its targets
+        are dead and replaced."""
         begun = [(each, at) for each in self.run.faults if (at := each.injecting or each.injected) is not None]
         killed = {each.id: max(at, *each.strikes, each.injected or 0) for each, at in begun if each.kills}
         return by_time.union((at, each.healed or killed.get(each.id, self.run.end)) for each, at in begun)
@@ -77,7 +78,6 @@ class Analysis(Evidence):
         return [*self._windows(frozenset(each.id for each in struck if each.benign)), *acted]
 
     def _windows(self, but: frozenset[str]) -> Sequence[by_time.Window]:
-        """Returns the time windows of outages and slowdowns, unless only faults whose ids are in `but` explain them."""
         episodes = [(e.t_stop, e.end) for e in self.run.episodes if not e.faults or not but.issuperset(e.faults)]
         slow = [(interval.begin, interval.end) for interval in self.slowed.degraded if interval.fault not in but]
         return [*episodes, *slow, *([] if self.fault_free_runs else usual.stood_frozen(self.run))]
@@ -101,13 +101,14 @@ class Analysis(Evidence):
     )
 
     def compare(self, last: int) -> losses.Comparison | None:
-        """Compares the steps up to `last` with the fault-free run's."""
+        """Compares the steps up to `last` with the same steps of the fault-free run."""
         mine = self.curve.at(np.flatnonzero(self.curve.step <= last))
         return losses.compare(mine, self.fault_free_curve) if self.fault_free_curve else None
 
     @cached_property
     def compared(self) -> Mapping[str, losses.Comparison]:
-        """Returns the comparison with the fault-free run, and, by rank, those of ranks that log their own losses."""
+        """Maps an empty text to the comparison with the fault-free run, and each rank that logs its own loss to the
+        comparison of this rank."""
         own = self.fault_free if self.of_all and not self.other_layout else None
         each = dict(losses.of_each_rank(self.run.steps, own.steps, self.run.changed_after)) if own else {}
         return {"": self.comparison, **each} if self.comparison else {}
@@ -178,7 +179,8 @@ class Analysis(Evidence):
 
     @cached_property
     def seams(self) -> frozenset[int]:
-        """Returns the step before each (re)start's first step, except for starts whose steps were all rolled back."""
+        """Returns the step before the first step of each start or restart of the job. A start whose steps were all
+        rolled back is left out."""
         return frozenset(int(epoch.first) - 1 for epoch in self.run.epochs if epoch.kept >= 0)
 
     @cached_property
@@ -212,11 +214,12 @@ class Analysis(Evidence):
         return restarts.restarts(self.run, self.saves)
 
     def no_bound(self) -> str:
-        """Returns a text if the scenario sets no limit on differences from the fault-free run, or an empty text."""
+        """Returns a text that says that the scenario does not limit differences from the fault-free run, or an empty
+        text."""
         return "" if self.continuity else NO_BOUND
 
     def changed(self) -> str:
-        """Returns a text if a fault changed the job's command, so that not all is compared, or an empty text."""
+        """Returns a text that says that a fault changed the job's command, or an empty text if no fault did."""
         last = self.run.changed_after
         return "" if last == NEVER else f"after step {last} not all is compared: {CHANGED}"
 
@@ -237,7 +240,7 @@ class Analysis(Evidence):
 
     @cached_property
     def taken(self) -> Sequence[int]:
-        """Returns for each process when a fault that kills struck this process, or -1 if no such fault struck it."""
+        """Returns for each process the time at which a killing fault struck the process, or -1 if none did."""
         killers = [fault for fault in self.run.faults if fault.kills]
         aimed = [(at, target) for fault in killers for at in fault.strikes for target in fault.targets]
         in_order = sorted(aimed, key=operator.itemgetter(0))

@@ -1,7 +1,8 @@
 """Compares the run's last steps with the same steps of the second restart, which the harness makes after the run.
 
-Repeated steps must equal the run's bit for bit if the run equals the fault-free run, throughout or long enough before
-the first fault. If the run differs from its fault-free run, repeated steps may differ from the run by 3 times that.
+Repeated steps must equal the run's steps bit for bit if the run equals the fault-free run, in all steps or in enough
+steps before the first fault. If the run differs from its fault-free run, repeated steps may differ from the run by 3
+times this difference.
 """
 
 from collections.abc import Iterator, Mapping
@@ -68,7 +69,8 @@ class DoneAgain:
 
     @property
     def saves_not_compared(self) -> str:
-        """Returns why tensors in saves of second restart and run are not compared, or an empty text if they are."""
+        """Returns why the tensors in the saves of the second restart and of the run are not compared, or an empty
+        text."""
         both = tensors(self._evidence.run).keys() & tensors(self.log).keys()
         unseen = "" if max(both, default=0) > self.made.step else "the tensors of the same save were not seen in both"
         return unseen if self.repeats else "a repeat of the run need not equal it bit for bit"
@@ -105,7 +107,6 @@ class DoneAgain:
             yield Odd(text, tellers.figure_again(self.repeats, name))
 
     def _band(self, name: str, mine: Floats) -> Floats | float:
-        """Returns how far values of the quantity `name` are allowed to differ between second restart and run."""
         usual = self._evidence.comparison
         if self.repeats or usual is None:
             return 0.0

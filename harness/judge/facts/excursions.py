@@ -1,4 +1,4 @@
-"""Finds excursions: steps in a row whose loss or gradient norm is far off the fault-free run's, with `mode: final`."""
+"""Finds excursions (`mode: final`): steps in a row whose loss or gradient norm is far from the fault-free run's."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,7 +43,6 @@ def excursions(evidence: Analysis) -> Iterator[Excursion]:
 
 
 def _of(evidence: Analysis, compared: Comparison, name: str, excess: float, whose: str) -> Iterator[Excursion]:
-    """Yields excursions of `name` (such as the loss) that exceed the share `excess`, the usual scatter and any lag."""
     columns = [getattr(each, name) for each in (compared.run, compared.fault_free)]
     told = np.isfinite(columns).all(axis=0)
     step, parts, theirs = (_stretches(each[told]) for each in (compared.step, *columns))
@@ -68,8 +67,6 @@ def _of(evidence: Analysis, compared: Comparison, name: str, excess: float, whos
 
 
 def _moved_by(evidence: Analysis, first: int, until: int, last: int) -> str:
-    """Returns the id of a fault that changes computed values, if an excursion (steps `first` to `last`) began during
-    the fault or a few steps later, and ended soon after the fault. A fault that a restart followed is ignored."""
     run = evidence.run
     for fault, begin, end in acted(evidence):
         soon = begin <= until and first <= end + SPIKE_MARGIN_STEPS + SPIKE_STEPS and last <= end + RECOVERS_STEPS
@@ -80,7 +77,8 @@ def _moved_by(evidence: Analysis, first: int, until: int, last: int) -> str:
 
 
 def acted(evidence: Analysis) -> Iterator[tuple[FaultRecord, int, int]]:
-    """Yields each fault that struck, and the job's last steps before the begin and before the end of the fault."""
+    """Yields each injected fault, the job's last step before the fault began, and the job's last step before the fault
+    ended."""
     work = evidence.work
     for fault in evidence.run.faults:
         if fault.injected is not None:
@@ -88,5 +86,4 @@ def acted(evidence: Analysis) -> Iterator[tuple[FaultRecord, int, int]]:
 
 
 def _stretches(values: Any) -> Any:
-    """Returns the values as rows of ten, without the first values if their number is no multiple of ten."""
     return values[len(values) % STRETCH_STEPS :].reshape(-1, STRETCH_STEPS)

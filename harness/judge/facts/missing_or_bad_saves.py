@@ -2,7 +2,8 @@
 
 If the log and the checkpoint store contradict each other, the store counts as right. A save that the harness never saw
 counts as missing only with further evidence, as the harness may overlook saves. If the harness could not see the
-checkpoint store, no save counts as missing. If several rules (functions) find one save, the first gives the reason.
+checkpoint store, no save counts as missing. If several rules (functions of this file) find the same save, the first
+rule gives the reason.
 """
 
 import itertools
@@ -60,8 +61,9 @@ def bad(store: Store) -> Found:
 
 
 def unseen(store: Store, saves: Sequence[Save]) -> Found:
-    """Yields consecutive saves that the harness never saw. Each save was the newest for longer than the harness usually
-    needs to see a save, and the unseen saves in a row for several times as long."""
+    """Yields consecutive saves that the harness never saw. Each yielded save was the newest save for longer than the
+    harness usually needs to see a save. Together, the yielded saves were the newest saves for several times the
+    harness's usual delay."""
     late_ns = max(store.late_ns(np.median), (store.usual or store).late_ns(max))
 
     def is_unseen(pair: tuple[Save, Save]) -> bool:
@@ -121,8 +123,9 @@ def not_kept(store: Store, saves: Sequence[Save]) -> Found:
 
 
 def kept(store: Store, series: str) -> tuple[int, bool]:
-    """Returns how many saves the fault-free run kept to its end, or 0 if this is unknown or may have changed, or if the
-    kept saves are not the newest. The second result is True if its last save contains its own step number."""
+    """Returns how many saves the fault-free run kept to its end, or 0 if this number is unknown, may have changed, or
+    does not count the newest saves. The second result is True if the fault-free run's last save contains its own step
+    number."""
     usual = store.usual if store.run.work_changed_at == NEVER else None
     saves = [save for save in usual.whole if save.series == series] if usual is not None else []
     if usual is None or usual.left is None or not saves:
@@ -135,8 +138,9 @@ def kept(store: Store, series: str) -> tuple[int, bool]:
 
 
 def lacks(store: Store, save: Save, dated: bool = False) -> bool:
-    """Returns True if a save was finally missing, incomplete or (with `dated`) of another step, unexplained by a fault.
-    A later fault explains a missing save if the harness had seen it, or if the fault hid saves to the end."""
+    """Returns True if, at the end, a save is missing, incomplete or (with `dated`) of another step, and no fault
+    explains this. A later fault explains a missing save if the harness had seen the save before, or if the fault hid
+    saves to the end."""
     excused = save in store.sights or store.shown_since(save, NEVER) > store.run.end
     if store.left is None or (excused and store.is_hidden(save.last_at, NEVER)):
         return False
@@ -150,9 +154,10 @@ def lacks(store: Store, save: Save, dated: bool = False) -> bool:
 
 
 def small(store: Store) -> Found:
-    """Yields saves far smaller than all fault-free saves or, without any, than all saves before the first fault. If the
-    run lost ranks, saves may be smaller in proportion to the ranks, unless most saves have fault-free size. If
-    fault-free saves are of nearly equal size, a save 10 % smaller is bad, unless ranks split the model differently."""
+    """Yields saves that are far smaller than all fault-free saves. Without fault-free saves, saves are compared with
+    the saves before the first fault. If the run lost ranks, saves may be smaller in proportion to the ranks, unless
+    most saves have fault-free size. If fault-free saves are of nearly equal size, a save that is 10 % smaller is bad,
+    unless ranks split the model differently."""
     relaid = store.usual is not None and new_layout(store.run, [store.usual.run])
     smallest_world, changed = min((epoch.size for epoch in store.run.epochs), default=1), store.run.work_changed_at
     for seen, who in ((True, "the harness saw"), (False, "the trainer told")):
@@ -207,8 +212,9 @@ def hollow(store: Store) -> Found:
 
 
 def stale(store: Store) -> Found:
-    """Yields saves that, despite optimizer updates, repeat all content of an earlier save, or more of its tensors than
-    fault-free saves repeat. One outlier among fault-free saves is ignored, but weakens the evidence for a bad save."""
+    """Yields saves that repeat an earlier save although the optimizer applied updates in between. A save is yielded if
+    it repeats all content, or more tensors than fault-free saves repeat. One outlier among fault-free saves is ignored,
+    but weakens the evidence for a bad save."""
     for kind, who in (("told", "the trainer told"), ("files", "the harness saw"), ("tensors", "the harness saw")):
         for save, step, _, _, by_chance in _of_earlier(store, kind):
             if not by_chance:
@@ -222,8 +228,8 @@ def stale(store: Store) -> Found:
 
 
 def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, float, bool]]:
-    """Yields saves that repeat more content of earlier saves than fault-free saves do. Each result holds the save, the
-    earlier save's step, the repeated share, the usual share, and True if a fault-free outlier was ignored."""
+    """Yields tuples (save, step of the earlier save, repeated share, usual share, True if a fault-free outlier was
+    ignored)."""
     mine, theirs = _shares(store, kind), _shares(store.usual, kind) if store.usual is not None else {}
     before = {save: kept for save, kept in mine.items() if save.last_at < first_strike(store.run.faults)}
     usual = _by_series((save, share) for save, (share, _) in (theirs if len(theirs) > 1 else before).items())
@@ -238,8 +244,6 @@ def _of_earlier(store: Store, kind: str) -> Iterator[tuple[Save, int, float, flo
 
 
 def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
-    """Maps each save to the share of its content that earlier saves held (by bytes or by tensors, whichever is more),
-    and to the step of the newest of these saves. Earlier saves count only if an optimizer update followed them."""
     first: dict[tuple[str, str], int] = {}
     found: dict[Save, tuple[float, int]] = {}
     for save, mine in _pieces(store)[kind]:
@@ -254,7 +258,6 @@ def _shares(store: Store, kind: str) -> Mapping[Save, tuple[float, int]]:
 
 
 def _pieces(store: Store) -> Mapping[str, Pieces]:
-    """Maps each kind of digest (logged, of files, of all tensors, of each tensor) to saves with their digests."""
     seen = store.undamaged.items()
     return {
         "told": ((save, [(1, save.tensors)]) for save in store.whole if save.tensors),
@@ -265,7 +268,7 @@ def _pieces(store: Store) -> Mapping[str, Pieces]:
 
 
 def _bytes_of(tensor: str) -> int:
-    """Returns the number `BYTES` from a text of the form `BYTES DIGEST`, or 0 if `BYTES` is not a valid number."""
+    """Parses the number `BYTES` in a text of the form `BYTES DIGEST`. Returns 0 if `BYTES` is not a valid number."""
     size = tensor.partition(" ")[0]
     return int(size) if size.isascii() and size.isdecimal() and len(size) <= DIGITS_MAX else 0
 
@@ -295,7 +298,8 @@ def without_what_all_share(store: Store, others: Sequence[Store]) -> Iterator[tu
 
 
 def unlike_usual(store: Store, usual: Store) -> Iterator[Save]:
-    """Yields saves with over 10 % of tensor bytes unlike the fault-free save's, if at least one save is identical."""
+    """Yields saves that differ from the fault-free save in over 10 % of tensor bytes. Yields nothing unless at least
+    one save is identical."""
     theirs = {(save.series, save.step): {*look.tensors} for save, look in usual.undamaged.items()}
     same: dict[Save, float] = {}
     for save, look in store.undamaged.items():
@@ -323,7 +327,6 @@ def of_another_step(store: Store) -> Found:
 
 
 def _ahead(store: Store) -> Mapping[Save, int]:
-    """Maps each save to the number of steps that its process did after the saved step, before the save began."""
     found: dict[Save, int] = {}
     order, places = store.run.rows_by_process
     for process, saves in grouped((save.process, save) for save in store.whole if save.process >= 0).items():

@@ -98,7 +98,8 @@ def done_again(told: Executed) -> list[Again]:
 
 
 def _means(told: Executed) -> Bools:
-    """Marks each rank's first row after a restart if steps are not all logged, as the row may hold means over steps."""
+    """Marks rows that may be means over several steps: each rank's first row after a restart, if ranks log only some
+    steps."""
     order = np.lexsort((told.step, told.life, told.rank))
     same = (np.diff(told.rank[order]) == 0) & (np.diff(told.life[order]) == 0)
     firsts = np.ones(len(order), np.bool_)
@@ -109,8 +110,6 @@ def _means(told: Executed) -> Bools:
 
 @dataclass(frozen=True)
 class _Figure:
-    """The precision and the typical size of one quantity, such as the loss, in the whole log of a run."""
-
     name: str
     digit: float  # one unit of the last reported digit; 0: a full float
     scale: float  # median size
@@ -146,7 +145,6 @@ class _Figure:
 
 
 def _differ(told: Executed, name: str, before: Ints, again: Ints, row: int) -> tuple[int, str]:
-    """Returns the step in row `row`, and a text with the step's value `name`, such as the loss, in both executions."""
     values = told.figures[name][[before[row], again[row]]]
     was, now = (f"{value:.9g}" for value in values)
     was, now = (was, now) if was != now else (f"{value:.17g}" for value in values)
@@ -185,7 +183,6 @@ class _Band:
         self._most, self._told = np.zeros(0), np.zeros(0, np.int64)
 
     def judge(self, off: Off) -> tuple[int | None, int | None]:
-        """Returns the row of the first repeated step that surely differs too much, and of the first undecided step."""
         reach = min(int(off.after.max(initial=-1)) + 1, len(self._most))
         most, told = np.maximum.accumulate(self._most[:reach]), np.cumsum(self._told[:reach])
         known = off.after < reach
@@ -200,7 +197,6 @@ class _Band:
         return next(iter(wrong.tolist()), None), next(iter(unsure.tolist()), None)
 
     def learn(self, off: Off) -> None:
-        """Records the differences after one more restart, each limited to twice the largest difference so far."""
         if not len(off.after) or not off.moves:
             return
         before, end = len(self._most), int(off.after.max()) + 1

@@ -32,7 +32,8 @@ class PassedOver:
         return self.names(save.step, save.path)
 
     def names(self, step: int, path: str) -> bool:
-        """Returns True if this checkpoint may be the save of `step` at `path` (empty if the path is not logged)."""
+        """Returns True if this checkpoint may be the save of `step` at `path`. An empty `path` means that the path is
+        not logged."""
         if self.place and path:
             mine, theirs = f"/{self.place.strip('/')}/", f"/{path.strip('/')}/"
             if mine.startswith(theirs) or theirs.endswith(mine):
@@ -67,7 +68,8 @@ class Restore(NamedTuple):
 
     @property
     def digests(self) -> Word:
-        """Returns the restore's time, marked as a claim, because only the trainer knows what content it restored."""
+        """Returns the time of the restore, marked as the trainer's claim, because only the trainer knows which content
+        it restored."""
         return Word(self.at)
 
     @property
@@ -77,7 +79,8 @@ class Restore(NamedTuple):
 
     @property
     def is_another(self) -> str:
-        """Returns a text if the restored content differs from what was committed for this step; else an empty text."""
+        """Returns a text that says that the restored content differs from the committed content of this step, or an
+        empty text."""
         if not self.content or not self.saved or self.content == self.saved:
             return ""
         if self.source == PEER:
@@ -86,7 +89,8 @@ class Restore(NamedTuple):
         return f"rank {self.rank} restored {where}, which no longer holds what was committed there"
 
     def took(self, damage: Damage, margin_ns: int) -> bool:
-        """Returns True if this restore used the damaged checkpoint before the harness saw a new checkpoint instead."""
+        """Returns True if this restore used the damaged checkpoint before the harness saw a new checkpoint in its
+        place."""
         if not self.step or self.step != damage.step or not damage.at + margin_ns < self.at <= damage.unseen_until:
             return False
         return damage.is_named(self.source) if self.source else not damage.copies
@@ -109,8 +113,8 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart of the job, with its processes. The first start of the job has the number 0. In a restore drill or
-    second restart, start 0 restores a save that `states` names."""
+    """One restart of the job, with its processes. The first start of the job has the number 0. In the log of a restore
+    drill or second restart, start 0 restores a save, and `states` lists this restore."""
 
     number: int  # 0: the start of the job
     epoch: Epoch  # the steps that follow
@@ -164,7 +168,8 @@ def restarts(run: Timeline, saves: Saves) -> list[Restart]:
 
 
 class InVain(NamedTuple):
-    """The longest series of restarts without progress: the job never went on from a later step than before."""
+    """The longest series of restarts without progress. A restart is without progress if the job goes on from no later
+    step than before."""
 
     restarts: int
     step: int  # the step from which the job went on, at the latest
@@ -176,8 +181,9 @@ class InVain(NamedTuple):
 
 
 def in_vain(run: Timeline, furthest: Callable[[int], int], excused: Sequence[Window] = ()) -> InVain:
-    """Finds the longest series of restarts without progress, also of restarts without a step. A restart is ignored if a
-    window of `excused` overlaps the time since the last start. `furthest` returns the job's step at a given time."""
+    """Finds the longest series of restarts without progress. Restarts without any step count, too. A restart is ignored
+    if a window of `excused` overlaps the time since the previous start. `furthest` returns the job's step at a given
+    time."""
     most, row, latest = InVain(0, 0), 0, -1
     for (before, came), (at, first) in itertools.pairwise(_starts(run)):
         latest = max(came, latest)
@@ -190,8 +196,6 @@ def in_vain(run: Timeline, furthest: Callable[[int], int], excused: Sequence[Win
 
 
 def _starts(run: Timeline) -> Iterator[tuple[int, int]]:
-    """Yields the time of each start of the job, and the first step that it did, or -1 if it did none. Of starts without
-    a step, only those of the rank that started most often before the job's next step count."""
     begins, tries = [epoch.begin for epoch in run.epochs], dict[int, list[int]]()
     told = {process.rank for process in run.processes if process.first_step is not None}
     idle = (each for each in run.processes if each.first_step is None and each.rank in told)
@@ -293,8 +297,6 @@ def choices(run: Timeline, saves: Saves, restarts: Sequence[Restart]) -> list[Ch
 
 
 class _There:
-    """Finds the checkpoints that exist at each restart: the committed or, if no commit is logged, the seen or begun."""
-
     def __init__(self, run: Timeline, saves: Saves):
         self._saves, self._margin_ns, told = saves, run.uncertainty_ns, bool(saves.whole)
         known = saves.good if told else [*saves.seen, *saves.open]
@@ -306,7 +308,6 @@ class _There:
         self._went_back: list[tuple[int, int]] = []  # time and step of each rollback; steps ascend
 
     def leave_behind(self, restart: Restart) -> None:
-        """Records a rollback by the job's own decision. Existing saves of rolled-back steps no longer count."""
         if restart.states:
             step = min(step for _, step in restart.states)
             while self._went_back and self._went_back[-1][1] >= step:

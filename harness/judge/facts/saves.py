@@ -107,7 +107,6 @@ class Saves:
         return found
 
     def _is_watched(self, series: str) -> bool:
-        """Returns True if the harness can see the saves of this series, as it missed none in the fault-free run."""
         usual = self._usual
         if usual is not None and usual.store.sights and any(each.save.series == series for each in usual.missing):
             return False
@@ -132,19 +131,22 @@ class Saves:
 
     @property
     def left_untold(self) -> int:
-        """Returns the step of the newest save left in the store if no log mentions so late a save, or else 0."""
+        """Returns the step of the newest save left in the store, or 0 if the log reports a committed save of this step
+        or of a later step."""
         newest = max(self.store.left_steps(), default=0)
         return newest if self.whole and newest > max(save.step for save in self.whole) else 0
 
     @cached_property
     def good(self) -> Sequence[Save]:
-        """Returns saves that are neither missing nor bad: committed ones or, if the log has no saves, seen ones."""
+        """Returns committed saves that are neither missing nor bad. If the log has no saves, the saves that the harness
+        saw are returned."""
         seen = () if self.run.checkpoints else self.seen
         return [*seen, *(save for save in self.whole if save not in self.none)]
 
     @cached_property
     def seen(self) -> Sequence[Save]:
-        """Returns the saves that the harness saw, or no saves if one was seen before the job had done its step."""
+        """Returns the saves that the harness saw. Returns nothing if the harness saw a save before the job had done the
+        saved step."""
         told = (each for each in self.store.seen if each.step is not None)
         saves = [Save(each.step or 0, -1, None, each.at, PUBLISHED, each.path) for each in told]
         work = Work(self.run)
@@ -175,7 +177,6 @@ class Saves:
 
     @cached_property
     def _followed(self) -> Sequence[tuple[Save, int, int]]:
-        """Returns for each begun save: the save, when its end was logged, and when its process began a new step."""
         order, places = self.run.rows_by_process
         ended = sorted((save for save in self.all if save.how), key=attrgetter("last_at"))
         ends = grouped(((save.process, save.step), save.last_at) for save in ended)
@@ -200,20 +201,22 @@ class Saves:
 
     def other_at_path(self, path: str, step: int, until: int) -> int | None:
         """Returns the step last saved at `path` by `until`, or `None` if `step` itself had been saved there, too. If no
-        save was at `path`, saves of the same file name count, as a node fetches a copy from an object store."""
+        save was at `path`, saves of the same file name count, because a node may fetch a copy from an object store."""
         path = path.rstrip("/")
         path = path if path in self._by_path else last_name(path)
         last = last_by(self._by_path.get(path, []), until)
         return last.step if last and self._first_at_path.get((path, step), NEVER + 1) > until else None
 
     def elsewhere(self, path: str, until: int) -> str:
-        """Returns the path of the last save until `until` with the file name of `path`, if `path` itself had none."""
+        """Returns the path of the last save, up to time `until`, that has the file name of `path`. The result is empty
+        if a save was at `path` itself."""
         known = not path.startswith("/") or path.rstrip("/") in self._by_path
         last = last_by(self._by_path.get(last_name(path), []), until)
         return last.path if last and not known and last.path.startswith("/") else ""
 
     def content_of(self, step: int | None, path: str, until: int) -> str:
-        """Returns the digest committed by `until` for `step` at `path` or else at any path; empty if digests differ."""
+        """Returns the content digest that was committed by the time `until` for `step` at `path`, or else at any path.
+        The result is empty if digests differ."""
         known = -1 if step is None else step
         at, content = self._contents.get((known, path)) or self._contents.get((known, ""), (NEVER, ""))
         return content if at <= until else ""
@@ -234,7 +237,8 @@ class Saves:
 
     def sound_at(self, moment: int, outages: bool = True) -> Callable[[Save], bool]:
         """Returns a function that returns True for a save that no fault until time `moment` can have damaged. A fault
-        that only disturbs the store (ignored if `outages` is False) can damage only a save made meanwhile."""
+        that only disturbs the store can damage only a save made during the fault. If `outages` is False, faults that
+        only disturb the store are ignored."""
         acted = [each for each in self._spoilt if each[0] <= moment and (outages or each[1] == -NEVER)]
 
         def sound(save: Save) -> bool:
@@ -246,7 +250,6 @@ class Saves:
         return sound
 
     def _begun(self, save: Save) -> int:
-        """Returns when a process may first have begun to save this step, after the last restart before `save`."""
         place = bisect.bisect(self.run.epochs, save.at, key=attrgetter("begin"))
         since = self.run.epochs[place - 1].begin if place else 0
         told = (at for at, _ in self._words.get(save.step, ()) if at >= since)
@@ -254,12 +257,13 @@ class Saves:
 
     @property
     def outages(self) -> Sequence[Window]:
-        """Returns the time windows in which faults disturbed the store, but damaged nothing that was there before."""
+        """Returns the time windows in which faults disturbed the store without damage to earlier saves."""
         return union((since, until) for _, since, until, _ in self._spoilt if since != -NEVER)
 
     @cached_property
     def _spoilt(self) -> Sequence[tuple[int, int, int, frozenset[int | None]]]:
-        """Returns when each fault acted, and which saves it may spoil: ended after, begun by, of steps (none: any)."""
+        """Returns tuples (time of the fault, earliest end of a damaged save, latest begin of a damaged save, damaged
+        steps). An empty set of steps stands for all steps."""
         found, margin_ns = list[tuple[int, int, int, frozenset[int | None]]](), self.run.uncertainty_ns
         for fault in (fault for fault in self.run.faults if fault.spoils and fault.injected is not None):
             at, steps = acted_at(fault), frozenset(damage.step for damage in self.damage[fault.id])
@@ -297,8 +301,8 @@ class Saves:
 
     @cached_property
     def _contents(self) -> Mapping[tuple[int, str], tuple[int, str]]:
-        """Maps each (step, path), and (step, "") for all paths, to the time of the first commit and the digest of the
-        committed content. If commits for one key differ in content, the digest is empty."""
+        """Maps each pair (step, path) to the time of the first commit and the digest of the committed content. The path
+        "" stands for all paths. The digest is empty if commits of the same step and path differ in content."""
         found: dict[tuple[int, str], tuple[int, str]] = {}
         for save in (save for save in self.all if save.told and save.content):
             for key in {(save.step, ""), (save.step, save.path)}:
@@ -308,12 +312,10 @@ class Saves:
 
     @cached_property
     def _words(self) -> Mapping[int, Sequence[tuple[int, str]]]:
-        """Maps each step to the times and kinds of the logged events about saves of this step."""
         return grouped((int(e["step"]), (e["at"], e["event"])) for e in self.run.checkpoints if "step" in e)
 
     @cached_property
     def _by_path(self) -> Mapping[str, Sequence[tuple[int, Save]]]:
-        """Maps each path and file name to the saves there, with their times. A job may save several steps there."""
         told = [save for save in self.all if save.path and save.step >= 0]
         return grouped((key, (save.at, save)) for save in told for key in {save.path.rstrip("/"), last_name(save.path)})
 
@@ -322,13 +324,11 @@ class Saves:
         return {(path, save.step): at for path, told in self._by_path.items() for at, save in reversed(told)}
 
     def _last_of(self, names: frozenset[str], before: int) -> int | None:
-        """Returns the step of the last save committed under one of `names` before the time `before`, or `None`."""
         mine = [(save.last_at, save.step) for save in self.all if save.told and names & {*save.path.split("/")}]
         return max((each for each in mine if each[0] < before), default=(0, None))[1]
 
 
 def _joined(events: Iterable[Mapping[str, Any]]) -> Iterator[Save]:
-    """Joins each logged end of a save with the last logged begin by the same process for the same step."""
     begun: dict[tuple[int, int], Mapping[str, Any]] = {}
     for event in events:
         key = event["process"], int(event.get("step", -1))

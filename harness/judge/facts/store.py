@@ -181,7 +181,8 @@ class Store:
         return {save: max(seen, key=lambda each: each.size or 0) for save, seen in self.sound.items()}
 
     def late_ns(self, of: Callable[[Any], Any]) -> int:
-        """Returns the harness's delay in ns until it saw a save (`of`: median or maximum), or 0 if it saw no save."""
+        """Returns the harness's delay in ns until it saw a save, or 0 if it saw no save. The function `of`, such as a
+        median, combines the delays of all saves."""
         return int(of([seen[0].at - save.last_at for save, seen in self.sights.items()])) if self.sights else 0
 
     def went(self, save: Save) -> int:
@@ -195,8 +196,9 @@ class Store:
         return save.size if seen is None or seen.size is None else seen.size
 
     def holds_less(self, step: int, since: int) -> tuple[int, int] | None:
-        """If the save of `step` holds fewer tensors than each other save, returns its number of tensors and the next
-        higher one, or else `None`. Saves that ended before the time `since` are ignored."""
+        """Returns the number of tensors in the save of `step`, and the next higher number in another save. Returns
+        `None` unless the save of `step` holds fewer tensors than each other save. Saves that ended before the time
+        `since` are ignored."""
         looks = ((save.step, seen) for save, seen in self.undamaged.items() if save.last_at >= since)
         counts = {number: seen.told.get("tensor_count") for number, seen in looks}
         mine = counts.pop(step, None)
@@ -227,7 +229,8 @@ class Store:
 
     @cached_property
     def alike(self) -> Mapping[tuple[str, str], Mapping[Save, str]]:
-        """Maps (series of saves, property), such as the number of tensors, to the property's value in each save."""
+        """Maps each pair (series of saves, property) to the property's value in each save. A property is, for example,
+        the number of tensors."""
         found: dict[tuple[str, str], dict[Save, str]] = {}
         for save in self.whole:
             folder = last_name(save.path.rstrip("/").rpartition("/")[0])
@@ -247,13 +250,14 @@ class Store:
         return touches(self._hiding, begin, end)
 
     def shown_since(self, save: Save, until: int) -> int:
-        """Returns the start of the time up to `until` in which no fault hid this save: its commit, or a fault's end."""
+        """Returns the time since which, up to `until`, no fault hid this save: the time of its commit, or of a fault's
+        end."""
         place = bisect.bisect_right(self._hiding, until, key=lambda window: window[0])
         return max(save.last_at, self._hiding[place - 1][1]) if place else save.last_at
 
     def redone(self, save: Save, until: int) -> int:
-        """Returns the time of the first restart after a save that a fault hid, if the job then saved the step again, or
-        else `NEVER`. Observations after this restart may show the repeated save."""
+        """Returns the time of the first restart after a save if a fault hid the save and the job saved the step again.
+        Returns `NEVER` otherwise. What the harness sees after a restart may be the repeated save."""
         if self.shown_since(save, until) == save.last_at:
             return NEVER
         restarted = first_from(self._restarts, save.last_at)
@@ -269,7 +273,6 @@ class Store:
 
     @cached_property
     def _hiding(self) -> Sequence[Window]:
-        """Returns the time windows of faults that may hide saves. Faults whose whole damage is known are skipped."""
         windows = []
         for fault in self.run.faults:
             told = fault.damaged and all(isinstance(damage.get("step"), int) for damage in fault.damaged)

@@ -32,7 +32,8 @@ def beside(fault_free: object | None, alone: By) -> By:
 
 
 def of_rank(rank: str) -> By:
-    """Returns how strong the evidence is that a figure is off: weak for a figure of one rank, SEEN for the job's."""
+    """Returns how strong the evidence is that a measured value is wrong: weak for a value of one rank, `SEEN` for a
+    value of the whole job."""
     return OWN_FIGURES if rank else SEEN
 
 
@@ -52,7 +53,8 @@ def went_on(identical: bool) -> By:
 
 
 def since_change(sure: bool) -> By:
-    """Returns how strong the evidence of an error is after the job was changed: weak if the change may explain it."""
+    """Returns how strong the evidence of an error is after the job was changed: weak if the change may explain the
+    error."""
     return SEEN if sure else By.TOLD
 
 

@@ -61,7 +61,6 @@ class Told:
         self.first = np.append(True, np.diff(self.process) != 0)[: len(order)]
 
     def of_process(self, told: Callable[[Process], int]) -> Ints:
-        """Returns for each step the value that the function `told` gives for the step's process."""
         return np.array([told(process) for process in self.run.processes], np.int64)[self.process]
 
     @property
@@ -85,8 +84,9 @@ class Told:
 
     @functools.cached_property
     def tracks(self) -> tuple[Ints, Ints]:
-        """Returns a fingerprint for each `COPIED_STEPS` different step durations in a row, and the row of the last
-        step. Fingerprints end at multiples of `COPIED_STEPS`, so that fingerprints of two logs cover equal steps."""
+        """Returns a fingerprint of each series of `COPIED_STEPS` different step durations, and the row of the last step
+        of each series. Each series ends at a multiple of `COPIED_STEPS`, so that fingerprints of two logs cover equal
+        steps."""
         ends = self.run.steps.step % limits.COPIED_STEPS == 0
         last = np.flatnonzero(ends[self.order][limits.COPIED_STEPS - 1 :]) + limits.COPIED_STEPS - 1
         first = last - limits.COPIED_STEPS + 1
@@ -96,7 +96,6 @@ class Told:
         return np.concatenate(prints), np.concatenate(rows)
 
     def _varied(self, last: Ints) -> tuple[Ints, Ints]:
-        """Returns fingerprints like `tracks` for series of steps that end in rows `last`, if all durations differ."""
         rows = last[:, None] - np.arange(limits.COPIED_STEPS)
         lengths = self.end[rows] - self.free[rows]
         varied = (np.diff(np.sort(lengths, axis=1), axis=1) != 0).all(axis=1)
@@ -138,8 +137,6 @@ def _longer_than_its_step(part: str) -> Callable[[Told], Ints]:
 
 
 def _worst_step(excess: Callable[[Told], Ints]) -> Excesses:
-    """Returns a function that yields the largest value of `excess` for any step, in ns, and the name of this step."""
-
     def worst(told: Told) -> Iterator[tuple[int, str]]:
         over = excess(told)
         for row in [int(over.argmax())] if len(over) else []:
@@ -153,7 +150,6 @@ def _ended(process: Process) -> int:
 
 
 def _before_their_peers(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields the longest time (ns) from a step's end on one rank to its begin on another rank, and the step's name."""
     steps = told.run.steps
     key = (steps.epoch.astype(np.int64) << 31 | steps.step)[told.order]
     order = np.argsort(key, kind="stable")
@@ -166,7 +162,6 @@ def _before_their_peers(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def _two_in_one_place(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields, for each replaced worker, how many ns before the worker's end its replacement was ready."""
     places = grouped(((*each.key, each.local_rank), each) for each in told.run.processes)
     for before, after in itertools.chain.from_iterable(map(itertools.pairwise, places.values())):
         ready = max(after.started, after.rendezvous or 0)
@@ -174,12 +169,10 @@ def _two_in_one_place(told: Told) -> Iterator[tuple[int, str]]:
 
 
 def _last_words(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields, for each process, how many ns after its end its last line was logged, and the process's name."""
     return ((each.last_seen - _ended(each), f"rank {each.rank} on {each.node}") for each in told.run.processes)
 
 
 def _longer_saves(told: Told) -> Iterator[tuple[int, str]]:
-    """Yields, for each save, by how many ns its logged duration exceeds the time from its begin to its commit."""
     begun: dict[tuple[int, object], int] = {}
     for event in told.run.checkpoints:
         key = event["process"], event.get("step")
@@ -222,14 +215,14 @@ def outside_node(run: Timeline) -> Iterator[Odd]:
 
 
 def _given(run: Timeline, process: Process, slot: Slot | None) -> int:
-    """Returns when (ns) the job got the process's node, less a margin if it was the node's first allocation."""
     if slot and slot.allocated > run.begin:
         return slot.allocated - (0 if slot.incarnation > 1 else limits.ALLOCATED_NS)
     return run.begin if process.started >= run.begin else -NEVER
 
 
 def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
-    """Yields a text if two processes, of one run or two runs, have the same step times to the ns on precise clocks."""
+    """Yields a text if two processes, of one run or of two runs, logged the same step times to the nanosecond. Times
+    from coarse clocks are not compared."""
     logs = [each for each in (run, *others) if 0 < each.grain < limits.FINE_NS]
     if run not in logs:
         return
@@ -249,7 +242,6 @@ def copies(run: Told, others: Sequence[Told]) -> Iterator[Odd]:
 
 
 def _noticed_before(run: Timeline) -> Iterator[Odd]:
-    """Yields a text on a worker that logged a preemption notice long before any fault gave a notice."""
     told = [notice for notice in run.notices if notice.get("source") not in ("peer", *GAVE_UP)]
     begun = min((fault.injecting or NEVER for fault in run.faults), default=NEVER)
     struck, apart = (begun, limits.APART_NS) if begun < NEVER else (first_strike(run.faults), limits.NOTICED_NS)
@@ -286,7 +278,6 @@ def seen_recoveries(run: Timeline) -> Iterator[tuple[str, int, int]]:
 
 
 def _saves_seen_late(run: Timeline, fault_free_runs: Sequence[Timeline], disturbed: Sequence[Window]) -> Iterator[Odd]:
-    """Yields a text on consecutive saves that the harness saw much longer after their commits than usual."""
     told, apart = _seen_after(run)
     since = disturbed[0][0] if disturbed else run.end
     others = (_seen_after(other)[1] for other in fault_free_runs)
@@ -303,8 +294,6 @@ def _saves_seen_late(run: Timeline, fault_free_runs: Sequence[Timeline], disturb
 
 
 def _seen_after(run: Timeline) -> tuple[Ints, Ints]:
-    """Returns, for each save that the harness saw, when its commit was logged, and how many ns later the harness last
-    looked before it saw the save."""
     committed = (event for event in run.checkpoints if event["event"] == COMMITTED)
     by_step = grouped((event.get("step"), (event["at"], event["at"])) for event in committed)
     told = [(last_by(by_step.get(event.get("step"), ()), event["at"]), event) for event in run.published]

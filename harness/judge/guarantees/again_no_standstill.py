@@ -1,7 +1,8 @@
 """The job never stands still for much longer than without a fault while no fault is at work.
 
 The time between two steps is too long if it exceeds 4 s and 5 times the longest time in any fault-free run. After a
-fault changed the job's work, the time of a median step since then is added to this longest time.
+fault changed the job's work, the longest time in any fault-free run is increased by the time of a median step since the
+change.
 """
 
 import numpy as np
@@ -30,7 +31,6 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _longest_usual(evidence: Analysis) -> int | None:
-    """Returns the longest time, in ns, between two successive steps in any fault-free run (`None`: unknown)."""
     return max((int((each.end - each.begin).max(initial=0)) for each in evidence.usual.times), default=None)
 
 

@@ -38,7 +38,7 @@ def _is_disturbed(evidence: Analysis, at: int) -> bool:
 
 def _wanted(evidence: Analysis) -> int:
     """Returns the earliest allowed step of the last checkpoint, or 0 if unknown. If the fault-free run did not save at
-    its end, the checkpoint may be older by almost one save interval, or by almost two if the job saves by time."""
+    its end, the last checkpoint may be older by almost one save interval, or by almost two if the job saves by time."""
     run, usual, fault_free = evidence.run, evidence.fault_free_saves, evidence.fault_free
     last = [run.processes[row] for epoch in run.epochs[-1:] for row in epoch.processes]
     if usual is None or fault_free is None or not usual.whole or not len(usual.steps) or evidence.flaw(fault_free):

@@ -1,14 +1,15 @@
 """A fault explains each death.
 
 A fault that kills explains the death of its target, if the target was alive when the fault struck. Until the ranks do a
-step in a new process group, a fault that kills one rank explains the deaths of all, because their collectives fail. A
-replacement node explains the deaths of workers that ran when the node joined. A fault that may stop a healthy job (a
-partition, a hang, a full store) explains each death while the fault acts. An exit with code 75 is explained if the job
-starts again with more ranks, or if the harness or engine gave a notice. A fault that only slows the job explains no
-death, and neither does a notice that only the trainer reports. A death may be logged up to 1 s before its cause. An
-exit code 128 + n counts as signal n. Only a fault that kills explains a segmentation fault (or SIGILL, SIGFPE), and
-only in its target. Only a fault on the worker that kills it or may stop the job explains an exit that the worker logs
-as an `error`. A damaged checkpoint whose digests are right explains each death of a worker that loaded it.
+step in a new process group, a fault that kills one rank explains the deaths of all ranks, because their collectives
+fail. A replacement node explains the deaths of workers that ran when the node joined. A fault that may stop a healthy
+job (a partition, a hang, a full store) explains each death while the fault acts. An exit with code 75 is explained if
+the job starts again with more ranks, or if the harness or engine gave a notice. A fault that only slows the job
+explains no death, and neither does a notice that only the trainer reports. A death may be logged up to 1 s before its
+cause. An exit code 128 + n counts as signal n. Only a fault that kills explains a segmentation fault (or SIGILL,
+SIGFPE), and only in its target. An exit that a worker logs as an `error` is explained only by a fault on this worker
+that kills the worker or may stop the job. A damaged checkpoint whose digests are right explains each death of a worker
+that loaded it.
 """
 
 from typing import Any

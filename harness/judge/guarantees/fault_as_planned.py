@@ -29,7 +29,6 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _moment(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw if the fault struck before its planned step or phase, or long after it."""
     run, when, due = evidence.run, evidence.planned_faults.get(fault.id, {}).get("when") or {}, 0
     step, phase, late = when.get("step"), when.get("phase"), SEEN_NS + run.uncertainty_ns
     if not isinstance(step, int | None):
@@ -51,7 +50,6 @@ def _moment(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _damage(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw for each file that a fault reports as damaged, but that still has its earlier content."""
     for damage in fault.damaged:
         begun = damage["at"] if fault.injecting is None else fault.injecting
         place, digest = str(damage.get("checkpoint")), damage.get("sha256")

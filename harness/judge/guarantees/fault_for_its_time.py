@@ -2,8 +2,8 @@
 
 A fault may end before its planned end if the job gets rid of the victim (a process or node), if the job is over, or if
 people stop the fault. If no log shows the victim's end, the victim counts as gone once new process groups do all
-further steps and the victim logs nothing more. A fault may be undone late: by up to 10 s, or by its planned duration if
-that is longer.
+further steps and the victim logs nothing more. A fault may be undone late by up to 10 s, or by up to its planned
+duration if this duration is over 10 s.
 """
 
 from harness.evidence.faults import stopped
@@ -31,7 +31,6 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _victim_ended(evidence: Analysis, fault: FaultRecord, healed: int) -> bool:
-    """Returns True if the log shows the victim's exit, or that new process groups did all later steps without it."""
     run, ranks = evidence.run, {target.get("rank") for target in fault.targets} - {None}
     since, until = acted_at(fault), healed + EXIT_TOLD_NS
     exits = (exit_ for target in fault.targets for exit_ in evidence.places.exits(target, since, until))

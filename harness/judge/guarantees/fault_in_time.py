@@ -6,7 +6,6 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw if a fault struck after the last step or, if it only slows the job, in the last half of a step."""
     work = evidence.work
     at = min(fault.strikes, default=acted_at(fault)) - evidence.run.uncertainty_ns
     if work.finished and at > work.over:

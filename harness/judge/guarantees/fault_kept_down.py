@@ -26,7 +26,6 @@ def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw for each rank that did steps after its death was measured. Faults on whole nodes are skipped."""
     gone = max([acted_at(fault), *(effect["at"] for effect in fault.effects)])
     ranks = [target for target in fault.targets if target.get("rank") is not None]
     for row in _alive(evidence, ranks, acted_at(fault)):
@@ -36,7 +35,6 @@ def _killed(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
-    """Yields a flaw for each frozen rank that did a step, exited or logged a line before it was released."""
     run, (order, places_of) = evidence.run, evidence.run.rows_by_process
     since = max(effect["at"] for effect in fault.effects) + run.uncertainty_ns
     until = min(acted_at(fault) + lasts_ns, fault.healed or NEVER, fault.cancelled or NEVER) - run.uncertainty_ns
@@ -50,7 +48,6 @@ def _frozen(evidence: Analysis, fault: FaultRecord, lasts_ns: int) -> Flaws:
 
 
 def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw for each node kept despite a notice, and for each rank that exited by itself, not by the kill."""
     for target in fault.targets if fault.notice_ns is not None else ():
         if target.get("rank") is None and key_of(target) in evidence.places.kept:
             yield f"gave {target.get('node')} a notice, but never took the node"
@@ -64,7 +61,6 @@ def _stayed_or_left(evidence: Analysis, fault: FaultRecord) -> Flaws:
 
 
 def _alive(evidence: Analysis, targets: Iterable[Target], at: int) -> list[int]:
-    """Returns the processes on `targets` that were alive at time `at`, as row numbers of `Timeline.processes`."""
     return sorted({row for target in targets for row in evidence.places.alive(target, at)})
 
 

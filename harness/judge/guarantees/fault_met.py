@@ -8,7 +8,6 @@ from harness.judge.guarantee import RUN, Analysis, Breaches, Guarantee, breach
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each fault that damaged only checkpoints that no later restart needed."""
     if not any(evidence.saves.damage.values()):
         return
     states = sorted((each.at, step) for restart in evidence.restarts for each, step in restart.states)

@@ -11,7 +11,6 @@ from harness.units import format_duration
 
 
 def _flaws(evidence: Analysis, fault: FaultRecord) -> Flaws:
-    """Yields a flaw for each wrong or absent target. A plan numbers nodes in the order in which the job gets them."""
     run, places, plan = evidence.run, evidence.places, evidence.planned_faults.get(fault.id, {})
     nodes = dict(enumerate(run.nodes))
     meant = sorted(_name(target, nodes.get(target.get("node_index", -1))) for target in plan.get("targets") or ())

@@ -7,7 +7,6 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each fault that failed or had no effect, or never struck though the run went on."""
     run, work = evidence.run, evidence.work
     records = grouped((record.id, record) for record in run.faults)
     ended = run.beside.cut_short or given_up_early(run)

@@ -12,7 +12,6 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if the job failed (even without logged steps), was aborted, or ended without its last step."""
     run, blind = evidence.run, blindness(evidence.run, evidence.fault_free)
     if run.outcome == "failed" and (blind or "fail_fast" not in (run.plan.get("expect") or {})):
         damage = None if blind else spoiler(run)

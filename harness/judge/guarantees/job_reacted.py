@@ -37,7 +37,6 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _about(diagnosis: Mapping[str, Any], struck_ones: Sequence[Process]) -> bool:
-    """Returns True if a diagnosis names a problem, and accuses a struck rank or node, or nobody in particular."""
     suspects = [each for each in diagnosis.get("who") or () if each.keys() & {"rank", "node"}]
     right = any(
         each.get("rank") == one.rank or each.get("node") == one.node for each in suspects for one in struck_ones

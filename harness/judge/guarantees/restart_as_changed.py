@@ -1,10 +1,11 @@
 """A job whose configuration was changed on purpose goes on from the same weights, with the new configuration.
 
 The first step after the change uses the restored weights, before any update: its loss, gradient norm and digest of the
-weights must be the fault-free run's. `loss_continuity` sets the allowed difference of this step; with `mode: final`,
-the loss may be off by 30 %, or by five times its scatter. A difference above the limit fails the run if only optimizer
-settings were changed. After any other change, such as of the code, the limit of `mode: final` applies, and a larger
-difference is inconclusive. With `shown_by: loss`, loss and gradient norm of the first step are not judged.
+weights must equal the fault-free run's. `loss_continuity` sets the allowed difference of the first step. With `mode:
+final`, the loss of the first step may differ by 30 %, or by five times its scatter. A difference above the limit fails
+the run if only optimizer settings were changed. After any other change, such as of the code, the limit of `mode: final`
+applies, and a larger difference is inconclusive. With `shown_by: loss`, loss and gradient norm of the first step are
+not judged.
 
 The fault `hot_update` may name a logged value that must show the change (`shown_by`), such as the learning rate. In 90
 % of the steps since the change, the named value must differ from that of the fault-free run beyond rounding. If the
@@ -51,9 +52,6 @@ def _named(evidence: Analysis) -> list[str]:
 
 
 def _shown(evidence: Analysis, name: str) -> tuple[int, int, bool]:
-    """Counts the steps since the change in which the logged value `name` differs from the fault-free run's, and those
-    in which both runs log it, except at the end of a schedule, where both configurations may have the same learning
-    rate. The third result is True if too few steps show the value."""
     usual, last = evidence.fault_free_curve, evidence.run.changed_after
     if not usual:
         return 0, 0, False
@@ -83,7 +81,6 @@ def _late_losses(evidence: Analysis, usual: Steps) -> Breaches:
 
 
 def _other_weights(evidence: Analysis, usual: Steps) -> Breaches:
-    """Yields a breach if the first step after the change was not computed with the fault-free run's weights."""
     steps, first = evidence.run.steps, evidence.run.changed_after + 1
     same = evidence.comparison is not None and evidence.comparison.first_divergent_step is None
     known = _of_updates_alone(evidence)
@@ -110,8 +107,6 @@ def _other_weights(evidence: Analysis, usual: Steps) -> Breaches:
 
 
 def _allowed(evidence: Analysis, step: int, closely: bool) -> tuple[Kind, Mapping[str, float]]:
-    """Returns the kind of evidence behind the limits, and how far loss and gradient norm of a step may differ. If
-    `closely` is True, `loss_continuity` sets the limits, or else `mode: final` does."""
     bounds, named = evidence.continuity, _named(evidence)
     usual = evidence.fault_free_curve or evidence.curve
     row, mode = int(np.searchsorted(usual.step, step)), bounds.mode if bounds and closely else "final"
@@ -131,13 +126,11 @@ def _allowed(evidence: Analysis, step: int, closely: bool) -> tuple[Kind, Mappin
 
 
 def _of_updates_alone(evidence: Analysis) -> bool:
-    """Returns True if all planned changes concern only optimizer updates, and no other fault changes values."""
     struck = [fault for fault in evidence.run.faults if fault.injected is not None]
     return all(fault.updates_only if fault.changes else not (fault.drifts or fault.diverges) for fault in struck)
 
 
 def nothing_compared(evidence: Analysis) -> str:
-    """Returns why the first step after the change cannot be compared, or an empty text if it can."""
     last, usual = evidence.run.changed_after, evidence.fault_free
     if last == NEVER:
         return "nothing changed the configuration"

@@ -4,10 +4,10 @@ The newest checkpoint is the one with the highest step that was committed before
 saves a part, the last rank commits. A restart may take an older checkpoint if the job decided to roll back, if a fault
 may have damaged all newer ones, or if the restart reports each newer one as passed over. The run fails if a restart
 passes over a checkpoint that the harness saw complete and no fault can have damaged, or restarts from scratch although
-a checkpoint was committed. A fault that only disturbs the store may have damaged the checkpoints that were made
-meanwhile, and no earlier ones. Exported weights, and the dump of a worker that ends by an error, count as checkpoints
-only if there are no others. The run is inconclusive if a checkpoint was committed while a fault disturbed the store,
-and a later restart took an older one silently.
+a checkpoint was committed. A fault that only disturbs the store can damage only checkpoints made during the fault.
+Exported weights, and the dump of a worker that ends by an error, count as checkpoints only if there are no other
+checkpoints. The run is inconclusive if a checkpoint was committed while a fault disturbed the store, and a later
+restart took an older one silently.
 """
 
 from harness.judge.facts.restarts import Choice, choices
@@ -33,7 +33,6 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def older(choice: Choice) -> Breaches:
-    """Yields a breach for each rank that restored an older save than the newest one not reported as passed over."""
     restart, newer, unsure, looks = choice.restart, choice.unnamed, choice.unsure, choice.restart.looks
     for each, step in restart.states:
         why = "and named no newer one that is damaged" if step else "and skipped all saved checkpoints"
@@ -52,7 +51,8 @@ def older(choice: Choice) -> Breaches:
 
 
 def further_back(evidence: Analysis) -> Breaches:
-    """Yields restarts that lost too many steps for the planned saves, if the trainer logs no saves and no restores."""
+    """Yields a breach for each restart that lost more steps than the planned saves allow. Only runs without logged
+    saves and restores are checked."""
     run, every = evidence.run, evidence.run.saves_every
     if run.checkpoints or any(restart.states for restart in evidence.restarts):
         return

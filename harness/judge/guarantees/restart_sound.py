@@ -11,7 +11,6 @@ from harness.timeline.lookups import grouped
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each restore of damaged or wrong tensors. A restore without a logged step is not judged."""
     told = ((restart, *state) for restart in evidence.restarts for state in restart.states)
     by_step, unaware = grouped((step, (restart, restore)) for restart, restore, step in told), list[Restore]()
     for damage in (each for damaged in evidence.saves.damage.values() for each in damaged if each.tensor_bytes):

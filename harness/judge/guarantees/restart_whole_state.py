@@ -1,7 +1,8 @@
 """Each restart takes the whole state: the optimizer's as well as the model's.
 
 With `mode: final`, a process that rolls back without a restart and repeats a step with the same samples must get the
-same loss and gradient norm, except for rounding. A step is ignored if its first loss is not the fault-free run's.
+same loss and gradient norm, except for rounding. A repeated step is ignored if the loss of its first execution differs
+from the fault-free run's loss.
 """
 
 from dataclasses import fields, replace
@@ -17,7 +18,6 @@ from harness.timeline.lineage import NEVER
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if ranks restored only the model, unless all losses equal the fault-free run's bit for bit."""
     yield from _otherwise_again(evidence)
     compared, restores = evidence.comparison, [each for restart in evidence.restarts[1:] for each in restart.restores]
     alone = sorted({each.rank for each in restores if each.entered == ("model",)})
@@ -28,9 +28,6 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _otherwise_again(evidence: Analysis) -> Breaches:
-    """Yields a breach if a process did a step twice with equal samples, but with different losses or gradient norms.
-    Only steps whose first execution has the fault-free run's loss bit for bit are checked, and only in `mode: final`.
-    Ignores rounding errors, and repeats after a skipped update or before the last fault that kills no process."""
     run, steps, usual, bounds = evidence.run, evidence.run.steps, evidence.fault_free, evidence.continuity
     if bounds is None or bounds.mode != "final" or usual is None or evidence.incomparable or evidence.never_the_same:
         return

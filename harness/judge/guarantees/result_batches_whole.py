@@ -2,10 +2,10 @@
 
 Ranks may process different numbers of samples if the fault-free run shares its batches as unevenly at the same world
 size. The run fails if a rank processes no sample of a batch that has enough samples for all ranks, although each rank
-processes some in the fault-free run. It also fails if in 3 steps in a row a rank processes no samples, those of another
-rank or, since its start, those of an earlier step again, although no rank of the fault-free run does so, or as soon.
-It fails, too, if a fault gave a rank other samples than its part of the batch, and the trainer named another rank
-(`anomaly: data_skew`).
+processes some in the fault-free run. The run also fails if, in 3 steps in a row, a rank processes no samples, the
+samples of another rank, or the samples of an earlier step since the rank's start, although no rank of the fault-free
+run does so as soon. The run fails, too, if a fault gave a rank other samples than its part of the batch, and the
+trainer's alarm (`anomaly: data_skew`) named another rank.
 """
 
 import numpy as np
@@ -33,13 +33,11 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _listed(evidence: Analysis) -> Timeline | None:
-    """Returns the fault-free run if its ranks, and those of the run, list their samples."""
     runs = [each for each in (evidence.fault_free, evidence.run) if each and (each.steps.samples >= 0).any()]
     return runs[0] if len(runs) == 2 and not evidence.flaw(runs[0]) else None
 
 
 def nothing(evidence: Analysis) -> str:
-    """Returns why the harness cannot check that batches are complete, or an empty text if the harness can."""
     run, usual = evidence.run, evidence.fault_free
     if (run.steps.samples >= 0).any() and not len(ranks.samples_counted(run)) and not _listed(evidence):
         return "no fault-free run shows how ranks share samples"
@@ -48,8 +46,6 @@ def nothing(evidence: Analysis) -> str:
 
 
 def _uneven(evidence: Analysis, rows: Ints) -> Breaches:
-    """Yields a breach if a batch is shared more unevenly among ranks than in the fault-free run with as many ranks.
-    `rows` are the rows of the steps table that `samples_counted` returned."""
     run, fault_free = evidence.run, evidence.fault_free
     usual, usual_few, usual_many = np.zeros((3, 0), np.int64)  # number of ranks; least and most samples of one rank
     if fault_free is not None:

@@ -13,8 +13,6 @@ SAMPLES = {"digest": "samples", "first": "sample position", "count": "batch size
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach for each quantity, such as the loss, for which ranks log different values in one step. If ranks
-    of the fault-free run differ, too, each rank is compared with the same rank of the fault-free run."""
     run, fault_free, bounds = evidence.run, evidence.fault_free, evidence.continuity
     if bounds is None:
         return

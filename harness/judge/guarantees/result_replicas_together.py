@@ -2,9 +2,9 @@
 
 A breach names the step and the rank whose weights differ from the majority's, or both ranks of a job with two ranks. If
 the weights of ranks differ, the trainer must report this (`anomaly: replica`) and roll the step back. The run fails if
-a fault changed a rank's weights, and the trainer named another rank, or logged digests of the weights but reported no
-difference. The run also fails if a step has the weights of an older step in spite of updates, unless this happens in
-the fault-free run, too.
+a fault changed the weights of one rank, and the trainer named another rank. The run fails, too, if a fault changed a
+rank's weights, and the trainer logged digests of the weights but reported no difference. The run also fails if a step
+has the weights of an older step in spite of updates, unless this happens in the fault-free run, too.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,6 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def nothing(evidence: Analysis) -> str:
-    """Returns why the weights of ranks cannot be compared with each other, or an empty text if they can."""
     if evidence.own_weights:
         return "the ranks of the fault-free run differ, too"
     return "the log holds no digest of the weights" if _drifted(evidence) and not evidence.weights_apart[0] else ""
@@ -45,8 +44,6 @@ def _drifted(evidence: Analysis) -> Sequence[FaultRecord]:
 
 
 def _unnoticed(evidence: Analysis) -> Breaches:
-    """Yields a breach on each fault that changed a rank's weights if the trainer reported nothing, although the changed
-    rank logged a digest of its weights after the fault."""
     run, said = evidence.run, Said(evidence.run, REPLICA)
     for fault in _drifted(evidence):
         acted = [int(effect["at"]) for effect in fault.effects if effect.get("ok") is True]
@@ -59,7 +56,6 @@ def _unnoticed(evidence: Analysis) -> Breaches:
 
 
 def _other_weights(evidence: Analysis) -> Breaches:
-    """Yields a breach for the first step whose weights differ from the fault-free run's, if earlier steps are equal."""
     run, fault_free, comparison = evidence.run, evidence.fault_free, evidence.comparison
     if fault_free is None or comparison is None or evidence.incomparable:
         return
@@ -83,7 +79,6 @@ def _other_weights(evidence: Analysis) -> Breaches:
 
 
 def _same_weights(evidence: Analysis) -> Breaches:
-    """Yields a breach if a step has an older step's weights in spite of updates, and no step without faults does."""
     usual, again = evidence.fault_free, ranks.weights_again(evidence.run.steps)
     if again and not (usual and ranks.weights_again(usual.steps)):
         text = f"at step {again[0]} the weights are those of step {again[1]}, though there were updates in between"
@@ -91,7 +86,6 @@ def _same_weights(evidence: Analysis) -> Breaches:
 
 
 def _never_together(evidence: Analysis) -> Breaches:
-    """Yields a breach if no two ranks log weight digests in one step after the last restart, unlike without a fault."""
     run, fault_free, last = evidence.run, evidence.fault_free, evidence.run.epochs[-1:]
     if fault_free is None or [each.size for each in last] != [fault_free.largest_world]:
         return

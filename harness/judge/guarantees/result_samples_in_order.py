@@ -13,8 +13,6 @@ from harness.units import counted
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if steps consumed other samples than in the fault-free run. If the scenario allows repeated or
-    skipped samples, sample positions may differ."""
     comparison, consumed, bounds = evidence.same_work, evidence.consumed, evidence.continuity
     if bounds is None or bounds.samples == "reported" or comparison is None:
         return
@@ -44,7 +42,6 @@ def moved_on(fault_free: Curve, left_out: LeftOut) -> Curve:
 
 
 def nothing(evidence: Analysis) -> str:
-    """Returns why nothing shows whether samples are the fault-free run's, or an empty text if something does."""
     bounds, why = evidence.continuity, evidence.consumed.why if evidence.consumed else ""
     if bounds is None or bounds.samples == "reported":
         return NO_BOUND

@@ -34,7 +34,6 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _told_by_one(evidence: Analysis) -> Breaches:
-    """Yields a breach for each quantity, such as loss, that only the run or only the fault-free run logs at a step."""
     run, fault_free, comparison, bounds = evidence.run, evidence.fault_free, evidence.comparison, evidence.continuity
     if bounds is None or fault_free is None or comparison is None or evidence.incomparable:
         return
@@ -49,8 +48,6 @@ def _told_by_one(evidence: Analysis) -> Breaches:
 
 
 def never_changing(comparison: Comparison, resized: bool, names: Sequence[str] = (*MOVING,), of: str = "") -> Breaches:
-    """Yields a breach if a loss, gradient norm or sync time stays the same in steps in which it changes in the
-    fault-free run. Sync times are not compared if the number of ranks changed (`resized`)."""
     for name in names[: 2 if resized else 3]:
         mine, usual = getattr(comparison.run, name), getattr(comparison.fault_free, name)
         for part in by_time.stretches(mine[1:] == mine[:-1]):
@@ -61,7 +58,6 @@ def never_changing(comparison: Comparison, resized: bool, names: Sequence[str] =
 
 
 def _samples_untold(evidence: Analysis) -> Breaches:
-    """Yields a breach if a rank does not log its number of samples, because the rank may have consumed too few."""
     run, fault_free = evidence.run, evidence.fault_free
     here = ranks.tells_samples(run.steps)
     usual = fault_free.steps.rank[ranks.tells_samples(fault_free.steps)] if fault_free else ()

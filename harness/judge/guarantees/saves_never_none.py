@@ -30,7 +30,6 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _emptied(store: Store) -> set[int]:
-    """Returns the times at which the only checkpoint in the store was removed."""
     there, emptied = set[str](), set[int]()
     gone = [(at, True, name) for name, moments in store.removed.items() for at in moments]
     for at, is_gone, name in sorted([*gone, *((each.at, False, last_name(each.path)) for each in store.seen)]):

@@ -22,7 +22,6 @@ Pair = tuple[Save, Save]
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if two ranks wrote one file of a checkpoint, or if files of a complete checkpoint changed."""
     pairs, margin_ns = _collisions(evidence), evidence.run.uncertainty_ns
     at_once = [(a, b) for a, b in pairs if max(a.at, b.at) + margin_ns < min(_written(a), _written(b))]
     other = [(a, b) for a, b in pairs if a.content and b.content and a.content != b.content]
@@ -42,7 +41,6 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _alone(evidence: Analysis) -> list[Pair]:
-    """Returns pairs of saves by two ranks at a path where only one rank saves in the fault-free run."""
     usual, run, kind = evidence.fault_free_saves, evidence.run, attrgetter("kind", "series")
     if usual is None or evidence.new_work() or evidence.flaw(usual.run) or new_layout(run, [usual.run]):
         return []
@@ -53,7 +51,6 @@ def _alone(evidence: Analysis) -> list[Pair]:
 
 
 def _rewritten(store: Store) -> Iterator[Save]:
-    """Yields saves whose files changed without growing, or grew much, after the harness saw the complete save."""
     yield from store.rewritten(0)
     for save in store.named:
         looks = [each for each in store.sound.get(save, ()) if each.digests[1]]
@@ -62,22 +59,18 @@ def _rewritten(store: Store) -> Iterator[Save]:
 
 
 def _written(save: Save) -> int:
-    """Returns the time (ns) at which all files of this save were written."""
     return (save.begun or 0) + (save.write_ns or 0)
 
 
 def _collisions(evidence: Analysis) -> Sequence[Pair]:
-    """Returns pairs of saves of one step for which two ranks of a process group wrote the same file."""
     run, saves = evidence.run, evidence.saves
     run_id = str(run.plan.get("run_id"))
 
     def is_one_file(save: Save) -> bool:
-        """Returns True if the save is a single file, and not a folder, which may hold a file of each rank."""
         alone = len(save.files) == 1 and save.path.rpartition("/")[2] == save.files[0]
         return save.begun is not None and save.told and alone and save.begun_path.startswith("/")
 
     def collide(pair: Pair) -> bool:
-        """Returns True if two ranks wrote one file. On different nodes, the harness must have seen it in the store."""
         mine, theirs = (run.processes[save.process] for save in pair)
         path = pair[0].path
         seen = any(path.endswith(f"/{each.path}") for each in saves.store.looks_at(pair[0]))
@@ -88,7 +81,6 @@ def _collisions(evidence: Analysis) -> Sequence[Pair]:
 
 
 def _pairs(run: Timeline, saves: Iterable[tuple[str, Save]]) -> list[Pair]:
-    """Returns pairs of saves of the same step and path by two ranks of one world, both alive at both saves."""
     worlds = grouped((row, number) for number, epoch in enumerate(run.epochs) for row in epoch.processes)
 
     def are_beside(one: Save, other: Save) -> bool:

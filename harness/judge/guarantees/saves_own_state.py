@@ -3,9 +3,10 @@
 If all losses and at least one save equal those of the fault-free run bit for bit, no save may differ in more than 10 %
 of its tensor bytes from the fault-free save of the same step. If all losses, and all saves before the first restart,
 equal those of the fault-free run, all saves after the restart must equal the fault-free run's, too, and no save may
-hold the tensors of another step. If a fault-free export holds only tensors of the last save, so must this run's. If all
-losses are equal but tensors differ, averaged weights or running statistics were perhaps not restored. After a change of
-the job's command, contents are not compared. After a change of more than optimizer settings, sizes are not, either.
+hold the tensors of another step. If the fault-free run's export holds only tensors of the last save, this run's export
+must do so, too. If all losses are equal but tensors differ, averaged weights or running statistics were perhaps not
+restored. After a change of the job's command, the contents of saves are not compared. After a change of more than
+optimizer settings, the sizes of saves are not compared.
 """
 
 import itertools
@@ -38,8 +39,6 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
-    """Yields a text on each save or export with other tensors than in the fault-free run, if all losses are equal.
-    Saves are compared only if no save before the first restart differs from its fault-free save."""
     if evidence.comparison is None or not evidence.comparison.identical:
         return
     saves, restart, last = evidence.saves, evidence.run.epochs[1].begin, evidence.run.changed_after
@@ -60,9 +59,8 @@ def _other_tensors(evidence: Analysis, usual: Saves) -> Iterator[str]:
 
 
 def _tensors(saves: Saves, last: int) -> Mapping[str, Mapping[tuple[str, str], tuple[int, str]]]:
-    """Returns for each save up to step `last` its time and the digest of its tensors: under "told" as ranks logged
-    them, and under "seen" as the harness saw them. If all steps count, a file of an unknown step has two entries:
-    the first and the last digest that the harness saw."""
+    """Returns for each save up to step `last` its time and the digest of its tensors: under "told" as ranks logged the
+    digest, and under "seen" as the harness saw the digest."""
     ranks, sights, ended = saves.run.processes, saves.store.undamaged.items(), saves.run.steps.end.max(initial=0)
     mine = ((f"rank {ranks[save.process].rank} saved", save) for save in saves.whole if save.process >= 0)
     told = [(f"{who} other tensors at step {s.step}", s, s.tensors) for who, s in mine if s.step <= last]
@@ -80,7 +78,6 @@ def _tensors(saves: Saves, last: int) -> Mapping[str, Mapping[tuple[str, str], t
 
 
 def _exports(saves: Saves) -> Mapping[str, bool]:
-    """Maps each file with tensors that is no save, such as an export, to True if the last save holds its tensors."""
     last = max(saves.store.seen, key=lambda seen: (seen.step or 0, seen.at), default=None)
     tensors = set(last.tensors) if last is not None else set()
     held = (saves.run.files_left or {}).get("holding_tensors") or ()
@@ -88,7 +85,8 @@ def _exports(saves: Saves) -> Mapping[str, bool]:
 
 
 def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields a breach if sizes of saves vary only without a fault: saves of equal size may all hold the same state."""
+    """Yields a breach if sizes of saves vary in the fault-free run, but not in this run. Saves of equal size may all
+    hold the same state."""
     run, saves = evidence.run, evidence.saves
     theirs = {(save.series, save.step): usual.store.size_of(save) for save in usual.whole}
     mine = [save for save in saves.whole if save.last_at >= run.epochs[-1].begin]
@@ -105,7 +103,6 @@ def _same_size(evidence: Analysis, usual: Saves) -> Breaches:
 
 
 def _other_amount(evidence: Analysis, usual: Saves) -> Breaches:
-    """Yields a breach for each save with another number, or bytes, of tensors than all saves of all fault-free runs."""
     others = [each for each in evidence.calibration if not evidence.flaw(each)]
     if len(_sizes(evidence.run)) < 2 or all(_sizes(each) == _sizes(usual.run) for each in others):
         return

@@ -14,8 +14,6 @@ from harness.timeline.save_events import COMMITTED
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if processes reported saves as committed before they began to write the saves. The breach is
-    inconclusive if a process did a step between the commit and the write."""
     begins = grouped((event["process"], event["at"]) for event in evidence.run.writes)
     saves = grouped((save.process, save) for save in evidence.saves.all if save.begun is not None)
     early = list[tuple[Save, int]]()  # each with the begin of its write

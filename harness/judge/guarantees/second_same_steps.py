@@ -2,7 +2,7 @@
 
 The run fails if the command of the second restart fails, starts from scratch, or ends before the run's last step. The
 second restart is inconclusive if its command, seed, data or code differs from the run's, or if ranks restore anything
-but the save copied for it. The second restart is inconclusive if its steps take over 5 times as long as in the run.
+but the planned save. The second restart is inconclusive if its steps take over 5 times as long as in the run.
 """
 
 from harness.judge.facts import tellers

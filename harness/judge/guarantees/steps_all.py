@@ -42,7 +42,6 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _holes(each: Stretch, epoch: Epoch, stride: int) -> Iterator[tuple[int, int]]:
-    """Yields the first and last step of each sequence of consecutive steps that a process skipped."""
     begin = max(epoch.first - 1, -1 if each.before is None else each.before)
     if each.first > begin + stride and each.first > epoch.first + stride - 1:
         yield begin + 1, each.first - 1

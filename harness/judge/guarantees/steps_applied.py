@@ -29,7 +29,6 @@ def breaches(evidence: Analysis) -> Breaches:
 
 
 def _applied_by_one_run(evidence: Analysis) -> Breaches:
-    """Yields a breach if only one of this run and the fault-free run applied an update, though all losses are equal."""
     steps, fault_free, compared = evidence.run.steps, evidence.fault_free, evidence.comparison
     if fault_free is None or compared is None or not compared.identical:
         return

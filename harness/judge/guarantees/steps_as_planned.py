@@ -7,7 +7,8 @@ from harness.units import counted
 
 def breaches(evidence: Analysis) -> Breaches:
     """Yields a breach if the job did more steps than planned or, without a planned number, than the fault-free run.
-    The latter is inconclusive unless all losses are equal, because early stopping may end a job after any step."""
+    Without a planned number of steps, a breach is inconclusive unless all losses are equal, because early stopping may
+    end a job after any step."""
     fault_free, planned = evidence.fault_free, evidence.run.planned_steps
     usual = 0 if fault_free is None else fault_free.steps.step.max(initial=0)
     last = int(evidence.run.steps.step.max(initial=0))

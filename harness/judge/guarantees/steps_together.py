@@ -14,15 +14,12 @@ from harness.timeline.timeline import Timeline
 
 
 def breaches(evidence: Analysis) -> Breaches:
-    """Yields a breach if ranks did steps as separate groups, unless ranks of the fault-free run did so, too."""
     yield from _went_ahead(evidence.run)
     if evidence.fault_free is not None and not any(True for _ in _parts(evidence.fault_free)):
         yield from itertools.islice(_parts(evidence.run), 1)
 
 
 def _went_ahead(run: Timeline) -> Breaches:
-    """Yields a breach for ranks that did steps without the other ranks of their group. Steps that were rolled back are
-    no breach if a fault killed the other ranks, whose last log lines may be lost."""
     steps = run.steps
     last = np.array([epoch.first - 1 for epoch in run.epochs], np.int64)
     np.maximum.at(last, run.progress.epoch, run.progress.step)

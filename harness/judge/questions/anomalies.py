@@ -24,8 +24,6 @@ from harness.timeline.timeline import FaultRecord, Timeline
 
 
 def _sign(name: str, order: int, guarantee: str, values: Callable[[Analysis], dict[str, Any]]) -> Score:
-    """Returns a criterion that reports measured values for a guarantee, or why the guarantee is not judged."""
-
     def score(evidence: Analysis, bounds: object) -> ScoreResult:
         return ScoreResult(values(evidence), why_not=guarantees()[guarantee].nothing(evidence))
 
@@ -71,9 +69,8 @@ def memory_growth(evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResul
 
 
 def _foreseen(evidence: Analysis) -> dict[int, float | None]:
-    """Maps each leaking rank to the seconds from the start of the leak until the trainer reported the leak, or to
-    `None` if the rank's process ended before. Ignores a process that gave a false alarm of a leak before, and alarms
-    with a rate that is over `LEAK_RATE_FACTOR` times as large or as small as the measured growth of memory."""
+    """Maps each leaking rank to the seconds from the start of the leak until the trainer reported the leak. The value
+    is `None` if the rank's process ended before a report."""
     run, false = evidence.run, false_alarms(evidence.run, evidence.disturbances, evidence.spikes)
     ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
     alarms = grouped((about(alarm), alarm) for alarm in Said(run, abnormal.MEMORY).all)
@@ -95,8 +92,6 @@ def _foreseen(evidence: Analysis) -> dict[int, float | None]:
 
 
 def _bytes_per_s(run: Timeline, fault: FaultRecord, rank: int) -> float | None:
-    """Returns the measured growth of a leaking rank's memory. Returns `None` if the log lacks the leak's begin, or if
-    the fault measured the growth of several ranks on one node together."""
     leaking, nodes = ([target.get(key) for target in fault.targets] for key in ("rank", "node"))
     place = leaking.index(rank)
     taken = [(int(each["at"]), each.get("measured", 0.0)) for each in fault.effects if "bytes" in str(each.get("unit"))]
@@ -108,7 +103,6 @@ def _bytes_per_s(run: Timeline, fault: FaultRecord, rank: int) -> float | None:
 
 
 def _tells_rate(alarm: Mapping[str, Any], bytes_per_s: float | None) -> bool:
-    """Returns True if an alarm reports about this rate of growth, or no rate. Any rate is fine if none was measured."""
     told = alarm.get("rate_bytes")
     if told is None or not bytes_per_s:
         return True

@@ -30,7 +30,6 @@ def _bytes(fault: FaultRecord) -> int:
 
 
 def _lost_no_time(evidence: Analysis, measured: Sequence[FaultRecord]) -> Iterator[str]:
-    """Yields a text for each fault that disturbed training traffic, but neither stopped nor slowed the training."""
     felt = {name for episode in evidence.run.episodes for name in episode.faults}
     felt |= {each.fault for each in evidence.slowed.degraded} | {each.id for each in evidence.slowed.unmeasurable}
     band = evidence.usual.sync
@@ -52,7 +51,8 @@ def _sync_during(run: Timeline, fault: FaultRecord) -> float | None:
 
 
 def effect_end(evidence: Analysis, bounds: object) -> ScoreResult:
-    """Counts the faults whose effect was over once they were undone; faults that kill, only if the end was measured."""
+    """Counts the faults whose effect was over once the faults were undone. A fault that kills counts only if the end of
+    its effect was measured."""
     lasting = [each for each in struck(evidence) if not each.kills or each.ends]
     over = [all(Effect.of(end).is_over for end in fault.ends) for fault in lasting if fault.ends]
     untold = dict.fromkeys(fault.id for fault in lasting if not fault.ends)

@@ -38,7 +38,6 @@ def files_beside_saves(evidence: Analysis, bounds: FilesBounds | None) -> ScoreR
 
 
 def _not_written(missing: Sequence[str]) -> str:
-    """Returns a text that names the missing files, or an empty text if no file is missing."""
     if not missing:
         return ""
     named = ", ".join(f"{'…' * (len(name) > NAME_CHARS_MAX)}{name[-NAME_CHARS_MAX:]}" for name in missing[:NAMED_MAX])

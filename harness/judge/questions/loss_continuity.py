@@ -101,7 +101,6 @@ def _values(evidence: Analysis, mode: str, consumed: Consumed) -> dict[str, Any]
 
 
 def _amounts(consumed: Consumed) -> tuple[str, str]:
-    """Returns a text on repeated samples and a text on skipped samples, each empty if there are no such samples."""
     if consumed.kind == "places":
         told = ((consumed.repeated, "repeated"), (consumed.skipped, "skipped"))
         one, two = (
@@ -127,7 +126,6 @@ def _sample_lines(bounds: ContinuityBounds, consumed: Consumed, mode: Verdict, a
 
 
 def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, dict[str, Any]]:
-    """Compares losses with the fault-free run's. Returns a line of the report, and further values for report.json."""
     comparison = evidence.comparison
     if comparison is None or evidence.incomparable:
         return line(MODE, bounds.mode, None, evidence.incomparable, COMPARED), {}
@@ -143,7 +141,6 @@ def _mode(evidence: Analysis, bounds: ContinuityBounds) -> tuple[Expectation, di
 
 
 def _final(bounds: ContinuityBounds, comparison: Comparison) -> Expectation:
-    """Compares the last losses with the fault-free run's, within `max_final_gap` %, and all learning rates exactly."""
     bound, gap = f"final, within {bounds.max_final_gap:g} %", None
     if comparison.differs["lr"].any():
         return _held(bound, comparison, {"lr": comparison.differs["lr"]}, COMPUTED)
@@ -164,8 +161,6 @@ def _percent(value: float | None) -> str:
 
 
 def _nonfinite(curve: Curve, last: int, comparison: Comparison | None) -> int | None:
-    """Counts the steps up to `last`, except rolled-back ones, whose loss or gradient norm is not finite. Returns `None`
-    if there is no fault-free loss to compare with."""
     if comparison is None or not np.isfinite(comparison.fault_free.loss).any():
         return None
     curve = curve.at(np.flatnonzero(curve.step <= last))
@@ -176,8 +171,6 @@ def _nonfinite(curve: Curve, last: int, comparison: Comparison | None) -> int | 
 
 
 def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *grounds: Ground) -> Expectation:
-    """Returns a line of the report. If `outside` marks any step as too far off, the line fails, and names the first
-    marked step and its values."""
     found = {curve: int(rows.argmax()) for curve, rows in outside.items() if rows.any()}
     steps = len(comparison.step)
     if not found:
@@ -194,8 +187,6 @@ def _held(bound: str, comparison: Comparison, outside: dict[str, Bools], *ground
 
 
 def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, dict[str, Any]]:
-    """Compares losses with the tolerance band of fault-free runs. Losses inside the band are inconclusive if they move
-    away from the fault-free run's losses unusually fast."""
     band = evidence.envelope
     if isinstance(band, str):
         return line(MODE, "envelope", None, band, *IN_BAND), {}
@@ -217,7 +208,6 @@ def _envelope(evidence: Analysis, comparison: Comparison) -> tuple[Expectation, 
 
 
 def _unseen(evidence: Analysis) -> Iterator[tuple[str, str]]:
-    """Yields kinds of errors that the tolerance interval of fault-free runs cannot show, each with the reason."""
     comparison, band = evidence.comparison, evidence.envelope
     if comparison is None or evidence.incomparable or isinstance(band, str) or not (sees := band.sees(comparison)):
         return
@@ -239,8 +229,8 @@ def _reach(values: dict[str, Any]) -> str:
 
 
 def _resumes(run: Timeline, curve: Curve, comparison: Comparison | None) -> Iterator[dict[str, Any]]:
-    """Yields, for each resume, how much the loss rises at the first step, unless all steps after the resume were rolled
-    back. The `spike` is the rise of the loss at a resume minus the fault-free run's rise at the same step."""
+    """Yields, for each resume, how much the loss rises at the first step. The `spike` is the rise of the loss at a
+    resume minus the fault-free run's rise at the same step."""
     mine = dict(zip(curve.step.tolist(), curve.loss.tolist(), strict=True))
     told = zip(comparison.step.tolist(), comparison.fault_free.loss.tolist(), strict=True) if comparison else ()
     usual: dict[int, float] = dict(told)

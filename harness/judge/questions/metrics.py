@@ -64,7 +64,6 @@ def _lines(run: Timeline, values: dict[str, Any], bounds: MetricBounds, words: d
 
 
 def _steps(run: Timeline) -> dict[str, Any]:
-    """Returns quantiles of the time between ends of successive complete steps, and the number of rolled-back steps."""
     told = Times.of(run)
     taken = told.end - told.begin
     found = {f"step_seconds_p{q}": float(np.percentile(taken, q)) / S if len(taken) else None for q in QUANTILES}
@@ -72,7 +71,6 @@ def _steps(run: Timeline) -> dict[str, Any]:
 
 
 def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
-    """Groups the saves of all processes by checkpoint. If a process saves a step again, a new group begins."""
     worlds = {row: epoch.world for epoch in reversed(run.epochs) for row in epoch.processes}
     found = list[tuple[tuple[int, int | None, int], Save]]()
     times, current = Counter[tuple[int, int]](), dict[int, tuple[int, int | None, int]]()
@@ -88,7 +86,6 @@ def _together(run: Timeline, saves: Sequence[Save]) -> Iterable[Sequence[Save]]:
 
 
 def _checkpoints(evidence: Analysis) -> dict[str, Any]:
-    """Counts committed and failed checkpoints. One that was begun only counts as failed, unless its process died."""
     run, done, bad = evidence.run, 0, 0
     lived = {index for index, process in enumerate(run.processes) if process.exit_code in CLEAN_CODES}
     for mine in _together(run, evidence.saves.all):
@@ -101,7 +98,6 @@ def _checkpoints(evidence: Analysis) -> dict[str, Any]:
 
 
 def _alarms(evidence: Analysis) -> dict[str, Any]:
-    """Returns the number of false alarms, and the longest time from a fault until the job noticed this fault."""
     run, ends = evidence.run, _episode_ends(evidence.run)
     detect = [taken for fault in run.faults if (taken := _detection(run, fault, ends)) is not None]
     return {
@@ -111,13 +107,11 @@ def _alarms(evidence: Analysis) -> dict[str, Any]:
 
 
 def _episode_ends(run: Timeline) -> Mapping[str, Sequence[int]]:
-    """Maps each fault's id to the times, in order, at which the outages that this fault caused were over."""
     ended = sorted((episode.end, fault) for episode in run.episodes for fault in episode.faults)
     return grouped((fault, at) for at, fault in ended)
 
 
 def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[int]]) -> int | None:
-    """Returns the time in ns from a fault's injection until the job noticed the fault, or `None` if it never did."""
     if fault.injected is None:
         return None
     at, over = int(np.searchsorted(run.evidence, fault.injected)), first_from(ends.get(fault.id, ()), fault.injected)
@@ -127,7 +121,6 @@ def _detection(run: Timeline, fault: FaultRecord, ends: Mapping[str, Sequence[in
 
 
 def _unnoticed(run: Timeline, allowed: int) -> Expectation | None:
-    """Returns a failed report line if the job did not notice a fault that stopped it for more than `allowed` ns."""
     for fault in run.faults:
         if fault.injected is None or fault.benign:
             continue

@@ -39,7 +39,6 @@ def notices(evidence: Analysis, bounds: NoticesBounds | None) -> ScoreResult:
 
 
 def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
-    """Yields a text for each notice of this fault that the job ignored, and an empty text for each that it acted on."""
     run, ends = evidence.run, evidence.run.steps.end
     released = {slot.key: slot.released for slot in run.slots if not slot.kept}
     for target in fault.targets if fault.injected is not None and fault.notice_ns else ():
@@ -57,8 +56,6 @@ def _given(evidence: Analysis, fault: FaultRecord) -> Iterator[str]:
 
 
 def _acted(evidence: Analysis, given: int, taken: int) -> bool:
-    """Returns True if a rank logged a notice, saved or exited between the times `given` (notice) and `taken` (loss of
-    the node), within the uncertainty of the clocks."""
     run, margin = evidence.run, evidence.run.uncertainty_ns
     left = (process.left for process in run.processes if process.left is not None)
     found = np.array([*(each["at"] for each in (*run.notices, *run.checkpoints, *run.exits)), *left], np.int64)

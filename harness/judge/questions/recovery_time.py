@@ -82,8 +82,6 @@ def _span(run: Timeline, episode: Episode, end: int | None) -> tuple[int, bool]:
 
 
 def _stuck(run: Timeline, episode: Episode) -> str:
-    """Returns a text that says that the job did not recover. The text names the recovery phase in which the run was
-    aborted or, if it was not aborted, the longest phase."""
     text = f"never recovered after step {episode.furthest_step}"
     if not episode.segments:
         return f"{text}: no step came after"
@@ -97,8 +95,6 @@ def _stuck(run: Timeline, episode: Episode) -> str:
 
 
 def _lines(name: str, spans: Sequence[_Span], allowed: int, run: Timeline, unmeasured: str) -> list[Expectation]:
-    """Compares each recovery time with the limit `allowed`, and returns lines of the report, the worst first. Adds an
-    inconclusive line if `unmeasured` says why a recovery time is missing."""
     bound = Bound(name, lambda seconds: shown_ns(seconds * S), "s")
     worst_first = sorted(spans, key=lambda span: (span.ended, -span.length))
     lines = [_line(bound, each, allowed, run) for each in worst_first]
@@ -122,7 +118,6 @@ def _line(bound: Bound, span: _Span, allowed: int, run: Timeline) -> Expectation
 
 
 def _unmeasured(evidence: Analysis) -> str:
-    """Returns why one of the job's recoveries from faults was not measured, or an empty text if all were measured."""
     run = evidence.run
     named = {name for episode in run.episodes for name in episode.faults}
     measured = {interval.fault for interval in evidence.slowed.measured}

@@ -59,7 +59,6 @@ def _lines(evidence: Analysis, values: dict[str, Any], bounds: WasteBounds, lack
 
 
 def _unmeasured(evidence: Analysis) -> str:
-    """Returns why the GPU time that faults wasted is not known, or an empty text if it is known."""
     run = evidence.run
     if not run.reached_step:
         return "no step was completed"

@@ -9,8 +9,9 @@ A save is *due* at each step at which the fault-free run committed a checkpoint.
 committed a checkpoint less than half a save interval before the due step, or later but before the next due step. A due
 save was *missed* if it was not made although nothing disturbed the job. A save at a step that is not due was missed,
 too, if it was begun or failed, but never committed. Saves at steps that are not due are ignored if the fault-free run
-also began saves without committing them. After a change of more than optimizer settings, the pace is not judged; saves
-are due at the interval of the run's own saves then, or else as before; and a missed save is inconclusive.
+also began saves without committing them. After a change of more than optimizer settings, the pace is not judged, and a
+missed save is inconclusive. After a change of more than optimizer settings, saves are due at the interval of the run's
+own saves, if this interval is known.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,9 +40,6 @@ Lines = Sequence[Expectation] | str  # expectations, or the reason why nothing i
 
 
 def _again(name: str, order: int, judged: Callable[[Analysis, Any], tuple[Figures, Lines]]) -> Score:
-    """Returns a criterion for the job after its last recovery, such as its speed. The function `judged` returns
-    measured values, and either expectations or the reason why nothing is judged."""
-
     def score(evidence: Analysis, bounds: Any) -> ScoreResult:
         values, lines = judged(evidence, bounds or BOUNDS[name]())
         if isinstance(lines, str):
@@ -112,7 +110,6 @@ def gpus_in_use(evidence: Analysis, bounds: UseBounds) -> tuple[Figures, Lines]:
 
 
 def _kept(run: Timeline) -> list[Slot]:
-    """Returns the GPUs that the job kept, without those of stragglers and of nodes that exited after a notice."""
     told = {key_of(each) for each in run.notices if each.get("source") != "peer"}
     stragglers = {key_of(each) for each in run.notices if each.get("source") in GAVE_UP}
     left = {key_of(each) for each in run.exits if each["rank"] is None and each["code"] == EXIT_LEFT}
@@ -125,7 +122,6 @@ def _first_step_ns(run: Timeline) -> int:
 
 
 def _idle_steps(evidence: Analysis, ready: Sequence[int]) -> int:
-    """Counts how many of the last steps, in a row, left a GPU unused. Each GPU is usable from its time in `ready`."""
     progress = evidence.run.progress
     worlds = [(len(other.slots), other.epochs[-1].size) for other in evidence.fault_free_runs if other.epochs]
     per_rank = max((gpus / size for gpus, size in worlds if size), default=1.0)
@@ -181,8 +177,6 @@ def checkpoint_rhythm(evidence: Analysis, bounds: RhythmBounds) -> tuple[Figures
 
 
 def _usual_saves(evidence: Analysis) -> Ints:
-    """Returns the steps at which saves are due, in ascending order. If the judged run logs no saves, only fault-free
-    saves that the harness saw count."""
     run, fault_free, theirs = evidence.run, evidence.fault_free, evidence.fault_free_saves
     if fault_free is None or theirs is None or evidence.flaw(fault_free):
         return np.zeros(0, np.int64)
@@ -195,8 +189,6 @@ def _usual_saves(evidence: Analysis) -> Ints:
 
 
 def _never_committed(saves: Saves, theirs: Saves | None, due: Ints) -> list[tuple[int, int]]:
-    """Returns (time, step) of saves at steps not in `due` that were never committed. Returns nothing if the fault-free
-    saves `theirs` include saves that were never committed."""
     if theirs is not None and {save.step for save in theirs.all} != {save.step for save in theirs.whole}:
         return []
     done = {-1, *due.tolist(), *(save.step for save in saves.whole)}
@@ -207,8 +199,6 @@ def _never_committed(saves: Saves, theirs: Saves | None, due: Ints) -> list[tupl
 def _after_the_fault(
     run: Timeline, saves: Saves, due: Ints, disturbed: Sequence[Window], begun: Sequence[tuple[int, int]] = ()
 ) -> Bools:
-    """Returns, for each save that was due or begun after the first disturbance, whether the run made it. Leaves out a
-    save that was not made if anything disturbed the job, or if another save was being written at that time."""
     interval = float(np.median(np.diff(due))) if len(due) > 1 else float(due[0])
     committed = np.append(saves.steps, np.iinfo(np.int64).max)
     order = np.argsort(run.progress.step, kind="stable")  # rows are in order of time; the last row of a step counts
