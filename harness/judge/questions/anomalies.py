@@ -16,7 +16,7 @@ from harness.judge.facts.alarms import UNTOLD, Said, about, false_alarms
 from harness.judge.facts.analysis import Analysis
 from harness.judge.guarantee import guarantees
 from harness.judge.score import S, Score, ScoreResult, line
-from harness.judge.thresholds import LEAK_RATE_FACTOR
+from harness.judge.thresholds import LEAK_MEAN_FACTOR, LEAK_RATE_FACTOR
 from harness.node.emitter import abnormal
 from harness.node.emitter.strikes import LEAKING
 from harness.timeline.lookups import first_from, grouped
@@ -73,7 +73,7 @@ def memory_growth(evidence: Analysis, bounds: MemoryBounds | None) -> ScoreResul
 def _foreseen(evidence: Analysis) -> dict[int, float | None]:
     """Maps each leaking rank to the seconds from the start of the leak until the trainer reported the leak, or to
     `None` if the rank's process ended before. Ignores a process that gave a false alarm of a leak before, and alarms
-    with a rate that is over `LEAK_RATE_FACTOR` times as large or as small as the measured growth of memory."""
+    with another rate than the measured growth of memory."""
     run, false = evidence.run, false_alarms(evidence.run, evidence.disturbances, evidence.spikes)
     ends = grouped((exit_["rank"], exit_["at"]) for exit_ in run.exits)
     alarms = grouped((about(alarm), alarm) for alarm in Said(run, abnormal.MEMORY).all)
@@ -108,11 +108,12 @@ def _bytes_per_s(run: Timeline, fault: FaultRecord, rank: int) -> float | None:
 
 
 def _tells_rate(alarm: Mapping[str, Any], bytes_per_s: float | None) -> bool:
-    """Returns True if an alarm reports about this rate of growth, or no rate. Any rate is fine if none was measured."""
+    """Returns True if an alarm reports about this rate of growth, or no rate. Any rate is fine if none was measured. A
+    low rate may be a mean over time before the leak, too."""
     told = alarm.get("rate_bytes")
-    if told is None or not bytes_per_s:
+    if not told or not bytes_per_s:
         return True
-    return bool(told <= LEAK_RATE_FACTOR * bytes_per_s and bytes_per_s <= LEAK_RATE_FACTOR * told)
+    return bool(told <= LEAK_RATE_FACTOR * bytes_per_s and bytes_per_s <= LEAK_MEAN_FACTOR * told)
 
 
 SCORES = (
