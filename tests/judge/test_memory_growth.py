@@ -35,11 +35,12 @@ MEASURED = 16 * 2**20  # bytes/s
     [
         (None, True, True),
         (MEASURED, True, True),
-        (MEASURED // 4, True, True),
+        (MEASURED // 6, True, True),  # the mean over a window that began before the leak
+        (0, True, True),  # in a coarse unit
         (MEASURED * 4, True, True),
         (1, False, True),  # no rate is measured without the begin of the leak
         (1, True, False),
-        (MEASURED // 5, True, False),
+        (MEASURED // 1001, True, False),
         (MEASURED * 5, True, False),
         (10**18, True, False),
     ],

@@ -92,6 +92,23 @@ def test_an_alarm_about_skewed_samples_names_the_rank_of_the_fault(
     assert accused(card) == ([] if accused_rank is None else [text])
 
 
+@pytest.mark.parametrize(
+    ("first", "blamed"), [(1, []), (None, ["the trainer named rank 0, but fault skew acted on rank 1"])]
+)
+def test_an_alarm_long_after_a_fault_that_was_named_is_not_about_it(first: int | None, blamed: list[str]) -> None:
+    def skewed(logs: Logs) -> None:
+        at = next(logs.steps(22, 22, rank=1))
+        targets = [{"node": "node1", "incarnation": 1, "rank": 1}]
+        struck(
+            logs, "skew", at["mono_ns"], at["mono_ns"] + 10**6, kind="data_skew", targets=targets, may=["skew", "stop"]
+        )
+        alarm = {"event": "anomaly", "kind": "data_skew"}
+        for suspect, line in ((first, at), (0, next(logs.steps(35, 35, rank=1)))):
+            put(logs.trainers(rank=0)[0], alarm | {"suspect": suspect} | clocks(line, 10**6))
+
+    assert accused(judged(TWO, telling(TWO), skewed, outages=[Outage(27, "rollback")])) == blamed
+
+
 def test_steps_that_were_rolled_back_do_not_count() -> None:
     def short(logs: Logs) -> None:
         next(logs.steps(25, 25, rank=1))["rank_samples"] -= 1

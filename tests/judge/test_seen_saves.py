@@ -738,7 +738,7 @@ def emptied(logs: Logs, times: int, apart_ns: int) -> None:
     ("times", "apart_ms", "told"),
     [
         (2, 60, "2 times, first that of step 40, for up to 60 ms"),
-        (2, -20, "2 times, first that of step 40, for up to 0 µs"),
+        (2, -20, ""),  # the harness saw the next one a little later than it was committed
         (1, 60, ""),  # between two looks of the harness
         (1, 3_000, ""),
         (2, -400, ""),

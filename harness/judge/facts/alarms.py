@@ -222,14 +222,26 @@ def unanswered(run: Timeline, kind: str, found: Iterable[Abnormal]) -> Iterator[
 
 
 def misnamed(run: Timeline, kind: str, faults: Iterable[FaultRecord]) -> Iterator[Odd]:
-    """Yields a text for each alarm of the kind `kind` that blames a rank on which no fault in `faults` had acted."""
+    """Yields a text for each alarm of this kind that names a rank, but none on which a fault in `faults` had acted. An
+    alarm is about a fault until the fault has ended, some steps are done, and an alarm has named its rank."""
     acted = [(acted_at(fault) - run.uncertainty_ns, fault) for fault in faults if fault.injected is not None]
+    named, ends = set[Any](), np.append(run.progress.end, run.end)
+
+    def settled(healed: int | None) -> int:
+        return int(ends[min(np.searchsorted(ends, healed or run.end) + SETTLING_STEPS, len(ends) - 1)])
+
     for alarm in Said(run, kind).all if acted else ():
         before = [fault for at, fault in acted if at <= alarm["at"]]
-        struck: set[Any] = {target.get("rank") for fault in before for target in fault.targets}
+        before = [each for each in before if alarm["at"] <= settled(each.healed) or named.isdisjoint(_ranks(each))]
+        struck: set[Any] = set[Any]().union(*map(_ranks, before))
+        named.add(alarm.get("suspect"))
         if alarm.get("suspect") is not None and struck and struck.isdisjoint((None, alarm["suspect"])):
             ranks, names = (", ".join(map(str, each)) for each in (sorted(struck), (fault.id for fault in before)))
             yield Odd(f"the trainer named rank {alarm['suspect']}, but fault {names} acted on rank {ranks}")
+
+
+def _ranks(fault: FaultRecord) -> set[Any]:
+    return {target.get("rank") for target in fault.targets}
 
 
 def false_alarms(run: Timeline, at_work: Sequence[tuple[int, int]], found: Sequence[Spike]) -> list[Event]:

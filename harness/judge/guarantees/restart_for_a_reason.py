@@ -1,4 +1,4 @@
-"""Before a job decides to go back to an earlier step, the job reports what is wrong.
+"""A job decides to go back to an earlier step only if a fault acts, or if the job reports what is wrong.
 
 The logged steps must show the anomaly that the job reports (`nonfinite`, `divergence`).
 """

@@ -21,4 +21,4 @@ def breaches(evidence: Analysis) -> Breaches:
     yield from in_words(evidence.left_out.odd)
 
 
-GUARANTEE = Guarantee(breaches, rests_on=("loss",), nothing=unseen, switch="divergence")
+GUARANTEE = Guarantee(breaches, rests_on=("loss",), nothing=lambda e: unseen(e) or e.changed(), switch="divergence")

@@ -16,7 +16,7 @@ from harness.judge.facts.alarms import UNTOLD, Said, about, false_alarms
 from harness.judge.facts.analysis import Analysis
 from harness.judge.guarantee import guarantees
 from harness.judge.score import S, Score, ScoreResult, line
-from harness.judge.thresholds import LEAK_RATE_FACTOR
+from harness.judge.thresholds import LEAK_MEAN_FACTOR, LEAK_RATE_FACTOR
 from harness.node.emitter import abnormal
 from harness.node.emitter.strikes import LEAKING
 from harness.timeline.lookups import first_from, grouped
@@ -103,10 +103,11 @@ def _bytes_per_s(run: Timeline, fault: FaultRecord, rank: int) -> float | None:
 
 
 def _tells_rate(alarm: Mapping[str, Any], bytes_per_s: float | None) -> bool:
+    """Returns True for an alarm without a rate, or with one that the growth explains, or a mean with time before it."""
     told = alarm.get("rate_bytes")
-    if told is None or not bytes_per_s:
+    if not told or not bytes_per_s:
         return True
-    return bool(told <= LEAK_RATE_FACTOR * bytes_per_s and bytes_per_s <= LEAK_RATE_FACTOR * told)
+    return bool(told <= LEAK_RATE_FACTOR * bytes_per_s and bytes_per_s <= LEAK_MEAN_FACTOR * told)
 
 
 SCORES = (

@@ -61,6 +61,7 @@ def loss_continuity(evidence: Analysis, bounds: ContinuityBounds | None) -> Scor
         "exact": "losses identical bit for bit",
         "final": f"final loss {_percent(values['final_gap_percent'])} off the fault-free run",
     }.get(bounds.mode, f"losses within the {bounds.mode} band{_reach(reach)}")
+    said += f" up to step {last}, after which a fault changed the command" * bool(changed)
     return ScoreResult(values | reach, lines, (), said * (mode in lines), untold)
 
 
