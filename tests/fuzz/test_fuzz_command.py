@@ -14,17 +14,19 @@ from typer.testing import CliRunner
 from harness.backends.local.backend import LocalBackend
 from harness.cli.main import make_app
 from harness.errors import UsageError
-from harness.fuzz import fuzz_command
+from harness.fuzz import fuzz_command, strategies
 from harness.fuzz.schedules import Schedule
 from harness.run.stop import stop
 
 Chaos = Callable[..., Any]
+BUGS = (Bug("rank_kill"), Bug("node_loss"), Bug("hang"), Bug("preemption"))
 
 
 @pytest.fixture
 def chaos(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Chaos:
-    """Runs the command on a job that is none, with these bugs."""
+    """Runs the command on a job that is none, with these bugs. It takes long to find out which faults can be drawn."""
     monkeypatch.setattr(LocalBackend, "probe", lambda self: EVERYTHING)
+    monkeypatch.setattr(strategies, "fault_names", lambda: [bug.kind for bug in BUGS])
 
     def run(*words: str, bugs: tuple[Bug, ...] = (), noise: float = 0.0, stops: bool = False) -> Any:
         class Runs(StandIn):
@@ -54,8 +56,7 @@ def chaos(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Chaos:
 
 def test_it_exits_by_what_was_found_and_the_same_command_goes_on(chaos: Chaos, tmp_path: pathlib.Path) -> None:
     assert chaos("--runs", "2").exit_code == 0
-    bug = (Bug("rank_kill"), Bug("node_loss"), Bug("hang"), Bug("preemption"))
-    found = chaos("--runs", "60", "--findings", "1", "--json", bugs=bug)
+    found = chaos("--runs", "60", "--findings", "1", "--json", bugs=BUGS)
     told = json.loads(found.stdout)
     assert (found.exit_code, told["verdict"], len(told["found"])) == (1, "fail", 1)
     assert sum(told["runs"].values()) > 2
