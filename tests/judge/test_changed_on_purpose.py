@@ -210,7 +210,7 @@ def test_what_is_not_judged_after_the_change_is_said() -> None:
         bend = changed(watched, times("loss", 60), lambda logs: slower(logs, 3, 41, 80), updates_only=only)
         card = verdict(simulate(WATCHED, [Outage(37, "rank", victim=1)], 5), bend, EXACT, bent(WATCHED, watched))
         said = {each.name for each in card.guarantees if each.why.endswith("changed on purpose")}
-        assert said == {"saves.own_state", "result.told_as_usual"} | more
+        assert said == {"saves.own_state", "result.told_as_usual", "result.divergence_undone"} | more
         assert ("pace" in card.not_judged) is not only and "losses after step 30" in card.not_judged
         assert (card.evidence.ledger.accounts["straggler_drag"] > 0) is only
 

@@ -228,7 +228,8 @@ def misnamed(run: Timeline, kind: str, faults: Iterable[FaultRecord]) -> Iterato
     named, ends = set[Any](), np.append(run.progress.end, run.end)
 
     def settled(healed: int | None) -> int:
-        return int(ends[min(np.searchsorted(ends, healed or run.end) + SETTLING_STEPS, len(ends) - 1)])
+        last = int(np.searchsorted(ends, healed or run.end)) + SETTLING_STEPS
+        return int(ends[min(last, len(ends) - 1)])
 
     for alarm in Said(run, kind).all if acted else ():
         before = [fault for at, fault in acted if at <= alarm["at"]]
