@@ -1,6 +1,8 @@
 """mmengine's Runner, set up as its page "15 minutes to get started" shows it, with `resume=True`.
 
     python train.py --steps 65 --checkpoints checkpoints
+
+It goes on from the newest checkpoint that is there.
 """
 
 import argparse
