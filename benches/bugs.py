@@ -182,6 +182,8 @@ def _play(bug: Bug, trainer: pathlib.Path, place: pathlib.Path, scenario: pathli
         told = json.loads(done.stdout)
     except ValueError:
         sys.exit(f"{scenario}: no answer; exit {done.returncode}\n{done.stdout}{done.stderr}")
+    if bug.command == "run":  # the answer names the run; its report says what broke
+        told |= json.loads((pathlib.Path(told["runs"][0]["folder"]) / "report.json").read_text())
     why = reason(bug.command, told).replace(f"{ROOT}/", "")
     return {"verdict": told["verdict"], "broken": sorted(set(broken(bug.command, told))), "reason": why}
 

@@ -112,8 +112,8 @@ class Store:
         return list(once.values())
 
     def find(self, name: str) -> pathlib.Path:
-        """Returns a run's folder by path, id, beginning of an id, or `last`. Raises `UsageError` if not exactly one run
-        matches, or if `chaos init` made the folder."""
+        """Returns a run's folder by path, id, beginning of an id, or `last`, the newest with an event log. Raises
+        `UsageError` if not exactly one run matches, or if `chaos init` made the folder."""
         if name != "last":
             for given in (pathlib.Path(name), self.reports / name):
                 files = (given / "report.json", given / "plan.json")
@@ -121,6 +121,8 @@ class Store:
                     refuse_first_look(given)
                     return given
         known = [run.run_id for run in self.runs()]
+        if name == "last":  # a sweep of resumes has only a report
+            known = [run_id for run_id in known if (self.reports / run_id / "events").is_dir()]
         if not any(name == "last" or run_id.startswith(name) for run_id in known):
             for look in self._read()[1]:
                 if name == "last" or look.startswith(name):

@@ -135,7 +135,13 @@ def _in_short(name: str, scores: Scores, runs: int) -> tuple[str, ...]:
 def _truths(runs: Sequence[str], controls: bool, reports: pathlib.Path) -> Iterator[tuple[RunTruth, pathlib.Path]]:
     store, seen = Store(reports), set[str]()
     for name in runs:
-        folder = store.find(name)
+        try:
+            folder = store.find(name)
+        except UsageError as error:
+            if len(runs) == 1 or not pathlib.Path(name).exists():
+                raise
+            note(f"passed over: {error}")
+            continue
         for place in (folder, folder / CONTROL) if controls else (folder,):
             if place == folder or (place / "events").is_dir():
                 try:

@@ -126,15 +126,17 @@ def _shared(run: Timeline, size: int) -> tuple[Ints, dict[str, Ints]]:
     rows, sizes = by_rank(steps).row, np.array([epoch.size for epoch in run.epochs] + [0], np.int64)
     rows = rows[(steps.samples[rows] >= 0) & (sizes[steps.epoch[rows]] == size) & (steps.applied[rows] != 0)]
     rows = rows[steps.step[rows] <= run.step_before(run.work_changed_at)]
-    step, told = steps.step[rows], steps.samples[rows]
+    step, rank, told = steps.step[rows], steps.rank[rows], steps.samples[rows]
     some = lists.counts(told) > 0
     begin = np.append(lists.runs[:, 0], -1)[lists.offsets[told]]  # equal lists begin with equal indices
     moved = [each.process for each in run.stretches if each.restored and each.before is not None]
     own = np.where(np.isin(steps.process[rows], moved), -1 - np.arange(len(rows)), steps.process[rows])
     found = {"no samples": np.where(some, NEVER, 0)}
-    for words, whose in (("the samples of step {} again", own), ("the samples of another rank", step)):
-        order = np.lexsort((step, begin, whose))
-        same = lists.equal(told[order[1:]], lists, told[order[:-1]]) & (np.diff(whose[order]) == 0) & some[order[1:]]
+    for words, whose in (("the samples of step {} again", own), ("another rank's samples of step {}", None)):
+        whose, others = (np.zeros_like(own), True) if whose is None else (whose, False)
+        order = np.lexsort((rank, step, begin, whose))
+        same = lists.equal(told[order[1:]], lists, told[order[:-1]]) & some[order[1:]]
+        same &= (np.diff(whose[order]) == 0) & ((np.diff(rank[order]) != 0) == others)
         found[words] = np.full(len(rows), NEVER)
         found[words][order[1:][same]] = np.diff(step[order])[same]
     return rows, found

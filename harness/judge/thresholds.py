@@ -126,6 +126,7 @@ STILL_FACTOR = healthy("<=", 5, "× usual", "a save or an evaluation | the job s
 EARLY_MIN = healthy("<", 2, "saves", "a line was lost | told before it was written", "meaning: once may be chance")
 BARE_MIN = healthy("<", 2, "moments", "between two looks of the harness | no checkpoint there", "meaning: once may be chance")
 LEAK_RATE_FACTOR = healthy("<=", 4, "× the measured growth", "a rate told roughly | another rate", "runs: 1.2 in memory-leak")
+RANK_GAP_FACTOR = healthy("<=", 2, "× max_final_gap", "chance | one rank is off", "runs: 0.5 in torchft rank-kill")
 LEAK_MEAN_FACTOR = healthy("<=", 1000, "× a part of it", "a mean with time before the leak | no rate", "guess: no stored run comes near it")
 SPIKE_MEMORY = method(128, "steps", "from which the usual norm is known again", "meaning: 4 × NORMS_KEPT of the alarm")
 ALARM_STEPS = method(20, "steps", "that an alarm about a slow rank is held against", "guess: no stored run comes near it")

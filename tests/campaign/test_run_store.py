@@ -136,6 +136,9 @@ def test_a_run_is_found_by_name(reports: pathlib.Path, monkeypatch: pytest.Monke
         store.find("z")
     with pytest.raises(UsageError, match="none yet"):
         Store(reports / "nowhere").find("last")
+    (write(reports, "resume-1", 2_000_000_000, verdict=Verdict.PASS) / "events").rmdir()
+    assert store.find("resume-1") == reports / "resume-1"
+    assert store.find("last") == reports / "b-1", "a sweep has only a report"
 
 
 def test_foreign_and_hostile_folders_are_passed_over_with_a_note(reports: pathlib.Path) -> None:

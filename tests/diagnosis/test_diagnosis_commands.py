@@ -11,6 +11,7 @@ from simulator import Job, Outage, simulate
 from harness.diagnosis.diagnose_command import diagnose
 from harness.diagnosis.explain_command import explain_failure
 from harness.errors import EventLogError, UsageError
+from harness.plan.run_plan import FIRST_LOOK
 
 
 @pytest.fixture
@@ -77,6 +78,13 @@ def test_a_run_that_cannot_be_read_is_passed_over(runs: list[str], capsys: pytes
     pathlib.Path(runs[0], "events", "harness.jsonl").write_text("nonsense\n")
     with pytest.raises(UsageError, match="no run is left"):
         diagnose(runs[:1], answers="{run}/d")
+    plan = {"scenario": {"name": "init", "tags": [FIRST_LOOK]}, "backend": "local", "seed": 1}
+    pathlib.Path(runs[1], "plan.json").write_text(json.dumps(plan))
+    diagnose(runs, json=True)
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["runs"] == 3 and "is a first look of chaos init" in shown.err
+    with pytest.raises(UsageError, match="unknown run"):
+        diagnose([*runs, "nobody"])
 
 
 def test_the_first_thing_that_broke_is_explained(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -325,6 +325,12 @@ def of_rank_0(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
     return in_order(step, 0, ranks)
 
 
+def behind_rank_0(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
+    """From step 18 on, rank 1 takes what rank 0 took a step ago."""
+    late = rank == 1 and step >= 18
+    return in_order(step - late, rank - late, ranks)
+
+
 def each_pass_alike(step: int, rank: int, ranks: int) -> tuple[int, list[list[int]]]:
     """Without `set_epoch`."""
     return in_order((step - 1) % 8 + 1, rank, ranks)
@@ -346,7 +352,9 @@ def without(*who: int, since: int = 18) -> Told:
         ("rank", in_order, late, ""),  # other samples, but not three steps in a row
         ("rank", in_order, one_batch, "at step 21 rank 0 processed the samples of step 20 again"),
         ("rank", one_batch, one_batch, ""),
-        ("rank", in_order, of_rank_0, "processed the samples of another rank"),
+        ("rank", in_order, of_rank_0, "processed another rank's samples of step"),
+        ("rank", in_order, behind_rank_0, "at step 18 rank 1 processed another rank's samples of step 17"),
+        ("replica", in_order, behind_rank_0, "at step 18 rank 1 processed another rank's samples of step 17"),
         ("rank", of_rank_0, of_rank_0, ""),  # as ranks do that share a model's layers
         ("rank", in_order, anew(0, 1, since=11), ""),  # new processes may, as `loss_continuity` says
         ("rank", in_order, without(1), "at step 18 rank 1 processed no samples"),

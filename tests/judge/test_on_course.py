@@ -132,6 +132,18 @@ def test_each_rank_with_a_loss_of_its_own_stays_on_course(loss: Any, found: Verd
     assert_verdict(card, found, said)
 
 
+@pytest.mark.parametrize(("share", "found"), [(0.01, PASS), (0.25, INCONCLUSIVE)])
+def test_two_ranks_that_are_off_in_opposite_directions_are_found(share: float, found: Verdict) -> None:
+    own: Bend = lambda logs: change(logs.steps(rank=1), loss=lambda line: line["loss"] * 1.01)  # noqa: E731
+
+    def off(logs: Logs) -> None:
+        for rank, sign in ((0, -1), (1, 1)):
+            change(logs.steps(401, rank=rank), loss=lambda line, sign=sign: line["loss"] * (1 + sign * share))
+
+    card = verdict(simulate(JOB, KILL, seed=5), together(own, off), FINAL, bent(JOB, own))
+    assert_verdict(card, found, "" if found is PASS else "is -25 % off that of the same rank")
+
+
 @pytest.mark.parametrize(("last", "found"), [(280, PASS), (400, FAIL)])
 def test_a_loss_that_scatters_is_far_off_if_it_lasts(last: int, found: Verdict) -> None:
     def scatters(logs: Logs) -> None:

@@ -11,7 +11,16 @@ from harness.evidence.losses import WORDS, Comparison, near_by
 from harness.judge.facts import tellers
 from harness.judge.facts.analysis import Analysis
 from harness.judge.facts.known import By
-from harness.judge.thresholds import LAG_STRETCHES, LASTS, NEAR_ZERO, NORM_OFF, RECOVERS_STEPS, SPREAD, STRETCH_STEPS
+from harness.judge.thresholds import (
+    LAG_STRETCHES,
+    LASTS,
+    NEAR_ZERO,
+    NORM_OFF,
+    RANK_GAP_FACTOR,
+    RECOVERS_STEPS,
+    SPREAD,
+    STRETCH_STEPS,
+)
 from harness.node.emitter.abnormal import SPIKE_LOSS_EXCESS, SPIKE_LOSS_SPREADS, SPIKE_MARGIN_STEPS, SPIKE_STEPS
 from harness.timeline.sorted_events import acted_at
 from harness.timeline.timeline import FaultRecord
@@ -40,6 +49,16 @@ def excursions(evidence: Analysis) -> Iterator[Excursion]:
     for whose, compared in evidence.compared.items():
         yield from _of(evidence, compared, "loss", max(SPIKE_LOSS_EXCESS, bounds.max_final_gap / 100), whose)
         yield from _of(evidence, compared, "grad_norm", NORM_OFF * noisier - 1, whose)
+        if whose:
+            yield from _final_of_rank(compared, RANK_GAP_FACTOR * bounds.max_final_gap, whose)
+
+
+def _final_of_rank(compared: Comparison, most: float, whose: str) -> Iterator[Excursion]:
+    """Ranks that are off in opposite directions have the usual mean loss."""
+    gap, last = compared.final_gap_percent, int(compared.step[-1]) if len(compared.step) else 0
+    if gap is not None and not abs(gap) <= most + compared.final_scatter_percent:
+        words = f"the final loss{whose} is {gap:+.2g} % off that of the same rank in the fault-free run"
+        yield Excursion(words, last, last, last, last, "", tellers.of_rank(whose))
 
 
 def _of(evidence: Analysis, compared: Comparison, name: str, excess: float, whose: str) -> Iterator[Excursion]:

@@ -2,10 +2,10 @@
 
 Ranks may process different numbers of samples if the fault-free run shares its batches as unevenly at the same world
 size. The run fails if a rank processes no sample of a batch that has enough samples for all ranks, although each rank
-processes some in the fault-free run. The run also fails if, in 3 steps in a row, a rank processes no samples, the
-samples of another rank, or the samples of an earlier step since the rank's start, although no rank of the fault-free
-run does so as soon. The run fails, too, if a fault gave a rank other samples than its part of the batch, and the
-trainer's alarm (`anomaly: data_skew`) named another rank.
+processes some in the fault-free run. The run also fails if, in 3 steps in a row, a rank processes no samples, another
+rank's samples of the same or an earlier step, or samples of an earlier step since the rank's start, although no rank of
+the fault-free run does so as soon. The run fails, too, if a fault gave a rank other samples than its part of the batch,
+and the trainer's alarm (`anomaly: data_skew`) named another rank.
 """
 
 import numpy as np
